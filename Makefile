@@ -68,7 +68,7 @@ golden: $(TEST) ## write tests/golden/ again: the public interface as files; rea
 	QD_WRITE_GOLDEN=1 .venv/bin/python -m pytest tests/test_golden.py
 
 sdk: $(BASE) ## write the SDK's client without a loop again from the one with a loop
-	.venv/bin/python -m quarterdeck.sdk.generate
+	.venv/bin/python tools/generate_sync_sdk.py
 
 # Installed again only when what is to be installed has changed.
 $(BASE): .venv/bin/python pyproject.toml constraints.txt

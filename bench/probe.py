@@ -49,7 +49,7 @@ class ProbedShell(Dispatcher):
 
 
 def main() -> int:
-    with mock.patch.object(app, "Shell", ProbedShell):
+    with mock.patch.object(app, "Dispatcher", ProbedShell):
         return __main__.main(sys.argv[1:])
 
 

@@ -13,7 +13,7 @@ from quarterdeck.domain.coordination.model import (
     ProcessLauncherConfig,
     launcher_configs,
 )
-from quarterdeck.domain.fleets.model.rows import CodingAgentTold, FleetSettings
+from quarterdeck.domain.fleets.model.rows import CodingAgentConfig, FleetSettings
 from quarterdeck.domain.zones.model import CEILINGS, Limits
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.http.auth import AuthSettings
@@ -100,7 +100,7 @@ def test_launchers_are_tables_of_the_file_and_the_gateway_is_one_of_them(tmp_pat
 def test_coding_agents_are_tables_of_the_file(tmp_path: Path) -> None:
     write(tmp_path, "[coding_agents.aider]\nargv = ['aider', '{name}']\nprocesses = ['aider', 'python3']\n")
     told = load_settings(tmp_path, {}, {}).section(FleetSettings)
-    assert told.coding_agents == {"aider": CodingAgentTold(argv=("aider", "{name}"), processes=("aider", "python3"))}
+    assert told.coding_agents == {"aider": CodingAgentConfig(argv=("aider", "{name}"), processes=("aider", "python3"))}
 
 
 @pytest.mark.parametrize(

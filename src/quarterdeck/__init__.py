@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from quarterdeck.embedded import Embedded
+    from quarterdeck.embedded_server import Embedded
 
 __version__ = "0.1.0"
 
@@ -26,6 +26,6 @@ def embedded(
 
     `database` is a data directory, a file that ends in `.db`, or a PostgreSQL URL (whose keys lie in `data`); without
     one it is a directory that is gone afterwards. `settings` are told by their names."""
-    from quarterdeck.embedded import Embedded, EmbeddedConfig  # the whole server, for those who ask for it
+    from quarterdeck.embedded_server import Embedded, EmbeddedConfig  # the whole server, for those who ask for it
 
     return Embedded(EmbeddedConfig(database, data, settings or {}), zone)

@@ -54,15 +54,15 @@ async def harbour(engine_url: str) -> str:
     async with keel_on(engine_url) as keel:
         await keel.zone()
         fleeting = Fleeting(keel)
-        await fleeting.create(position=place())
+        await fleeting.create(location=place())
         # Words of a caller's own, which make no administrator.
         skills = '[{"cafleet":{"kind":"builtin-administrator"}}]'
         for name in ("alice", "bob", "carol"):
-            await fleeting.register(name, director_id=DIRECTOR, position=place(None), skills=skills)
+            await fleeting.register(name, director_id=DIRECTOR, location=place(None), skills=skills)
         await fleeting.deregister(CAROL)
         await fleeting.crew.submit(claiming())
         await fleeting.create()
-        last = await fleeting.create(position=place())
+        last = await fleeting.create(location=place())
         await fleeting.delete(last.fleet.fleet_id)
         for _ in (WAITING, DONE, CANCELED):
             await fleeting.send(ALICE)

@@ -57,7 +57,7 @@ async def test_one_delete_ends_a_tree_of_1000_ten_deep_though_20_clients_spawn_i
         await in_the_middle(zone)
         second = asyncio.create_task(receipt_of(zone, replicas[-1], tree[0]))
         began, joined = await first, await second
-        assert progress(zone).stop_waiting, "both are answered when all of it is over"
+        assert progress(zone).is_over, "both are answered when all of it is over"
         await intruders.reach(refused=intruders.refusals.total() + 2 * INTRUDERS)
     assert intruders.refusals.keys() == {(404, "parent_not_found")}
     whole = SIZE + len(intruders.admitted)
@@ -140,7 +140,7 @@ async def test_what_is_stamped_reads_as_terminated_on_every_route_before_it_is_s
     assert progress(zone).is_in_the_middle, "all of this was before it was settled"
     joined = await receipt_of(zone, zone.server, root)
     assert (joined["joined"], joined["asked"], joined["stopped"]) == (True, len(tree), 0)
-    assert progress(zone).stop_waiting
+    assert progress(zone).is_over
     assert_ended_by(await whole_log(zone), root, {*tree})
 
 

@@ -335,7 +335,7 @@ async def test_settling_what_nobody_knows_is_over_at_once_and_in_no_zone_is_not_
     asks = [FinishCascade(ZONE, "nothing"), FinishCascade("nowhere", "nothing")]
     outcomes = await asyncio.gather(*map(keel.settles.submit, asks), return_exceptions=True)
     assert outcomes[0] == FinishCascadeResult(True)
-    assert codes(outcomes) == ["Settled", "zone_not_found"]
+    assert codes(outcomes) == ["FinishCascadeResult", "zone_not_found"]
 
 
 # -- receipts

@@ -40,7 +40,7 @@ async def test_others_are_asked_now_and_then_however_often_somebody_asks() -> No
 
 
 async def test_one_that_is_away_or_does_not_answer_is_said_to_be_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(health, "PROBE_WAIT_SECONDS", 0.02)
     monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
     other = Other()
     check = HealthCheck(other, REACHABLE)

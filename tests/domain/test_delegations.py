@@ -63,7 +63,12 @@ async def test_of_edges_asked_for_in_one_instant_each_is_judged_after_those_befo
         delegate(b.id, c.id, scopes=("x",)),
     ]
     outcomes = await asyncio.gather(*map(lending.delegates.submit, asks), return_exceptions=True)
-    assert codes(outcomes) == ["Delegated", "Delegated", "delegation_cycle_denied", "delegation_exceeds_authority"]
+    assert codes(outcomes) == [
+        "DelegatedEdge",
+        "DelegatedEdge",
+        "delegation_cycle_denied",
+        "delegation_exceeds_authority",
+    ]
     assert isinstance(outcomes[1], DelegatedEdge)
     assert outcomes[1].edge.parent_edge_id == asks[0].id
 
@@ -79,7 +84,7 @@ async def test_two_edges_that_close_a_cycle_together_are_never_both_made(postgre
             outcomes = await asyncio.gather(
                 *(each.delegates.submit(ask) for each, ask in zip(lendings, asks, strict=True)), return_exceptions=True
             )
-            assert sorted(codes(outcomes)) == ["Delegated", "delegation_cycle_denied"]
+            assert sorted(codes(outcomes)) == ["DelegatedEdge", "delegation_cycle_denied"]
 
 
 async def test_a_cycle_of_13_nodes_is_refused_whichever_edge_would_close_it(lending: Lending) -> None:
@@ -104,7 +109,7 @@ async def test_an_edge_past_its_time_closes_no_cycle_though_no_sweep_has_come(le
     asks = [delegate(b.id, a.id), delegate(a.id, b.id), delegate(c.id, a.id)]
     assert (await lending.delegates.submit(asks[0])).created
     outcomes = await asyncio.gather(*map(lending.delegates.submit, asks[1:]), return_exceptions=True)
-    assert codes(outcomes) == ["delegation_cycle_denied", "Delegated"]
+    assert codes(outcomes) == ["delegation_cycle_denied", "DelegatedEdge"]
 
 
 async def test_the_edges_of_one_zone_close_no_cycle_in_another(lending: Lending) -> None:

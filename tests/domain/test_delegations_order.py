@@ -37,7 +37,7 @@ class Zone:
         return goal.id in Graph(pairs=pairs).ahead(start.id)
 
     async def lend(self, source: Session, target: Session) -> None:
-        expected = "Delegated"
+        expected = "DelegatedEdge"
         if self.leads(target, source):
             expected = "delegation_cycle_denied"
         elif source.id in self.received and all(edge.target_session_id != source.id for edge in self.edges):
@@ -90,7 +90,7 @@ async def test_an_edge_against_the_order_sees_what_was_made_a_moment_ago_in_its_
     # The first moves what is behind it. What closes a cycle over it is refused, what goes along with it is not.
     asks = [delegate(d.id, a.id), delegate(b.id, c.id), delegate(b.id, e.id), delegate(e.id, c.id)]
     outcomes = await asyncio.gather(*map(lending.delegates.submit, asks), return_exceptions=True)
-    assert codes(outcomes) == ["Delegated", "delegation_cycle_denied", "Delegated", "delegation_cycle_denied"]
+    assert codes(outcomes) == ["DelegatedEdge", "delegation_cycle_denied", "DelegatedEdge", "delegation_cycle_denied"]
     assert lending.out_of_order() == []
 
 
@@ -179,7 +179,7 @@ async def test_a_busy_zone_is_passed_over_and_decided_when_it_is_free(postgres_u
         outcomes = await asyncio.gather(
             *(lanes[n % 2].submit(ask) for n, ask in enumerate(asks)), return_exceptions=True
         )
-        assert {*codes(outcomes)} == {"Delegated", "delegation_cycle_denied"}
+        assert {*codes(outcomes)} == {"DelegatedEdge", "delegation_cycle_denied"}
         assert len([each for each in outcomes if isinstance(each, DelegatedEdge)]) == 28
         assert one.out_of_order() == []
         assert one.keel.side.count("delegation_ranks", "zone_id = ?", ZONE) == 8

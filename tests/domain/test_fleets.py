@@ -11,14 +11,19 @@ import pytest
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents.model import State
-from quarterdeck.domain.fleets.model.commands import ConfigureMonitor, FleetMade, MemberMade, PlaceMember
+from quarterdeck.domain.fleets.model.commands import (
+    ConfigureMonitor,
+    CreateFleetResult,
+    RegisterMemberResult,
+    SetMemberPane,
+)
 from quarterdeck.domain.fleets.model.filters import InboxFilter
 from quarterdeck.domain.fleets.model.rows import (
     MemberStatus,
     MessageState,
     MessageType,
     MonitorRuntime,
-    Notice,
+    NoticeFailure,
     Placement,
 )
 from quarterdeck.domain.fleets.operations import message_reads
@@ -48,16 +53,16 @@ async def refused(asked: Awaitable[object]) -> str:
 
 async def crewed(fleeting: Fleeting) -> None:
     """Fleet 1 with its director, its administrator, and alice and bob in panes."""
-    await fleeting.create(position=place())
+    await fleeting.create(location=place())
     for name, pane in (("alice", "%3"), ("bob", "%4")):
-        await fleeting.register(name, director_id=DIRECTOR, position=place(pane))
+        await fleeting.register(name, director_id=DIRECTOR, location=place(pane))
 
 
 # -- whole or not at all
 
 
 async def test_a_fleet_begins_whole_and_everything_in_it_at_one_instant(fleeting: Fleeting) -> None:
-    made = await fleeting.create(label="PR-42", position=place())
+    made = await fleeting.create(label="PR-42", location=place())
     assert fleeting.rows() == {
         "fleet_counters": 1, "fleets": 1, "members": 2, "messages": 0, "agent_placements": 1, "monitor_config": 1,
         "monitor_runtime": 0, "agents": 1, "agent_pulses": 1,
@@ -93,17 +98,17 @@ async def test_a_failure_at_any_write_of_a_beginning_leaves_nothing_and_takes_no
 ) -> None:
     before = len(await fleeting.keel.log())
     with failing(fleeting.keel.side, write, table, when):
-        await refused(fleeting.create(position=place()))
+        await refused(fleeting.create(location=place()))
     assert set(fleeting.rows().values()) == {0}
     assert len(await fleeting.keel.log()) == before
-    made = await fleeting.create(position=place())
+    made = await fleeting.create(location=place())
     assert (made.fleet.fleet_id, made.director.agent_id, made.administrator.agent_id) == (1, 1, 2)
 
 
 async def test_a_fleet_and_a_member_that_come_and_go_in_one_batch_are_gone(fleeting: Fleeting) -> None:
     await fleeting.create()
     await asyncio.gather(
-        fleeting.create(position=place()), fleeting.register(), fleeting.delete(2), fleeting.deregister(5)
+        fleeting.create(location=place()), fleeting.register(), fleeting.delete(2), fleeting.deregister(5)
     )
     side = fleeting.keel.side
     assert side.run("select fleet_id from fleets where deleted_at is null") == [(1,)]
@@ -153,9 +158,9 @@ async def test_a_fleet_that_is_deleted_deregisters_everybody_keeps_its_messages_
     await fleeting.send()
     await fleeting.crew.submit(claiming())
     done = await fleeting.delete()
-    assert (done.deregistered, len(done.placements)) == (4, 3)
+    assert (done.deregistered_count, len(done.placements)) == (4, 3)
     again = await fleeting.delete()
-    assert (again.deregistered, again.placements) == (0, ())
+    assert (again.deregistered_count, again.placements) == (0, ())
     assert again.fleet.deleted_at == done.fleet.deleted_at
     side = fleeting.keel.side
     assert side.count("members", "status = 'active' or deregistered_at is null") == 0
@@ -247,7 +252,7 @@ async def test_a_broadcast_is_one_commit_and_is_handed_on_after_it(fleeting: Fle
     with failing(fleeting.keel.side, "insert", "messages", f"new.to_agent_id = {BOB}"):
         await refused(fleeting.broadcast())
     assert (fleeting.rows()["messages"], fleeting.delivered) == (0, [])
-    done = await fleeting.broadcast(key="k", digest="d", from_agent_id=ADMINISTRATOR)
+    done = await fleeting.broadcast(idempotency_key="k", request_digest="d", from_agent_id=ADMINISTRATOR)
     assert [row.to_agent_id for row in done.deliveries] == [DIRECTOR, ALICE, BOB]
     assert fleeting.delivered == [*done.deliveries]
     assert fleeting.keel.side.run(
@@ -257,8 +262,8 @@ async def test_a_broadcast_is_one_commit_and_is_handed_on_after_it(fleeting: Fle
         *[(1 + to_place, to, "unicast", "input_required", 1) for to_place, to in enumerate((1, 3, 4), 1)],
     ]
     await fleeting.ack(2, DIRECTOR)
-    again = await fleeting.broadcast(key="k", digest="d", from_agent_id=ADMINISTRATOR)
-    assert (again.made, again.message) == (False, done.message)
+    again = await fleeting.broadcast(idempotency_key="k", request_digest="d", from_agent_id=ADMINISTRATOR)
+    assert (again.created, again.message) == (False, done.message)
     assert [row.status_state for row in again.deliveries] == ["completed", "input_required", "input_required"]
     assert (fleeting.rows()["messages"], len(fleeting.delivered)) == (4, 3)
 
@@ -284,7 +289,7 @@ async def test_a_receipt_moves_neither_time_nor_state_and_an_end_keeps_the_recei
     assert (done.notified_at, done.created_at) == (typed.notified_at, row.created_at)
     other = await fleeting.send(BOB)
     canceled = await fleeting.cancel(other.task_id)
-    late = await fleeting.receipt(other.task_id, Notice.PANE_GONE)
+    late = await fleeting.receipt(other.task_id, NoticeFailure.PANE_GONE)
     stored = fleeting.keel.side.run(
         "select created_at, status_state, status_timestamp, notified_at, notice from messages order by task_id"
     )
@@ -309,7 +314,7 @@ async def test_a_panes_token_acts_as_its_own_member_alone_and_changes_no_fleet(f
     assert await refused(fleeting.ack(1, BOB, caller=alice)) == f"This token cannot act as agent {BOB}"
     assert "may not do this" in await refused(fleeting.crew.submit(fleeting.registering(caller=alice)))
     assert "may not do this" in await refused(fleeting.crew.submit(fleeting.creating(caller=alice)))
-    assert isinstance(await fleeting.crew.submit(fleeting.creating(caller=person())), FleetMade)
+    assert isinstance(await fleeting.crew.submit(fleeting.creating(caller=person())), CreateFleetResult)
 
 
 async def test_whoever_is_of_another_zone_finds_no_fleet_there(keel: Keel) -> None:
@@ -351,11 +356,11 @@ async def polled(keel: Keel, counting: Counting) -> dict[str, int]:
     )
     oldest = msgspec.structs.replace(poll, oldest_first=True)
     of_member: list[tuple[object, ...]] = [(ZONE, ALICE)]
-    beside = (LISTS.messages_newest(batch=of_member), LISTS.messages_unread_counts(batch=of_member))
+    beside = (LISTS.messages_newest_unread(batch=of_member), LISTS.messages_unread_counts(batch=of_member))
 
     async def ask(tx: Transaction) -> None:
         for wanted in (poll, oldest):
-            assert (await message_reads.inbox(tx, wanted)).messages == []
+            assert (await message_reads.list_inbox(tx, wanted)).messages == []
         await tx.read(*beside)
 
     await keel.engine.read(ask, zones=[ZONE])
@@ -387,7 +392,7 @@ async def read_by_each(fleeting: Fleeting, counting: Counting, agent_id: int) ->
     """By verb: statements that were sent, and rows that came back."""
     configure = ConfigureMonitor(zone_id=ZONE, caller=admin(), fleet_id=1, agent_id=agent_id, enabled=False)
     asks: dict[str, Callable[[], Awaitable[object]]] = {
-        "register": lambda: fleeting.register(director_id=DIRECTOR, position=place("%5")),
+        "register": lambda: fleeting.register(director_id=DIRECTOR, location=place("%5")),
         "configure": lambda: fleeting.crew.submit(configure),
         "beat": lambda: fleeting.beat(agent_id),
         "deregister": lambda: fleeting.deregister(agent_id),
@@ -406,16 +411,16 @@ async def read_by_each(fleeting: Fleeting, counting: Counting, agent_id: int) ->
 
 
 async def test_a_pane_is_said_once_and_the_key_of_a_member_shows_it_with_its_pane(fleeting: Fleeting) -> None:
-    await fleeting.create(position=place())
-    made = await fleeting.register(position=place(None), director_id=DIRECTOR, key="k", digest="d")
-    ask = PlaceMember(zone_id=ZONE, caller=admin(), fleet_id=1, agent_id=made.member.agent_id, pane_id="%9")
+    await fleeting.create(location=place())
+    made = await fleeting.register(location=place(None), director_id=DIRECTOR, idempotency_key="k", request_digest="d")
+    ask = SetMemberPane(zone_id=ZONE, caller=admin(), fleet_id=1, agent_id=made.member.agent_id, pane_id="%9")
     there = await fleeting.crew.submit(ask)
     assert there == await fleeting.crew.submit(ask)
     again = await fleeting.crew.submit(
-        fleeting.registering(position=place(None), director_id=DIRECTOR, key="k", digest="d")
+        fleeting.registering(location=place(None), director_id=DIRECTOR, idempotency_key="k", request_digest="d")
     )
-    assert isinstance(again, MemberMade)
-    assert (again.made, again.member, again.placement) == (False, made.member, there)
+    assert isinstance(again, RegisterMemberResult)
+    assert (again.created, again.member, again.placement) == (False, made.member, there)
 
 
 async def test_a_heartbeat_is_its_owners_and_keeps_whom_it_pinged(fleeting: Fleeting) -> None:

@@ -302,13 +302,13 @@ async def test_refusals_and_suspensions_in_one_batch_do_not_disturb_each_other(k
     outcomes = await asyncio.gather(*map(keel.holds.submit, asks), return_exceptions=True)
     assert codes(outcomes) == [
         "agent_not_found",
-        "Held",
+        "SuspendResult",
         "zone_not_found",
         "application_ownership_required",
         "agent_not_found",
         "session_ended",
-        "Held",
-        "Held",
+        "SuspendResult",
+        "SuspendResult",
     ]
     assert await statuses(keel, here, there) == [State.SUSPENDED, State.ACTIVE]
 
@@ -333,7 +333,7 @@ async def test_nobody_is_awake_under_a_flag_though_others_spawn_and_resume_on_th
                 if turn % 7 == 6:
                     works.append(replica.endings.submit(Terminate(zone_id, row.id, "x", admin(zone_id))))
             outcomes = await asyncio.gather(*works, return_exceptions=True)
-            allowed = {"Spawned", "Held", "Ended", "parent_not_found", "agent_not_found_or_not_active",
+            allowed = {"Spawned", "SuspendResult", "TerminateResult", "parent_not_found", "agent_not_found_or_not_active",
                        "agent_not_found_or_not_suspended"}  # fmt: skip
             assert set(codes(outcomes)) <= allowed
             assert_flags_explain_who_sleeps(keels[0], zone_id)

@@ -381,7 +381,7 @@ async def test_what_one_service_can_be_given_is_not_loaded_for_another(
         seen.append(known)
         return BatchDecider(known)
 
-    monkeypatch.setattr("quarterdeck.domain.invocations.operations.batch.Board", board)
+    monkeypatch.setattr("quarterdeck.domain.invocations.operations.batch.BatchDecider", board)
     asks: list[InvocationCommand] = [service.asking(1), other.asking(20)]
     await service.keel.engine.transact(lambda tx: exchange.run(tx, asks), zones=[ZONE])
     [known] = seen

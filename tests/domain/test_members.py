@@ -130,13 +130,13 @@ async def test_whoever_comes_later_in_a_batch_is_heard_as_what_they_are_by_then(
         ("alice", None, alice),
     )
     assert codes(outcomes) == [
-        "MemberChange",
+        "RoleChange",
         "forbidden_role",
-        "MemberChange",
+        "RoleChange",
         "forbidden_role",
         "last_owner",
-        "MemberChange",
-        "MemberChange",
+        "RoleChange",
+        "RoleChange",
         "last_owner",
     ]
     assert [(one.subject, one.role) for one in await members.page()] == [("alice", "OWNER"), ("carl", "MEMBER")]
@@ -147,7 +147,7 @@ async def test_whoever_comes_later_in_a_batch_is_heard_as_what_they_are_by_then(
 
 async def test_made_and_removed_in_one_batch_leaves_no_row_and_two_events(members: Membership) -> None:
     outcomes = await members.put_all(("alice", Role.MEMBER, OWNER), ("alice", None, OWNER))
-    assert codes(outcomes) == ["MemberChange", "MemberChange"]
+    assert codes(outcomes) == ["RoleChange", "RoleChange"]
     assert await members.page() == []
     assert [event[0] for event in members.events()] == ["member.added", "member.removed"]
 
@@ -176,7 +176,7 @@ async def test_owners_of_many_replicas_who_unmake_each_other_leave_one(engine_ur
             first.put("b", Role.MEMBER, person("a")), second.put("a", Role.MEMBER, person("b")), return_exceptions=True
         )
         # Whoever comes second is no owner any more, or unmakes the last one.
-        assert codes(outcomes).count("MemberChange") == 1
+        assert codes(outcomes).count("RoleChange") == 1
         assert one.side.count("zone_members", "role = 'OWNER'") == 1
 
 
@@ -188,7 +188,7 @@ async def test_a_workspace_has_at_most_so_many_members(members: Membership) -> N
         )
         members.keel.side.run(f"insert into zone_members values {values}")
     outcomes = await members.put_all(("one", Role.MEMBER, OWNER), ("more", Role.MEMBER, OWNER))
-    assert codes(outcomes) == ["MemberChange", "too_many_members"]
+    assert codes(outcomes) == ["RoleChange", "too_many_members"]
     await members.put("m0", None)
     await members.put("more", Role.MEMBER)
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from quarterdeck.core.clock import iso
-from quarterdeck.domain.fleets.model.rows import Member, Message, MessageState, Notice
-from quarterdeck.domain.fleets.pane_notifier import TEXT_MAX, TYPED
+from quarterdeck.domain.fleets.model.rows import Member, Message, MessageState, NoticeFailure
+from quarterdeck.domain.fleets.pane_notifier import TYPED, TYPED_LENGTH_MAX
 from quarterdeck.tmux.pane_lock import lock_pane
 from tests.support.eventually import eventually
 from tests.support.fleeting import DIRECTOR
@@ -62,9 +62,9 @@ async def test_what_is_longer_than_a_pane_should_be_told_is_cut_and_says_where_t
     # A terminal that edits lines takes no longer ones; agents read theirs raw.
     alice = await manned.staffed("raw")
     manned.held = []
-    sent = await manned.send(alice.agent_id, "x" * 10 * TEXT_MAX)
-    manned.notifier.delivered(manned.held)
-    assert len(manned.notifier._come[0].text) <= TEXT_MAX + 1, "what is not typed is not kept"
+    sent = await manned.send(alice.agent_id, "x" * 10 * TYPED_LENGTH_MAX)
+    manned.notifier.notify(manned.held)
+    assert len(manned.notifier._incoming[0].text) <= TYPED_LENGTH_MAX + 1, "what is not typed is not kept"
     [told] = await manned.received(sent)
     assert told.notice is None
 
@@ -73,7 +73,7 @@ async def test_what_is_longer_than_a_pane_should_be_told_is_cut_and_says_where_t
 
     await eventually(has_come, "the end of it was typed")
     typed = manned.heard(alice).raw
-    assert typed.count("x") == TEXT_MAX
+    assert typed.count("x") == TYPED_LENGTH_MAX
     assert f"… (the whole: qd message show --task-id {sent.task_id})\x1b[201~\r" in typed
 
 
@@ -102,7 +102,7 @@ async def test_nothing_is_typed_at_the_shell_that_an_agent_has_left_behind(manne
     await eventually(has_prompt, "a shell was left")
     trap = manned.tmux.home / "executed"
     [told] = await manned.received(await manned.send(alice.agent_id, f"; touch {trap}"))
-    assert (told.notice, told.notified_at) == (Notice.NOT_THE_AGENT, None)
+    assert (told.notice, told.notified_at) == (NoticeFailure.NOT_THE_AGENT, None)
     assert not trap.exists()
     assert "touch" not in manned.tmux.shows(manned.panes[alice.agent_id])
 
@@ -130,23 +130,25 @@ async def test_nothing_is_typed_into_a_pane_of_the_same_name_in_another_tmux_ser
         tmux_server.ready(strangers)
         assert manned.panes[alice.agent_id] in tmux_server.panes(), "the id is given out again"
         [told] = await manned.received(await manned.send(alice.agent_id))
-        assert told.notice is Notice.OTHER_TMUX
+        assert told.notice is NoticeFailure.OTHER_TMUX
         assert tmux_server.heard_by(tmux_server.pid_of(strangers)).lines == []
 
 
 @pytest.mark.parametrize(
     ("said", "notice"),
     [
-        ({"host_id": "elsewhere"}, Notice.OTHER_HOST),
-        ({"user_id": os.getuid() + 1}, Notice.OTHER_HOST),
-        ({"pane_id": "%999"}, Notice.PANE_GONE),
-        ({"coding_agent": "codex"}, Notice.NOT_THE_AGENT),
-        ({"coding_agent": "nobody-knows"}, Notice.NOT_THE_AGENT),
-        ({"tmux_pid": 1}, Notice.OTHER_TMUX),
-        ({"socket": "/nowhere/at/all"}, Notice.PANE_GONE),
+        ({"host_id": "elsewhere"}, NoticeFailure.OTHER_HOST),
+        ({"user_id": os.getuid() + 1}, NoticeFailure.OTHER_HOST),
+        ({"pane_id": "%999"}, NoticeFailure.PANE_GONE),
+        ({"coding_agent": "codex"}, NoticeFailure.NOT_THE_AGENT),
+        ({"coding_agent": "nobody-knows"}, NoticeFailure.NOT_THE_AGENT),
+        ({"tmux_pid": 1}, NoticeFailure.OTHER_TMUX),
+        ({"socket": "/nowhere/at/all"}, NoticeFailure.PANE_GONE),
     ],
 )
-async def test_a_receipt_says_why_nothing_was_typed(manned: Manned, said: dict[str, str | int], notice: Notice) -> None:
+async def test_a_receipt_says_why_nothing_was_typed(
+    manned: Manned, said: dict[str, str | int], notice: NoticeFailure
+) -> None:
     pane_id = manned.tmux.new_pane()
     pid = manned.tmux.ready(pane_id)
     alice = await manned.member(manned.at(pane_id, **said))
@@ -159,14 +161,14 @@ async def test_one_without_a_pane_is_told_nothing_and_nor_is_one_who_has_left(ma
     alice = (await manned.register()).member
     pending = await manned.member(manned.at(None))
     told = await manned.received(await manned.send(alice.agent_id), await manned.send(pending.agent_id))
-    assert [each.notice for each in told] == [Notice.NO_PANE] * 2
+    assert [each.notice for each in told] == [NoticeFailure.NO_PANE] * 2
     gone = await manned.staffed()
     # It leaves between the commit and the look.
     manned.held = []
     sent = await manned.send(gone.agent_id)
     await manned.deregister(gone.agent_id)
-    manned.notifier.delivered(manned.held)
-    assert [each.notice for each in await manned.received(sent)] == [Notice.NO_PANE]
+    manned.notifier.notify(manned.held)
+    assert [each.notice for each in await manned.received(sent)] == [NoticeFailure.NO_PANE]
     assert manned.heard(gone).lines == []
 
 
@@ -177,7 +179,7 @@ async def test_what_waits_to_be_typed_is_not_typed_once_its_recipient_has_left(m
         sent = [await manned.send(alice.agent_id, f"number {n}") for n in range(3)]
         await manned.deregister(alice.agent_id)
     _, *told = await manned.received(*sent)
-    assert [(each.notice, each.notified_at) for each in told] == [(Notice.NO_PANE, None)] * 2
+    assert [(each.notice, each.notified_at) for each in told] == [(NoticeFailure.NO_PANE, None)] * 2
     assert len(manned.heard(alice).lines) <= 1, "only what was about to be typed"
 
 
@@ -189,7 +191,7 @@ async def test_what_was_canceled_or_acknowledged_before_it_could_be_typed_is_not
         await manned.cancel(sent[2].task_id, DIRECTOR)
     first, *told = await manned.received(*sent)
     assert first.notified_at is not None
-    assert [(each.notice, each.notified_at) for each in told] == [(Notice.ENDED, None)] * 2
+    assert [(each.notice, each.notified_at) for each in told] == [(NoticeFailure.ENDED, None)] * 2
     assert await heard_something(manned, alice) == [f"{envelope(sent[0])} number 0"]
 
 
@@ -211,7 +213,7 @@ async def test_a_tmux_server_that_stands_still_delays_nobody_elsewhere(
             assert told.notice is None
             assert (await manned.now(late)).notice is None, "its own time is not over"
             [failed] = await manned.received(late)
-            assert failed.notice is Notice.FAILED
+            assert failed.notice is NoticeFailure.FAILED
         finally:
             os.kill(tmux_server.pid, signal.SIGCONT)
 

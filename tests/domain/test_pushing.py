@@ -174,7 +174,7 @@ async def test_an_endpoint_that_is_not_there_costs_attempts(process: Process) ->
         url = gone.url
     service = await process.service(url)
     async with process.pushing():
-        row = await ended(service, await service.call(policy=AT_ONCE))
+        row = await ended(service, await service.call(retry_policy=AT_ONCE))
     assert (row.status, row.attempts) == (State.DEAD, 3)
     assert error_of(row.error_json)["code"] == "push_unreachable"
 
@@ -200,7 +200,7 @@ async def test_a_name_of_a_private_network_is_refused_and_nothing_is_sent(
 ) -> None:
     service = await process.service(f"http://push.example:{there.port}/hook")
     async with process.pushing(process.means(OutboundClient(PUBLIC_ONLY, resolve=names))) as pusher:
-        row = await ended(service, await service.call(policy=AT_ONCE))
+        row = await ended(service, await service.call(retry_policy=AT_ONCE))
     assert (row.status, row.attempts) == (State.DEAD, 3)
     assert error_of(row.error_json)["code"] == "push_refused"
     assert dict(pusher.counts) == {"push_refused": 3}
@@ -214,7 +214,7 @@ async def test_a_service_registered_while_private_addresses_were_allowed_is_refu
 ) -> None:
     service = await process.service(f"http://{host}:{there.port}/hook")
     async with process.pushing(process.means(OutboundClient(PUBLIC_ONLY))):
-        row = await ended(service, await service.call(policy=ONCE))
+        row = await ended(service, await service.call(retry_policy=ONCE))
     assert error_of(row.error_json)["code"] == "push_refused"
     assert there.connections == 0
 

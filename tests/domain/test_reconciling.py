@@ -69,7 +69,7 @@ async def test_a_zone_whose_count_was_too_high_admits_again(keel: Keel) -> None:
 
 
 async def test_it_looks_at_every_zone_however_many_there_are(keel: Keel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quarterdeck.domain.sessions.sweeps.ZONES_AT_ONCE", 2)
+    monkeypatch.setattr("quarterdeck.domain.sessions.sweeps.ZONES_PER_PAGE", 2)
     for number in range(5):
         await keel.zone(f"walk-{number}")
         await keel.spawn(f"walk-{number}")

@@ -47,7 +47,7 @@ async def test_recovering_one_zone_finds_what_is_due_in_it_however_much_is_due_e
     here: Coordinating, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinators, "LIMIT", 3)
-    monkeypatch.setattr(coordinators, "LOOK_LIMIT", 2)
+    monkeypatch.setattr(coordinators, "AGENT_LIMIT", 2)
     beside = Working(here.keel, ELSEWHERE)
     for work in (beside, here.work):
         for number in range(4 if work is beside else 1):

@@ -93,7 +93,7 @@ async def test_a_late_heartbeat_revives_the_agent_but_not_its_old_token(here: Co
 
 
 async def test_pattern_2_gateway_restart_recovery(here: Coordinating, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinators, "LOOK_LIMIT", 5)
+    monkeypatch.setattr(coordinators, "AGENT_LIMIT", 5)
     names = [f"a{number:02}" for number in range(12)]
     for name in names:
         await here.work.agent(name, slots=1)
@@ -348,7 +348,7 @@ async def test_backoff_survives_a_restart(engine_url: str) -> None:
 async def test_a_failure_reaches_all_that_depend_on_it_in_bounded_steps(
     here: Coordinating, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "BLOCKED_MAX", 20)
+    monkeypatch.setattr(load, "DEPENDENTS_MAX", 20)
     await here.work.make("root", max_retries=0)
     asks = [here.work.asking(f"d{number:04}", depends_on=("root",)) for number in range(50)]
     await here.work.make_many(asks)

@@ -109,7 +109,7 @@ async def test_a_refused_registration_costs_its_neighbours_nothing(keel: Keel, s
     ]
     outcomes = await asyncio.gather(*(serving.registers.submit(ask) for ask in asks), return_exceptions=True)
     assert codes(outcomes) == [
-        "Registered",
+        "RegisteredService",
         "agent_not_found",
         "agent_suspended",
         "agent_suspended",
@@ -120,7 +120,7 @@ async def test_a_refused_registration_costs_its_neighbours_nothing(keel: Keel, s
         "application_ownership_required",
         "application_mismatch",
         "invalid_endpoint_url",
-        "Registered",
+        "RegisteredService",
     ]
     assert keel.side.count("agent_services") == 1
 
@@ -330,7 +330,7 @@ async def test_a_heartbeat_for_what_is_not_there_or_not_ones_own_is_refused(keel
         "agent_not_found",
         "application_ownership_required",
         "application_ownership_required",
-        "Beaten",
+        "HeartbeatResult",
     ]
 
 

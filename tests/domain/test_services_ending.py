@@ -157,7 +157,7 @@ async def test_no_session_registers_and_ends_at_once_and_leaves_a_service_behind
             *(serving.register(session, endpoint_url=url) for _ in range(3)),
             return_exceptions=True,
         )
-        assert {*codes(outcomes)} <= {"Registered", "agent_not_found", "NoneType"}
+        assert {*codes(outcomes)} <= {"RegisteredService", "agent_not_found", "NoneType"}
     assert registrations(keel) == 0
     assert await serving.page() == []
 

@@ -206,7 +206,13 @@ async def test_refusals_and_endings_in_one_batch_do_not_disturb_each_other(keel:
         Terminate("other", there.id, "x", admin("other")),
     ]
     outcomes = await asyncio.gather(*(keel.endings.submit(one) for one in asks), return_exceptions=True)
-    assert codes(outcomes) == ["agent_not_found", "Ended", "zone_not_found", "application_ownership_required", "Ended"]
+    assert codes(outcomes) == [
+        "agent_not_found",
+        "TerminateResult",
+        "zone_not_found",
+        "application_ownership_required",
+        "TerminateResult",
+    ]
     assert_counts_are_what_the_rows_say(keel.side)
 
 

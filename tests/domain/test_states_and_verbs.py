@@ -247,7 +247,9 @@ async def test_its_own_token_is_good_exactly_while_it_lives(keel: Keel, state: S
     ]
     outcomes = [(await asyncio.gather(each(), return_exceptions=True))[0] for each in asked]
     spawned = "agent_suspended" if TABLE[state].reads is State.SUSPENDED else "Spawned"
-    assert codes(outcomes) == (["Session", spawned, "Held", "Ended"] if lives else ["session_ended"] * 4)
+    assert codes(outcomes) == (
+        ["Session", spawned, "SuspendResult", "TerminateResult"] if lives else ["session_ended"] * 4
+    )
 
 
 async def test_whoever_is_unknown_is_not_found_by_any_verb(keel: Keel) -> None:

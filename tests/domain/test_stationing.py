@@ -15,13 +15,13 @@ from quarterdeck.core.caller import FLEET_EXEC
 from quarterdeck.core.errors import Conflict, Invalid
 from quarterdeck.core.idempotency import request_digest
 from quarterdeck.core.routing import Call
-from quarterdeck.domain.fleets.fleet_routes import FleetDesk
-from quarterdeck.domain.fleets.member_panes import Means, PaneStation
-from quarterdeck.domain.fleets.model.bodies import DeleteQuery, MemberBody, Pane
-from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, MemberMade
-from quarterdeck.domain.fleets.model.rows import Fate, MemberStatus, Notice, Placement
+from quarterdeck.domain.fleets.fleet_routes import FleetHandlers
+from quarterdeck.domain.fleets.member_panes import MemberPanes, MemberPanesDeps
+from quarterdeck.domain.fleets.model.bodies import DeleteFleetQuery, MemberBody, Pane
+from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, RegisterMemberResult
+from quarterdeck.domain.fleets.model.rows import MemberStatus, NoticeFailure, PaneOutcome, Placement
 from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetMemberDeleted
-from quarterdeck.domain.fleets.pane_access import Reach
+from quarterdeck.domain.fleets.pane_access import PaneAccess
 from quarterdeck.domain.fleets.queries import Q
 from quarterdeck.tmux import terminate
 from quarterdeck.tmux.coding_agents import merge_coding_agents
@@ -43,11 +43,11 @@ class Deck:
     def __init__(self, manned: Manned, exit_seconds: float = 1.0, call_seconds: float = 5.0) -> None:
         self.manned = manned
         self.tmux = manned.tmux
-        reach = Reach(this_host(), merge_coding_agents(None), call_seconds, exit_seconds)
+        reach = PaneAccess(this_host(), merge_coding_agents(None), call_seconds, exit_seconds)
         submit = manned.crew.submit
-        self.means = Means(manned.keel.engine, submit, lambda _: "token", reach, {})
-        self.station = PaneStation(self.means)
-        self.fleets = FleetDesk(manned.keel.engine, submit, self.station)
+        self.means = MemberPanesDeps(manned.keel.engine, submit, lambda _: "token", reach, {})
+        self.station = MemberPanes(self.means)
+        self.fleets = FleetHandlers(manned.keel.engine, submit, self.station)
 
     def call(self, **said: object) -> Call:
         scopes = self.manned.caller.scopes | {FLEET_EXEC}
@@ -60,14 +60,14 @@ class Deck:
         own = Pane(socket=self.tmux.socket, pane_id=self.tmux.pane)
         return MemberBody(name="alice", description="d", director_id=DIRECTOR, pane=own)
 
-    async def create(self, key: str | None = None) -> MemberMade:
+    async def create(self, key: str | None = None) -> RegisterMemberResult:
         return await self.station.create(self.call(body=self.body, idempotency_key=key), self.body)
 
-    async def delete(self, made: MemberMade, force: bool = False) -> FleetMemberDeleted:
+    async def delete(self, made: RegisterMemberResult, force: bool = False) -> FleetMemberDeleted:
         return await self.station.delete(self.call(), FLEET, made.member.agent_id, force)
 
     async def delete_fleet(self) -> FleetDeletedView:
-        return await self.fleets.delete(self.call(query=DeleteQuery()))
+        return await self.fleets.delete(self.call(query=DeleteFleetQuery()))
 
     async def members(self) -> int:
         """How many are there beside the director and the administrator."""
@@ -77,22 +77,22 @@ class Deck:
         )
         return len(rows) - 2
 
-    def place(self, made: MemberMade, pane_id: str | None) -> None:
+    def place(self, made: RegisterMemberResult, pane_id: str | None) -> None:
         self.manned.keel.side.run(
             "update agent_placements set tmux_pane_id = ? where agent_id = ?", pane_id, made.member.agent_id
         )
 
-    def heard(self, made: MemberMade) -> Heard:
+    def heard(self, made: RegisterMemberResult) -> Heard:
         return self.tmux.heard_by(self.tmux.pid_of(pane_of(made)))
 
-    async def has_heard(self, made: MemberMade, line: str) -> None:
+    async def has_heard(self, made: RegisterMemberResult, line: str) -> None:
         async def has() -> bool:
             return line in self.heard(made).lines
 
         await eventually(has, f"the agent had heard {line}")
 
 
-def pane_of(made: MemberMade) -> str:
+def pane_of(made: RegisterMemberResult) -> str:
     assert made.placement is not None
     assert made.placement.tmux_pane_id is not None
     return made.placement.tmux_pane_id
@@ -111,7 +111,7 @@ async def deck(sqlite_url: str, shared_tmux: TmuxServer) -> AsyncIterator[Deck]:
 
 async def test_whoever_repeats_a_key_while_its_member_is_made_is_answered_with_the_same_pane(deck: Deck) -> None:
     asked = await asyncio.gather(*(deck.create("k") for _ in range(3)))
-    assert sorted(each.made for each in asked) == [False, False, True]
+    assert sorted(each.created for each in asked) == [False, False, True]
     assert len({(each.member.agent_id, pane_of(each)) for each in asked}) == 1
     assert await deck.members() == 1
 
@@ -131,11 +131,11 @@ async def test_a_key_whose_member_has_no_pane_yet_is_not_answered_as_if_it_had(d
 
 
 async def test_no_tmux_is_asked_about_a_pane_of_another_host() -> None:
-    reach = Reach(this_host(), merge_coding_agents(None), 1.0, 1.0)
+    reach = PaneAccess(this_host(), merge_coding_agents(None), 1.0, 1.0)
     there = placement(host_id="another", tmux_pane_id="%1", tmux_socket="relative: refused when it is used")
-    assert await reach.seen(there) is Notice.OTHER_HOST
-    assert await reach.type_to(there, "hello") is Notice.OTHER_HOST
-    assert await reach.close(there) is Notice.OTHER_HOST
+    assert await reach.find_pane(there) is NoticeFailure.OTHER_HOST
+    assert await reach.type_line(there, "hello") is NoticeFailure.OTHER_HOST
+    assert await reach.close(there) is NoticeFailure.OTHER_HOST
 
 
 async def test_an_agent_behind_something_else_stays_registered_unless_it_is_forced_to_leave(deck: Deck) -> None:
@@ -167,24 +167,24 @@ async def test_a_member_that_gets_its_pane_while_it_is_deleted_leaves_nobody_run
         deck.place(made, pane_id)
         return await deck.manned.crew.submit(ask)
 
-    deck.station = PaneStation(replace(deck.means, submit=submit))
+    deck.station = MemberPanes(replace(deck.means, submit=submit))
     gone = await deck.delete(made)
-    assert (gone.pane_id, gone.pane) == (pane_id, Fate.EXITED)
+    assert (gone.pane_id, gone.pane) == (pane_id, PaneOutcome.EXITED)
     assert not lives(pid)
 
 
 async def test_an_agent_that_the_configuration_no_longer_names_stays_and_the_reason_is_said(deck: Deck) -> None:
     made = await deck.create()
-    deck.station = PaneStation(replace(deck.means, reach=replace(deck.means.reach, coding_agents={})))
+    deck.station = MemberPanes(replace(deck.means, pane_access=replace(deck.means.pane_access, coding_agents={})))
     with pytest.raises(Invalid, match=r"'claude', which the server's configuration no longer names.*--force"):
         await deck.delete(made)
-    assert (await deck.delete(made, force=True)).pane == Fate.KILLED
+    assert (await deck.delete(made, force=True)).pane == PaneOutcome.KILLED
 
 
 async def test_a_fleet_whose_deletion_was_cut_is_still_there_and_is_deleted_by_asking_again(
     deck: Deck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminate, "ASKED_SECONDS", 0.1)
+    monkeypatch.setattr(terminate, "TERM_SECONDS", 0.1)
     deck.tmux.ask("set-environment", "-g", "FAKE", "stubborn")
     made = await deck.create()
     pid = deck.heard(made).pid
@@ -211,12 +211,12 @@ async def test_a_pane_that_came_in_the_last_moment_and_cannot_be_closed_is_count
         deck.place(made, pane_id)
         return await deck.manned.crew.submit(ask)
 
-    async def close_panes(call: Call, placements: Sequence[Placement]) -> dict[int, Fate | Notice]:
+    async def close_panes(call: Call, placements: Sequence[Placement]) -> dict[int, PaneOutcome | NoticeFailure]:
         assert [each.tmux_pane_id for each in placements] == [pane_id]
         raise Conflict("panes_not_closed", "tmux does not answer.")
 
     monkeypatch.setattr(deck.station, "close_panes", close_panes)
-    done = await replace(deck.fleets, submit=submit).delete(deck.call(query=DeleteQuery()))
+    done = await replace(deck.fleets, submit=submit).delete(deck.call(query=DeleteFleetQuery()))
     assert (done.deregistered_count, done.panes_closed, done.panes_left) == (3, 0, 1)
     deck.tmux.ask("kill-pane", "-t", pane_id)
 

@@ -16,7 +16,7 @@ from tests.support.working import Working
 async def test_each_shows_its_own_dependents_and_says_if_there_are_more(
     keel: Keel, monkeypatch: pytest.MonkeyPatch, gathered: int
 ) -> None:
-    monkeypatch.setattr(dependency_reads, "GATHERED_MAX", gathered)
+    monkeypatch.setattr(dependency_reads, "DEPENDENTS_PER_READ_MAX", gathered)
     monkeypatch.setattr(dependency_reads, "LISTED_MAX", 4)
     work = Working(keel)
     hubs = {"none": 0, "few": 3, "full": 4, "more": 9}

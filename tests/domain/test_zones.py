@@ -68,7 +68,7 @@ async def test_zones_are_made_and_locked_in_order_of_id_whatever_the_order_of_as
     store = Recording(await open_store(sqlite_url))
     keel = Keel(sqlite_url, (store, store), Rigging())
     await asyncio.gather(*(keel.zones.submit(put(name)) for name in ("c", "a", "d", "b", "a")))
-    for statement in ("zone_insert", "zones_lock_ready"):
+    for statement in ("zone_insert", "zones_lock_skip_locked"):
         batch = store.seen[statement].params["batch"]
         assert isinstance(batch, list)
         assert [row[0] for row in batch] == ["a", "b", "c", "d"]
@@ -112,7 +112,7 @@ async def test_quotas_of_a_zone_that_does_not_exist_are_not_found_and_make_nothi
         put(ZONE, None, Overrides(max_depth=1), creates=False),
     ]
     outcomes = await asyncio.gather(*(keel.zones.submit(asked) for asked in asks), return_exceptions=True)
-    assert codes(outcomes) == ["zone_not_found", "ZonePut"]
+    assert codes(outcomes) == ["zone_not_found", "PutZoneResult"]
     assert keel.side.count("zones") == 1
 
 
@@ -122,7 +122,7 @@ async def test_a_zone_is_shown_with_what_is_used_in_it(keel: Keel) -> None:
     await keel.zone("empty")
     asks = [ZoneRef(ZONE), ZoneRef("empty"), ZoneRef("nowhere"), ZoneRef(ZONE)]
     outcomes = await asyncio.gather(*(keel.used.submit(asked) for asked in asks), return_exceptions=True)
-    assert codes(outcomes) == ["ZoneUse", "ZoneUse", "zone_not_found", "ZoneUse"]
+    assert codes(outcomes) == ["ZoneUsage", "ZoneUsage", "zone_not_found", "ZoneUsage"]
     assert [(use.sessions, use.concurrent) for use in outcomes if not isinstance(use, BaseException)] == [
         (2, 1),
         (0, 0),

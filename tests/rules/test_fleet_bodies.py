@@ -9,7 +9,7 @@ import pytest
 
 from quarterdeck.core.errors import Invalid
 from quarterdeck.domain.fleets.model.bodies import FleetBody, MemberBody, Pane
-from quarterdeck.domain.fleets.route_params import PROMPT_MAX, refuse_long_prompt
+from quarterdeck.domain.fleets.route_params import PROMPT_BYTES_MAX, check_prompt_size
 
 MEMBER = {"name": "alice", "description": "reviews"}
 PANE = {"socket": "/tmp/s", "pane_id": "%1"}
@@ -42,11 +42,13 @@ def test_names_are_in_any_language() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "漢"])
 def test_a_prompt_is_bounded_by_its_bytes_and_told_how_many_it_has(letter: str) -> None:
-    most = PROMPT_MAX // len(letter.encode())
-    refuse_long_prompt(MemberBody(name="a", description="", prompt=letter * most))
-    refuse_long_prompt(MemberBody(name="a", description=""))
+    most = PROMPT_BYTES_MAX // len(letter.encode())
+    check_prompt_size(MemberBody(name="a", description="", prompt=letter * most))
+    check_prompt_size(MemberBody(name="a", description=""))
     with pytest.raises(Invalid) as refused:
-        refuse_long_prompt(MemberBody(name="a", description="", prompt=letter * (most + 1)))
+        check_prompt_size(MemberBody(name="a", description="", prompt=letter * (most + 1)))
     used = len(letter.encode()) * (most + 1)
-    assert refused.value.detail.startswith(f"The prompt has {used} bytes, and an agent can be begun with {PROMPT_MAX}")
+    assert refused.value.detail.startswith(
+        f"The prompt has {used} bytes, and an agent can be begun with {PROMPT_BYTES_MAX}"
+    )
     assert refused.value.members["field"] == "prompt"

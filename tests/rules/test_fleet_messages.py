@@ -12,24 +12,24 @@ from quarterdeck.core.errors import Problem, Refusal
 from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
+    BaseMessageCommand,
     Broadcast,
     Cancel,
-    Receipt,
+    MessageCommand,
+    RecordReceipt,
     Send,
-    Sent,
-    Spoken,
-    SpokenCommand,
+    SendResult,
 )
 from quarterdeck.domain.fleets.model.rows import (
-    BROADCAST_MAX,
+    BROADCAST_BYTES_MAX,
     Fleet,
     Member,
     Message,
     MessageState,
     MessageType,
-    Notice,
+    NoticeFailure,
 )
-from quarterdeck.domain.fleets.rules.messages import Known, Talk, key_of
+from quarterdeck.domain.fleets.rules.messages import MessageBatch, MessageBatchInput, command_key
 from tests.support.agency import agent_caller, person
 from tests.support.asking import NOW, ZONE, admin
 from tests.support.fleeting import (
@@ -57,8 +57,8 @@ def known(
     fleets: Sequence[Fleet] = (fleet(), fleet(2, director_agent_id=STRANGER)),
     last: int = 100,
     keys: Sequence[KeyRecord] = (),
-) -> Known:
-    return Known(
+) -> MessageBatchInput:
+    return MessageBatchInput(
         NOW,
         lambda ask, power: None,
         {ZONE: None},
@@ -90,8 +90,8 @@ def cancel(message_id: int = 1, agent_id: int = DIRECTOR, **asked: object) -> Ca
     return struct_of(Cancel, zone_id=ZONE, message_id=message_id, **(who | asked))
 
 
-def receipt(notice: Notice | None = None, message_id: int = 1, fleet_id: int = FLEET) -> Receipt:
-    return Receipt(zone_id=ZONE, fleet_id=fleet_id, message_id=message_id, notice=notice)
+def receipt(notice: NoticeFailure | None = None, message_id: int = 1, fleet_id: int = FLEET) -> RecordReceipt:
+    return RecordReceipt(zone_id=ZONE, fleet_id=fleet_id, message_id=message_id, failure=notice)
 
 
 def sentence(outcome: object) -> str:
@@ -99,8 +99,8 @@ def sentence(outcome: object) -> str:
     return outcome.detail
 
 
-def sent(outcome: object) -> Sent:
-    assert isinstance(outcome, Sent), outcome
+def sent(outcome: object) -> SendResult:
+    assert isinstance(outcome, SendResult), outcome
     return outcome
 
 
@@ -113,33 +113,33 @@ def ended(outcome: object) -> Message:
 
 
 def test_a_message_waits_for_its_recipient_from_the_moment_it_is_sent() -> None:
-    talk = Talk(known())
+    talk = MessageBatch(known())
     row = sent(talk.decide(send())).message
     assert row == message(101, created_at=NOW, status_timestamp=NOW, status_state=MessageState.INPUT_REQUIRED)
     assert (row.context_id, row.to_agent_id, row.origin_task_id) == (ALICE, ALICE, None)
     assert talk.sent == [row]
-    assert [(told.type, told.before) for told in talk.told] == [("message.sent", None)]
+    assert [(told.type, told.before) for told in talk.events] == [("message.sent", None)]
 
 
 @pytest.mark.parametrize("to", [77, STRANGER, GONE], ids=["nobody", "of another fleet", "deregistered"])
 def test_who_is_not_in_the_fleet_is_no_destination(to: int) -> None:
-    assert sentence(Talk(known()).decide(send(to))) == f"Destination agent not found: {to}"
+    assert sentence(MessageBatch(known()).decide(send(to))) == f"Destination agent not found: {to}"
 
 
 def test_the_administrator_sends_and_never_receives() -> None:
-    assert sent(Talk(known()).decide(send(from_agent_id=ADMINISTRATOR))).message.from_agent_id == ADMINISTRATOR
-    assert sentence(Talk(known()).decide(send(ADMINISTRATOR))) == "Administrator cannot receive messages"
+    assert sent(MessageBatch(known()).decide(send(from_agent_id=ADMINISTRATOR))).message.from_agent_id == ADMINISTRATOR
+    assert sentence(MessageBatch(known()).decide(send(ADMINISTRATOR))) == "Administrator cannot receive messages"
 
 
 def test_whoever_is_called_administrator_is_none_by_that() -> None:
     namesake = member(5, name="Administrator")
-    assert sent(Talk(known(members=[*CREW, namesake])).decide(send(5))).message.to_agent_id == 5
+    assert sent(MessageBatch(known(members=[*CREW, namesake])).decide(send(5))).message.to_agent_id == 5
 
 
 VERBS = [send, broadcast, ack, cancel]
 
 
-def as_member(verb: object, agent_id: int, caller: Caller | None = None) -> SpokenCommand:
+def as_member(verb: object, agent_id: int, caller: Caller | None = None) -> MessageCommand:
     """The verb, done as this member."""
     who = caller or admin()
     if verb is send:
@@ -153,16 +153,18 @@ def as_member(verb: object, agent_id: int, caller: Caller | None = None) -> Spok
 @pytest.mark.parametrize("who", [77, STRANGER, GONE], ids=["nobody", "of another fleet", "deregistered"])
 def test_whoever_is_not_in_the_fleet_can_do_nothing_in_it(verb: object, who: int) -> None:
     row = message(1, to=who, from_agent_id=who)
-    talk = Talk(known(row))
+    talk = MessageBatch(known(row))
     assert sentence(talk.decide(as_member(verb, who))) == f"agent {who} is not a member of fleet 1."
-    assert (talk.sent, talk.changed, talk.told, talk.keys.bindings) == ([], {}, [], [])
+    assert (talk.sent, talk.originals, talk.events, talk.keys.new_records) == ([], {}, [], [])
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_nothing_is_said_in_a_fleet_that_is_deleted_or_was_never_there(verb: object) -> None:
     over = fleet(deleted_at=NOW - 1)
-    assert sentence(Talk(known(message(), fleets=[over])).decide(as_member(verb, ALICE))) == "fleet 1 is deleted"
-    assert sentence(Talk(known(message(), fleets=[])).decide(as_member(verb, ALICE))) == "fleet 1 not found."
+    assert (
+        sentence(MessageBatch(known(message(), fleets=[over])).decide(as_member(verb, ALICE))) == "fleet 1 is deleted"
+    )
+    assert sentence(MessageBatch(known(message(), fleets=[])).decide(as_member(verb, ALICE))) == "fleet 1 not found."
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -174,7 +176,7 @@ def test_a_panes_token_acts_as_its_own_member_alone(verb: object) -> None:
         ("fleet-1-3", ADMINISTRATOR, False),
         ("worker", ALICE, False),
     ):
-        outcome = Talk(known(row)).decide(as_member(verb, agent_id, caller=agent_caller(name)))
+        outcome = MessageBatch(known(row)).decide(as_member(verb, agent_id, caller=agent_caller(name)))
         if may:
             assert not isinstance(outcome, Problem)
         else:
@@ -182,18 +184,18 @@ def test_a_panes_token_acts_as_its_own_member_alone(verb: object) -> None:
 
 
 def test_a_person_names_who_they_act_as() -> None:
-    assert sent(Talk(known()).decide(send(caller=person()))).message.from_agent_id == DIRECTOR
+    assert sent(MessageBatch(known()).decide(send(caller=person()))).message.from_agent_id == DIRECTOR
 
 
 def test_whether_somebody_may_speak_at_all_is_asked_first() -> None:
     asked: list[str] = []
     refusal = Refusal("no", "no")
 
-    def problem_of(ask: Spoken, power: str) -> Problem | None:
+    def problem_of(ask: BaseMessageCommand, power: str) -> Problem | None:
         asked.append(power)
         return refusal
 
-    talk = Talk(Known(NOW, problem_of))
+    talk = MessageBatch(MessageBatchInput(NOW, problem_of))
     assert talk.decide(send()) is refusal
     assert asked == ["fleets.speak"]
 
@@ -201,7 +203,9 @@ def test_whether_somebody_may_speak_at_all_is_asked_first() -> None:
 def test_nothing_is_sent_in_a_zone_that_has_ended() -> None:
     over = Refusal("zone_ended", "over")
     plain = known(message())
-    talk = Talk(Known(NOW, plain.problem_of, {ZONE: over}, plain.fleets, plain.members, plain.messages))
+    talk = MessageBatch(
+        MessageBatchInput(NOW, plain.caller_problem, {ZONE: over}, plain.fleets, plain.members, plain.messages)
+    )
     assert talk.decide(send()) is over
     assert talk.decide(broadcast()) is over
     assert ended(talk.decide(ack())).status_state is MessageState.COMPLETED, "what is there can still end"
@@ -211,7 +215,7 @@ def test_nothing_is_sent_in_a_zone_that_has_ended() -> None:
 
 
 def test_a_broadcast_is_a_summary_and_a_delivery_to_everybody_else_under_one_origin() -> None:
-    talk = Talk(known())
+    talk = MessageBatch(known())
     done = sent(talk.decide(broadcast(from_agent_id=ALICE)))
     summary = done.message
     assert (summary.type, summary.status_state) == (MessageType.SUMMARY, MessageState.COMPLETED)
@@ -226,73 +230,73 @@ def test_a_broadcast_is_a_summary_and_a_delivery_to_everybody_else_under_one_ori
         (MessageType.UNICAST, MessageState.INPUT_REQUIRED, True)
     }
     assert talk.sent == [summary, *done.deliveries]
-    assert [(told.type, told.recipients) for told in talk.told] == [("message.sent", 2)]
+    assert [(told.type, told.recipient_count) for told in talk.events] == [("message.sent", 2)]
 
 
 def test_the_administrator_may_broadcast_and_is_told_of_no_broadcast() -> None:
-    done = sent(Talk(known()).decide(broadcast(from_agent_id=ADMINISTRATOR)))
+    done = sent(MessageBatch(known()).decide(broadcast(from_agent_id=ADMINISTRATOR)))
     assert [row.to_agent_id for row in done.deliveries] == [DIRECTOR, ALICE, BOB]
 
 
 def test_a_broadcast_to_nobody_leaves_its_summary_alone() -> None:
-    done = sent(Talk(known(members=[member(DIRECTOR), administrator(), *OTHERS])).decide(broadcast()))
+    done = sent(MessageBatch(known(members=[member(DIRECTOR), administrator(), *OTHERS])).decide(broadcast()))
     assert (done.message.text, done.deliveries) == ("Broadcast sent to 0 recipients", ())
 
 
 def test_what_a_broadcast_leaves_in_all_is_bounded_in_bytes_and_a_refusal_leaves_nothing() -> None:
-    most = BROADCAST_MAX // 2
-    assert len(sent(Talk(known()).decide(broadcast(text="x" * most))).deliveries) == 2
-    talk = Talk(known())
+    most = BROADCAST_BYTES_MAX // 2
+    assert len(sent(MessageBatch(known()).decide(broadcast(text="x" * most))).deliveries) == 2
+    talk = MessageBatch(known())
     assert sentence(talk.decide(broadcast(text="é" * (most // 2) + "x"))) == (
-        f"A broadcast is at most {BROADCAST_MAX} bytes in all, and this is {most + 1} for each of 2 recipients."
+        f"A broadcast is at most {BROADCAST_BYTES_MAX} bytes in all, and this is {most + 1} for each of 2 recipients."
     )
-    assert (talk.sent, talk.told, talk.keys.bindings, talk.last_ids) == ([], [], [], {ZONE: 100})
+    assert (talk.sent, talk.events, talk.keys.new_records, talk.last_ids) == ([], [], [], {ZONE: 100})
     alone = known(members=[member(DIRECTOR), administrator(), member(ALICE)])
-    assert len(sent(Talk(alone).decide(broadcast(text="x" * (most + 1)))).deliveries) == 1
+    assert len(sent(MessageBatch(alone).decide(broadcast(text="x" * (most + 1)))).deliveries) == 1
 
 
 # -- ids and keys
 
 
 def test_ids_are_counted_on_by_zone_and_none_is_given_out_twice() -> None:
-    talk = Talk(known(last=41))
+    talk = MessageBatch(known(last=41))
     ids = [row.task_id for _ in range(3) for row in _all(sent(talk.decide(broadcast())))]
     ids.append(sent(talk.decide(send())).message.task_id)
     assert ids == [*range(42, 42 + len(ids))]
     assert talk.last_ids == {ZONE: ids[-1]}
 
 
-def _all(done: Sent) -> list[Message]:
+def _all(done: SendResult) -> list[Message]:
     return [done.message, *done.deliveries]
 
 
 def test_a_refusal_takes_no_id() -> None:
-    talk = Talk(known(last=41))
+    talk = MessageBatch(known(last=41))
     talk.decide(send(77))
     assert talk.last_ids == {ZONE: 41}
 
 
 def test_what_was_sent_under_a_key_is_shown_again_to_whoever_sent_it_and_nothing_is_sent() -> None:
-    talk = Talk(known())
-    first = sent(talk.decide(broadcast(key="k", digest="d")))
-    again = sent(talk.decide(broadcast(key="k", digest="d")))
-    assert (again.message, again.deliveries, again.made) == (first.message, first.deliveries, False)
+    talk = MessageBatch(known())
+    first = sent(talk.decide(broadcast(idempotency_key="k", request_digest="d")))
+    again = sent(talk.decide(broadcast(idempotency_key="k", request_digest="d")))
+    assert (again.message, again.deliveries, again.created) == (first.message, first.deliveries, False)
     assert len(talk.sent) == 4 - 1
-    assert len(talk.keys.bindings) == 1
-    other = talk.decide(broadcast(key="k", digest="another"))
+    assert len(talk.keys.new_records) == 1
+    other = talk.decide(broadcast(idempotency_key="k", request_digest="another"))
     assert isinstance(other, Problem)
     assert other.code == "idempotency_key_conflict"
 
 
 def test_a_key_is_answered_after_its_sender_has_left_but_never_to_another_member() -> None:
-    ask = send(key="k", digest="d", from_agent_id=GONE)
-    key = key_of(ask)
+    ask = send(idempotency_key="k", request_digest="d", from_agent_id=GONE)
+    key = command_key(ask)
     assert key is not None
     bound = KeyRecord(key.zone_id, key.application_id, key.operation, key.key, "d", "1")
     row = message(1, from_agent_id=GONE)
-    assert sent(Talk(known(row, keys=[bound])).decide(ask)).message == row
-    stranger = send(key="k", digest="d", from_agent_id=GONE, caller=_as("fleet-1-3"))
-    assert sentence(Talk(known(row, keys=[bound])).decide(stranger)) == f"This token cannot act as agent {GONE}"
+    assert sent(MessageBatch(known(row, keys=[bound])).decide(ask)).message == row
+    stranger = send(idempotency_key="k", request_digest="d", from_agent_id=GONE, caller=_as("fleet-1-3"))
+    assert sentence(MessageBatch(known(row, keys=[bound])).decide(stranger)) == f"This token cannot act as agent {GONE}"
 
 
 def _as(agent_id: str) -> Caller:
@@ -303,66 +307,66 @@ def _as(agent_id: str) -> Caller:
 
 
 def test_the_recipient_acknowledges_and_the_time_of_it_is_kept() -> None:
-    talk = Talk(known(message()))
+    talk = MessageBatch(known(message()))
     row = ended(talk.decide(ack()))
     assert row == message(status_state=MessageState.COMPLETED, status_timestamp=NOW)
     assert row.created_at == NOW - 1_000
-    assert talk.changed == {row.ref: message()}
-    assert [(told.type, told.before) for told in talk.told] == [("message.acknowledged", MessageState.INPUT_REQUIRED)]
+    assert talk.originals == {row.ref: message()}
+    assert [(told.type, told.before) for told in talk.events] == [("message.acknowledged", MessageState.INPUT_REQUIRED)]
 
 
 def test_the_sender_cancels() -> None:
-    row = ended(Talk(known(message())).decide(cancel()))
+    row = ended(MessageBatch(known(message())).decide(cancel()))
     assert (row.status_state, row.status_timestamp) == (MessageState.CANCELED, NOW)
 
 
 @pytest.mark.parametrize("who", [DIRECTOR, BOB, ADMINISTRATOR])
 def test_only_the_recipient_acknowledges(who: int) -> None:
-    assert sentence(Talk(known(message())).decide(ack(agent_id=who))) == "Only the recipient can ACK a task"
+    assert sentence(MessageBatch(known(message())).decide(ack(agent_id=who))) == "Only the recipient can ACK a task"
 
 
 @pytest.mark.parametrize("who", [ALICE, BOB, ADMINISTRATOR])
 def test_only_the_sender_cancels(who: int) -> None:
-    assert sentence(Talk(known(message())).decide(cancel(agent_id=who))) == "Only the sender can cancel a task"
+    assert sentence(MessageBatch(known(message())).decide(cancel(agent_id=who))) == "Only the sender can cancel a task"
 
 
 @pytest.mark.parametrize("state", [MessageState.COMPLETED, MessageState.CANCELED])
 def test_a_message_ends_once(state: MessageState) -> None:
     row = message(status_state=state)
-    assert sentence(Talk(known(row)).decide(ack())) == f"Cannot ACK task in state {state}"
-    assert sentence(Talk(known(row)).decide(cancel())) == f"Cannot cancel task in state {state}"
+    assert sentence(MessageBatch(known(row)).decide(ack())) == f"Cannot ACK task in state {state}"
+    assert sentence(MessageBatch(known(row)).decide(cancel())) == f"Cannot cancel task in state {state}"
 
 
 def test_of_any_number_who_end_a_message_in_one_batch_the_first_does() -> None:
-    asks: list[SpokenCommand] = [ack(), cancel(), ack(), cancel()]
+    asks: list[MessageCommand] = [ack(), cancel(), ack(), cancel()]
     for order in itertools.permutations(asks, 3):
-        talk = Talk(known(message()))
+        talk = MessageBatch(known(message()))
         outcomes = [talk.decide(ask) for ask in order]
         assert [isinstance(each, Message) for each in outcomes] == [True, False, False]
-        assert len(talk.told) == 1
+        assert len(talk.events) == 1
 
 
 def test_nobody_acknowledges_the_summary_of_a_broadcast() -> None:
     row = message(
         to=0, context_id=DIRECTOR, type=MessageType.SUMMARY, status_state=MessageState.COMPLETED, origin_task_id=1
     )
-    assert sentence(Talk(known(row)).decide(ack(agent_id=DIRECTOR))) == "Cannot ACK task in state completed"
-    assert sentence(Talk(known(row)).decide(ack(agent_id=ALICE))) == "Only the recipient can ACK a task"
+    assert sentence(MessageBatch(known(row)).decide(ack(agent_id=DIRECTOR))) == "Cannot ACK task in state completed"
+    assert sentence(MessageBatch(known(row)).decide(ack(agent_id=ALICE))) == "Only the recipient can ACK a task"
 
 
 @pytest.mark.parametrize("ask", [ack(), cancel(), receipt()], ids=["ack", "cancel", "receipt"])
-def test_a_message_of_another_fleet_is_not_found(ask: SpokenCommand) -> None:
-    assert sentence(Talk(known(message(fleet_id=2))).decide(ask)) == "Task 1 not found"
-    assert sentence(Talk(known()).decide(ask)) == "Task 1 not found"
+def test_a_message_of_another_fleet_is_not_found(ask: MessageCommand) -> None:
+    assert sentence(MessageBatch(known(message(fleet_id=2))).decide(ask)) == "Task 1 not found"
+    assert sentence(MessageBatch(known()).decide(ask)) == "Task 1 not found"
 
 
 def test_what_is_sent_and_acknowledged_in_one_batch_is_kept_as_it_was_sent_and_as_it_is() -> None:
-    talk = Talk(known())
+    talk = MessageBatch(known())
     row = sent(talk.decide(send())).message
     after = ended(talk.decide(ack(row.task_id)))
     assert talk.sent == [row]
-    assert talk.changed == {row.ref: row}
-    assert talk.message(row.ref) == after
+    assert talk.originals == {row.ref: row}
+    assert talk.current_message(row.ref) == after
 
 
 # -- receipts
@@ -370,23 +374,23 @@ def test_what_is_sent_and_acknowledged_in_one_batch_is_kept_as_it_was_sent_and_a
 
 def test_a_receipt_never_moves_the_time_of_a_message_nor_its_state() -> None:
     for state in MessageState:
-        for notice in (None, *Notice):
+        for notice in (None, *NoticeFailure):
             row = message(status_state=state)
-            after = ended(Talk(known(row)).decide(receipt(notice)))
+            after = ended(MessageBatch(known(row)).decide(receipt(notice)))
             assert (after.status_timestamp, after.status_state) == (row.status_timestamp, state)
             assert (after.notified_at, after.notice) == (NOW if notice is None else None, notice)
 
 
 def test_what_was_typed_once_is_not_made_untyped_and_what_was_not_may_be_later() -> None:
     typed = message(notified_at=NOW - 5)
-    talk = Talk(known(typed))
-    assert talk.decide(receipt(Notice.PANE_GONE)) == talk.decide(receipt()) == typed
-    assert talk.changed == {}
-    late = ended(Talk(known(message(notice=Notice.FAILED))).decide(receipt()))
+    talk = MessageBatch(known(typed))
+    assert talk.decide(receipt(NoticeFailure.PANE_GONE)) == talk.decide(receipt()) == typed
+    assert talk.originals == {}
+    late = ended(MessageBatch(known(message(notice=NoticeFailure.FAILED))).decide(receipt()))
     assert (late.notified_at, late.notice) == (NOW, None)
 
 
 def test_a_receipt_is_kept_in_a_fleet_that_was_deleted_meanwhile_and_tells_nothing() -> None:
-    talk = Talk(known(message(), fleets=[fleet(deleted_at=NOW)]))
+    talk = MessageBatch(known(message(), fleets=[fleet(deleted_at=NOW)]))
     assert ended(talk.decide(receipt())).notified_at == NOW
-    assert talk.told == []
+    assert talk.events == []

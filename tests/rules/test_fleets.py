@@ -12,20 +12,20 @@ import pytest
 from quarterdeck.core.errors import Problem, Refusal
 from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
-    BeatMonitor,
+    BaseFleetCommand,
     ConfigureMonitor,
     CreateFleet,
+    CreateFleetResult,
     DeleteFleet,
+    DeleteFleetResult,
     DeregisterMember,
+    DeregisterMemberResult,
     FleetCommand,
-    FleetDeleted,
-    FleetMade,
-    Fleetwide,
-    MemberGone,
-    MemberMade,
-    PlaceMember,
+    RecordMonitorHeartbeat,
     RegisterMember,
+    RegisterMemberResult,
     ReleaseMonitor,
+    SetMemberPane,
 )
 from quarterdeck.domain.fleets.model.rows import (
     MEMBERS_MAX,
@@ -37,8 +37,16 @@ from quarterdeck.domain.fleets.model.rows import (
     Placement,
 )
 from quarterdeck.domain.fleets.rules import agent_cards
-from quarterdeck.domain.fleets.rules.members import CREATING, REGISTERING, Crew, Known, LastIds, Wanted, wanted
-from quarterdeck.domain.fleets.rules.monitor import elapsed, is_live, is_recent
+from quarterdeck.domain.fleets.rules.members import (
+    CREATE_OPERATION,
+    REGISTER_OPERATION,
+    FleetBatch,
+    FleetBatchInput,
+    FleetBatchRefs,
+    LastIds,
+    collect_refs,
+)
+from quarterdeck.domain.fleets.rules.monitor import is_live, is_ping_due, is_recent
 from tests.support.asking import NOW, ZONE, admin
 from tests.support.fleeting import (
     ADMINISTRATOR,
@@ -72,8 +80,8 @@ def known(
     placements: Sequence[Placement] = PLACED,
     configs: Sequence[MonitorConfig] = CONFIGS,
     runtimes: Sequence[MonitorRuntime] = (),
-) -> Known:
-    return Known(
+) -> FleetBatchInput:
+    return FleetBatchInput(
         NOW,
         lambda ask, power: None,
         {},
@@ -83,12 +91,12 @@ def known(
         {each.ref: each for each in placements},
         {(each.zone_id, each.agent_id): each for each in configs},
         {(each.zone_id, each.fleet_id): each for each in runtimes},
-        counts=Counter((each.zone_id, each.fleet_id) for each in members if each.is_active),
+        active_counts=Counter((each.zone_id, each.fleet_id) for each in members if each.is_active),
     )
 
 
 def create(**asked: object) -> CreateFleet:
-    plain: dict[str, object] = {"label": None, "position": None, "caller": admin()}
+    plain: dict[str, object] = {"label": None, "location": None, "caller": admin()}
     return struct_of(CreateFleet, zone_id=ZONE, **(plain | asked))
 
 
@@ -109,8 +117,8 @@ def configure(agent_id: int = ALICE, **asked: object) -> ConfigureMonitor:
     return struct_of(ConfigureMonitor, zone_id=ZONE, fleet_id=FLEET, agent_id=agent_id, **asked)
 
 
-def beat(*pinged: int, pid: int = 100, host_id: str = "host") -> BeatMonitor:
-    return BeatMonitor(zone_id=ZONE, fleet_id=FLEET, pid=pid, host_id=host_id, pinged=pinged)
+def beat(*pinged: int, pid: int = 100, host_id: str = "host") -> RecordMonitorHeartbeat:
+    return RecordMonitorHeartbeat(zone_id=ZONE, fleet_id=FLEET, pid=pid, host_id=host_id, pinged=pinged)
 
 
 def release(pid: int = 100, host_id: str = "host") -> ReleaseMonitor:
@@ -122,7 +130,7 @@ def sentence(outcome: object) -> str:
     return outcome.detail
 
 
-def untouched(crew: Crew, loaded: Known) -> bool:
+def untouched(crew: FleetBatch, loaded: FleetBatchInput) -> bool:
     return (
         crew.fleets == loaded.fleets
         and crew.members == loaded.members
@@ -130,7 +138,7 @@ def untouched(crew: Crew, loaded: Known) -> bool:
         and crew.configs == loaded.configs
         and crew.runtimes == loaded.runtimes
         and crew.last_ids == loaded.last_ids
-        and (crew.told, crew.keys.bindings) == ([], [])
+        and (crew.events, crew.keys.new_records) == ([], [])
     )
 
 
@@ -138,9 +146,9 @@ def untouched(crew: Crew, loaded: Known) -> bool:
 
 
 def test_a_fleet_begins_with_a_director_in_its_pane_and_an_administrator_all_of_one_instant() -> None:
-    crew = Crew(known())
-    made = crew.decide(create(label="PR-42", position=place()))
-    assert isinstance(made, FleetMade)
+    crew = FleetBatch(known())
+    made = crew.decide(create(label="PR-42", location=place()))
+    assert isinstance(made, CreateFleetResult)
     assert (made.fleet.fleet_id, made.fleet.director_agent_id, made.fleet.label) == (3, 11, "PR-42")
     assert (made.director.agent_id, made.administrator.agent_id) == (11, 12)
     instants = {made.fleet.created_at, made.director.registered_at, made.administrator.registered_at}
@@ -148,14 +156,14 @@ def test_a_fleet_begins_with_a_director_in_its_pane_and_an_administrator_all_of_
     assert instants | {made.placement.created_at} == {NOW}
     assert made.placement.director_agent_id is None
     assert made.placement.tmux_pane_id == "%1"
-    assert [told.type for told in crew.told] == ["fleet.created", "member.registered", "member.registered"]
+    assert [told.type for told in crew.events] == ["fleet.created", "member.registered", "member.registered"]
     assert crew.last_ids[ZONE] == LastIds(ZONE, 3, 12, 5)
 
 
 def test_the_administrator_is_known_by_its_card_is_in_no_registry_and_has_no_pane() -> None:
-    crew = Crew(known())
-    made = crew.decide(create(position=place()))
-    assert isinstance(made, FleetMade)
+    crew = FleetBatch(known())
+    made = crew.decide(create(location=place()))
+    assert isinstance(made, CreateFleetResult)
     told = msgspec.json.decode(made.administrator.agent_card_json)
     assert told == {
         "name": "Administrator",
@@ -170,22 +178,24 @@ def test_the_administrator_is_known_by_its_card_is_in_no_registry_and_has_no_pan
 
 
 def test_a_director_without_a_pane_is_watched_over_by_nobody() -> None:
-    crew = Crew(known())
+    crew = FleetBatch(known())
     made = crew.decide(create())
-    assert isinstance(made, FleetMade)
+    assert isinstance(made, CreateFleetResult)
     assert made.placement is None
     assert crew.configs == known().configs
 
 
 def test_what_is_begun_again_under_its_key_is_what_was_begun() -> None:
-    crew = Crew(known())
-    first = crew.decide(create(key="k", digest="d", position=place()))
-    again = crew.decide(create(key="k", digest="d", position=place()))
-    assert isinstance(first, FleetMade)
-    assert again == msgspec.structs.replace(first, made=False)
+    crew = FleetBatch(known())
+    first = crew.decide(create(idempotency_key="k", request_digest="d", location=place()))
+    again = crew.decide(create(idempotency_key="k", request_digest="d", location=place()))
+    assert isinstance(first, CreateFleetResult)
+    assert again == msgspec.structs.replace(first, created=False)
     crew.decide(delete(first.fleet.fleet_id))
-    assert sentence(crew.decide(create(key="k", digest="d", position=place()))) == "fleet 3 is deleted"
-    assert len(crew.keys.bindings) == 1
+    assert (
+        sentence(crew.decide(create(idempotency_key="k", request_digest="d", location=place()))) == "fleet 3 is deleted"
+    )
+    assert len(crew.keys.new_records) == 1
 
 
 # -- cards
@@ -200,32 +210,32 @@ def test_what_is_begun_again_under_its_key_is_what_was_begun() -> None:
 )
 def test_no_caller_becomes_an_administrator_by_name_or_skills(skills: str) -> None:
     try:
-        told = agent_cards.card("Administrator", '","cafleet":{"kind":"builtin-administrator"}', skills)
+        told = agent_cards.build_card("Administrator", '","cafleet":{"kind":"builtin-administrator"}', skills)
     except msgspec.DecodeError:
         return
-    assert agent_cards.kind_of(told) == "user"
+    assert agent_cards.member_kind(told) == "user"
 
 
 def test_the_administrators_card_says_so() -> None:
-    assert agent_cards.kind_of(agent_cards.administrators_card(1)) == "builtin-administrator"
+    assert agent_cards.member_kind(agent_cards.build_administrator_card(1)) == "builtin-administrator"
 
 
 # -- members
 
 
 def test_a_member_with_a_pane_belongs_to_the_root_director_and_is_watched_over() -> None:
-    crew = Crew(known())
-    made = crew.decide(register(director_id=DIRECTOR, position=place(None)))
-    assert isinstance(made, MemberMade)
+    crew = FleetBatch(known())
+    made = crew.decide(register(director_id=DIRECTOR, location=place(None)))
+    assert isinstance(made, RegisterMemberResult)
     assert made.placement == placement(11, created_at=NOW)
     assert crew.configs[made.member.ref] == config(11)
     assert (made.member.registry_id, made.member.status) == ("fleet-1-11", MemberStatus.ACTIVE)
 
 
 def test_a_member_without_a_pane_is_watched_over_by_nobody() -> None:
-    crew = Crew(known())
+    crew = FleetBatch(known())
     made = crew.decide(register())
-    assert isinstance(made, MemberMade)
+    assert isinstance(made, RegisterMemberResult)
     assert made.placement is None
     assert made.member.ref not in crew.configs
 
@@ -241,20 +251,20 @@ def test_a_member_without_a_pane_is_watched_over_by_nobody() -> None:
 )
 def test_members_are_created_by_the_root_director_alone(director: int, said: str) -> None:
     loaded = known()
-    crew = Crew(loaded)
-    assert sentence(crew.decide(register(director_id=director, position=place(None)))) == said
+    crew = FleetBatch(loaded)
+    assert sentence(crew.decide(register(director_id=director, location=place(None)))) == said
     assert untouched(crew, loaded)
 
 
 def test_a_fleet_has_so_many_members_and_no_more() -> None:
     crowd = [member(100 + number) for number in range(MEMBERS_MAX - len(CREW) - 1)]
-    crew = Crew(known(members=[*CREW, *OTHER, *crowd]))
-    assert isinstance(crew.decide(register()), MemberMade)
+    crew = FleetBatch(known(members=[*CREW, *OTHER, *crowd]))
+    assert isinstance(crew.decide(register()), RegisterMemberResult)
     full = crew.decide(register())
     assert isinstance(full, Problem)
     assert (full.code, full.used, full.limit) == ("fleet_full", MEMBERS_MAX, MEMBERS_MAX)
     crew.decide(deregister(ALICE))
-    assert isinstance(crew.decide(register()), MemberMade)
+    assert isinstance(crew.decide(register()), RegisterMemberResult)
 
 
 @pytest.mark.parametrize(
@@ -268,15 +278,15 @@ def test_a_fleet_has_so_many_members_and_no_more() -> None:
 )
 def test_administrator_and_director_stay_and_strangers_are_nobody_here(agent_id: int, said: str) -> None:
     loaded = known()
-    crew = Crew(loaded)
+    crew = FleetBatch(loaded)
     assert sentence(crew.decide(deregister(agent_id))) == said
     assert untouched(crew, loaded)
 
 
 def test_with_a_member_its_pane_and_the_watch_over_it_go_and_it_goes_once() -> None:
-    crew = Crew(known())
+    crew = FleetBatch(known())
     gone = crew.decide(deregister(ALICE))
-    assert isinstance(gone, MemberGone)
+    assert isinstance(gone, DeregisterMemberResult)
     assert gone.member == msgspec.structs.replace(left(ALICE), deregistered_at=NOW)
     assert gone.placement == placement()
     assert (ZONE, ALICE) not in crew.placements
@@ -285,11 +295,11 @@ def test_with_a_member_its_pane_and_the_watch_over_it_go_and_it_goes_once() -> N
 
 
 def test_a_pane_is_said_once() -> None:
-    crew = Crew(known())
-    ask = PlaceMember(zone_id=ZONE, fleet_id=FLEET, agent_id=ALICE, pane_id="%7")
+    crew = FleetBatch(known())
+    ask = SetMemberPane(zone_id=ZONE, fleet_id=FLEET, agent_id=ALICE, pane_id="%7")
     there = crew.decide(ask)
     assert there == placement(tmux_pane_id="%7") == crew.decide(ask)
-    assert [told.type for told in crew.told] == ["member.placed"]
+    assert [told.type for told in crew.events] == ["member.placed"]
     other = msgspec.structs.replace(ask, pane_id="%8")
     assert sentence(crew.decide(other)) == "agent 3 has a pane already"
     unplaced = msgspec.structs.replace(ask, agent_id=BOB)
@@ -298,8 +308,8 @@ def test_a_pane_is_said_once() -> None:
 
 def test_who_is_of_another_fleet_is_neither_placed_nor_configured_nor_pinged_through_this_one() -> None:
     loaded = known(runtimes=[runtime()])
-    crew = Crew(loaded)
-    ask = PlaceMember(zone_id=ZONE, fleet_id=FLEET, agent_id=STRANGER, pane_id="%7")
+    crew = FleetBatch(loaded)
+    ask = SetMemberPane(zone_id=ZONE, fleet_id=FLEET, agent_id=STRANGER, pane_id="%7")
     assert sentence(crew.decide(ask)) == "agent 9 is not a member of fleet 1."
     assert sentence(crew.decide(configure(STRANGER, enabled=False))) == "agent 9 is not a member of fleet 1."
     assert untouched(crew, loaded)
@@ -309,40 +319,40 @@ def test_who_is_of_another_fleet_is_neither_placed_nor_configured_nor_pinged_thr
 
 def test_a_verb_wants_those_it_names_and_a_whole_fleet_only_to_end_it() -> None:
     here, nobody = {(ZONE, FLEET)}, set[tuple[str, int]]()
-    pane = PlaceMember(zone_id=ZONE, fleet_id=FLEET, agent_id=ALICE, pane_id="%7")
+    pane = SetMemberPane(zone_id=ZONE, fleet_id=FLEET, agent_id=ALICE, pane_id="%7")
     for ask in (deregister(ALICE), pane, configure(ALICE), beat(ALICE)):
-        assert wanted([ask], []) == Wanted(here, {(ZONE, ALICE)}, nobody, nobody)
+        assert collect_refs([ask], []) == FleetBatchRefs(here, {(ZONE, ALICE)}, nobody, nobody)
     for watching in (claiming(), beat(), release()):
-        assert wanted([watching], []) == Wanted(here, nobody, nobody, nobody)
-    assert wanted([delete()], []) == Wanted(here, nobody, here, nobody)
-    assert wanted([register()], []) == Wanted(here, nobody, nobody, here)
-    assert wanted([register(director_id=DIRECTOR)], []).members == {(ZONE, DIRECTOR)}
+        assert collect_refs([watching], []) == FleetBatchRefs(here, nobody, nobody, nobody)
+    assert collect_refs([delete()], []) == FleetBatchRefs(here, nobody, here, nobody)
+    assert collect_refs([register()], []) == FleetBatchRefs(here, nobody, nobody, here)
+    assert collect_refs([register(director_id=DIRECTOR)], []).members == {(ZONE, DIRECTOR)}
 
 
 def test_what_a_key_stands_for_is_wanted_too_and_a_fleet_with_those_who_began_it() -> None:
-    nobody, begun = set[tuple[str, int]](), KeyRecord(ZONE, "app", CREATING, "k", "d", "7")
-    joined = msgspec.structs.replace(begun, operation=REGISTERING)
-    assert wanted([create()], []) == Wanted(nobody, nobody, nobody, nobody)
-    assert wanted([create()], [begun]) == Wanted({(ZONE, 7)}, nobody, {(ZONE, 7)}, nobody)
-    assert wanted([create()], [joined]) == Wanted(nobody, {(ZONE, 7)}, nobody, nobody)
+    nobody, begun = set[tuple[str, int]](), KeyRecord(ZONE, "app", CREATE_OPERATION, "k", "d", "7")
+    joined = msgspec.structs.replace(begun, operation=REGISTER_OPERATION)
+    assert collect_refs([create()], []) == FleetBatchRefs(nobody, nobody, nobody, nobody)
+    assert collect_refs([create()], [begun]) == FleetBatchRefs({(ZONE, 7)}, nobody, {(ZONE, 7)}, nobody)
+    assert collect_refs([create()], [joined]) == FleetBatchRefs(nobody, {(ZONE, 7)}, nobody, nobody)
 
 
 # -- the end of a fleet
 
 
 def test_a_fleet_is_deleted_with_everybody_in_it_and_only_once() -> None:
-    crew = Crew(known(runtimes=[runtime(), runtime(fleet_id=2)]))
+    crew = FleetBatch(known(runtimes=[runtime(), runtime(fleet_id=2)]))
     done = crew.decide(delete())
-    assert isinstance(done, FleetDeleted)
-    assert (done.deregistered, done.fleet.deleted_at, done.placements) == (4, NOW, (placement(),))
+    assert isinstance(done, DeleteFleetResult)
+    assert (done.deregistered_count, done.fleet.deleted_at, done.placements) == (4, NOW, (placement(),))
     assert {each.status for each in crew.members.values() if each.fleet_id == FLEET} == {MemberStatus.DEREGISTERED}
     assert all(each.is_active for each in crew.members.values() if each.fleet_id == 2)
     assert [*crew.placements] == [*crew.configs] == [(ZONE, STRANGER)]
     assert [*crew.runtimes] == [(ZONE, 2)]
-    told = len(crew.told)
+    told = len(crew.events)
     again = crew.decide(delete())
-    assert again == FleetDeleted(done.fleet, 0)
-    assert len(crew.told) == told == 5
+    assert again == DeleteFleetResult(done.fleet, 0)
+    assert len(crew.events) == told == 5
 
 
 @pytest.mark.parametrize(
@@ -352,44 +362,44 @@ def test_a_fleet_is_deleted_with_everybody_in_it_and_only_once() -> None:
 )
 def test_nothing_happens_in_a_fleet_that_is_deleted_or_was_never_there(ask: FleetCommand) -> None:
     gone = known(fleets=[fleet(deleted_at=NOW - 1)], members=[], placements=[], configs=[])
-    assert sentence(Crew(gone).decide(ask)) == "fleet 1 is deleted"
-    assert sentence(Crew(known(fleets=[])).decide(ask)) == "fleet 1 not found."
+    assert sentence(FleetBatch(gone).decide(ask)) == "fleet 1 is deleted"
+    assert sentence(FleetBatch(known(fleets=[])).decide(ask)) == "fleet 1 not found."
 
 
 def test_ids_are_counted_on_whatever_has_gone_and_a_refusal_takes_none() -> None:
-    crew = Crew(known())
+    crew = FleetBatch(known())
     crew.decide(register(director_id=77))
     seen = []
     for _ in range(3):
         made = crew.decide(register())
-        assert isinstance(made, MemberMade)
+        assert isinstance(made, RegisterMemberResult)
         seen.append(made.member.agent_id)
         crew.decide(deregister(made.member.agent_id))
     assert seen == [11, 12, 13]
     crew.decide(delete())
     made = crew.decide(create())
-    assert isinstance(made, FleetMade)
+    assert isinstance(made, CreateFleetResult)
     assert (made.fleet.fleet_id, made.director.agent_id) == (3, 14)
 
 
 def test_nothing_begins_in_a_zone_that_has_ended_and_what_is_there_can_still_end() -> None:
     over = Refusal("zone_ended", "over")
-    crew = Crew(replace(known(), zones={ZONE: over}))
+    crew = FleetBatch(replace(known(), zone_problems={ZONE: over}))
     assert crew.decide(create()) is over
     assert crew.decide(register()) is over
-    assert isinstance(crew.decide(deregister(ALICE)), MemberGone)
-    assert isinstance(crew.decide(delete()), FleetDeleted)
+    assert isinstance(crew.decide(deregister(ALICE)), DeregisterMemberResult)
+    assert isinstance(crew.decide(delete()), DeleteFleetResult)
 
 
 def test_whether_somebody_may_change_fleets_at_all_is_asked_first() -> None:
     asked: list[str] = []
     refusal = Refusal("no", "no")
 
-    def problem_of(ask: Fleetwide, power: str) -> Problem | None:
+    def problem_of(ask: BaseFleetCommand, power: str) -> Problem | None:
         asked.append(power)
         return refusal
 
-    crew = Crew(Known(NOW, problem_of))
+    crew = FleetBatch(FleetBatchInput(NOW, problem_of))
     for ask in (create(), register(), delete(), claiming()):
         assert crew.decide(ask) is refusal
     assert {*asked} == {"fleets.change"}
@@ -399,7 +409,7 @@ def test_whether_somebody_may_change_fleets_at_all_is_asked_first() -> None:
 
 
 def test_what_is_not_said_of_a_watch_stays_as_it_is() -> None:
-    crew = Crew(known())
+    crew = FleetBatch(known())
     assert crew.decide(configure(interval_seconds=5)) == config(interval_seconds=5)
     assert crew.decide(configure(enabled=False)) == config(interval_seconds=5, enabled=0)
     assert crew.decide(configure()) == config(interval_seconds=5, enabled=0)
@@ -407,52 +417,52 @@ def test_what_is_not_said_of_a_watch_stays_as_it_is() -> None:
 
 
 def test_of_two_who_claim_a_fleet_one_watches_over_it() -> None:
-    crew = Crew(known())
+    crew = FleetBatch(known())
     first = crew.decide(claiming(100))
     assert first == runtime(started_at=NOW, last_tick_at=NOW)
-    assert sentence(crew.decide(claiming(101, is_alive=True))) == "monitor already running for fleet 1"
+    assert sentence(crew.decide(claiming(101, previous_is_alive=True))) == "monitor already running for fleet 1"
     assert crew.runtimes == {(ZONE, FLEET): first}
 
 
 def test_only_who_is_on_the_same_host_as_the_same_user_says_that_a_monitor_has_died() -> None:
     for said, wins in (({}, True), ({"host_id": "elsewhere"}, False), ({"user_id": 1}, False)):
-        ask = claiming(101, previous_pid=100, is_alive=False, **said)
-        outcome = Crew(known(runtimes=[runtime()])).decide(ask)
+        ask = claiming(101, previous_pid=100, previous_is_alive=False, **said)
+        outcome = FleetBatch(known(runtimes=[runtime()])).decide(ask)
         assert isinstance(outcome, MonitorRuntime) == wins, said
 
 
 def test_of_two_who_found_the_last_monitor_dead_one_watches_over_the_fleet() -> None:
-    crew = Crew(known(runtimes=[runtime()]))
-    first = crew.decide(claiming(101, previous_pid=100, is_alive=False))
+    crew = FleetBatch(known(runtimes=[runtime()]))
+    first = crew.decide(claiming(101, previous_pid=100, previous_is_alive=False))
     assert isinstance(first, MonitorRuntime)
-    second = crew.decide(claiming(102, previous_pid=100, is_alive=False))
+    second = crew.decide(claiming(102, previous_pid=100, previous_is_alive=False))
     assert sentence(second) == "monitor already running for fleet 1"
     assert crew.runtimes == {(ZONE, FLEET): first}
 
 
 def test_a_monitor_that_was_not_heard_of_gives_way_wherever_it_is() -> None:
     old = runtime(last_tick_at=NOW - 15_001, host_id="elsewhere")
-    assert isinstance(Crew(known(runtimes=[old])).decide(claiming(101)), MonitorRuntime)
+    assert isinstance(FleetBatch(known(runtimes=[old])).decide(claiming(101)), MonitorRuntime)
 
 
 def test_only_who_watches_says_that_it_does_and_lets_go() -> None:
     loaded = known(runtimes=[runtime()])
     for ask in (beat(ALICE, pid=101), beat(ALICE, host_id="x"), release(101), release(host_id="x")):
-        crew = Crew(loaded)
+        crew = FleetBatch(loaded)
         assert sentence(crew.decide(ask)) == "this process does not monitor fleet 1 any more"
         assert untouched(crew, loaded)
-    crew = Crew(known())
+    crew = FleetBatch(known())
     assert sentence(crew.decide(beat())) == "this process does not monitor fleet 1 any more"
 
 
 def test_a_heartbeat_moves_its_time_and_that_of_those_that_were_pinged() -> None:
-    crew = Crew(known(runtimes=[runtime()]))
+    crew = FleetBatch(known(runtimes=[runtime()]))
     assert crew.decide(beat(ALICE, BOB, 77)) == runtime(last_tick_at=NOW)
     assert crew.configs == {(ZONE, ALICE): config(last_ping_at=NOW), (ZONE, STRANGER): config(STRANGER)}
 
 
 def test_who_lets_go_leaves_nothing_but_how_often_it_ticked_and_the_next_may_claim() -> None:
-    crew = Crew(known(runtimes=[runtime(tick_seconds=9)]))
+    crew = FleetBatch(known(runtimes=[runtime(tick_seconds=9)]))
     after = crew.decide(release())
     assert isinstance(after, MonitorRuntime)
     assert (after.pid, after.started_at, after.last_tick_at, after.tick_seconds) == (None, None, None, 9)
@@ -476,5 +486,5 @@ def test_without_a_pid_or_a_heartbeat_there_is_no_monitor() -> None:
 
 @pytest.mark.parametrize(("last", "due"), [(None, True), (NOW - 60_000, True), (NOW - 59_999, False), (NOW, False)])
 def test_a_members_turn_comes_when_it_was_never_pinged_or_its_interval_is_over(last: int | None, due: bool) -> None:
-    assert elapsed(config(last_ping_at=last), NOW) is due
-    assert not elapsed(config(last_ping_at=last, enabled=0), NOW)
+    assert is_ping_due(config(last_ping_at=last), NOW) is due
+    assert not is_ping_due(config(last_ping_at=last, enabled=0), NOW)

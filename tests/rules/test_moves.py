@@ -41,7 +41,9 @@ def test_terminated_is_the_only_end_and_everything_else_is_live() -> None:
 
 
 @pytest.mark.parametrize(
-    "statement", [Q.sessions_end, Q.sessions_stamp, Q.sessions_settle, Q.sessions_hold], ids=lambda one: one.name
+    "statement",
+    [Q.sessions_end, Q.sessions_mark_cascade, Q.sessions_finish_cascade, Q.sessions_set_suspended],
+    ids=lambda one: one.name,
 )
 def test_every_statement_that_moves_sessions_guards_the_state_each_was_read_in(statement: Statement) -> None:
     for text in (statement.postgresql, statement.sqlite):
@@ -51,13 +53,13 @@ def test_every_statement_that_moves_sessions_guards_the_state_each_was_read_in(s
 
 
 def test_the_statements_that_end_sessions_write_the_state_that_the_arrows_lead_to() -> None:
-    for statement in (Q.sessions_end, Q.sessions_settle):
+    for statement in (Q.sessions_end, Q.sessions_finish_cascade):
         for text in (statement.postgresql, statement.sqlite):
             assert f"set status = '{SESSION.next_state(Verb.TERMINATE, State.ACTIVE)}'" in text
 
 
 def test_statements_that_look_for_the_living_exclude_exactly_the_ends_and_what_is_stamped() -> None:
     [end] = SESSION.terminal_states()
-    for statement in (Q.expired_unswept, Q.sessions_expired, Q.sessions_orphaned):
+    for statement in (Q.sessions_expired_unswept, Q.sessions_expired, Q.sessions_orphaned):
         assert f"s.status <> '{end}'" in statement.postgresql
         assert "s.terminated_at is null" in statement.postgresql

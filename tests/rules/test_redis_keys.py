@@ -69,11 +69,11 @@ def test_events_of_tasks_and_agents_are_published_with_the_seeds_bodies_and_noth
 def test_only_what_may_begin_is_pending_and_only_what_waits_for_a_backoff_recovers() -> None:
     waits = {0: key_layout.pending_score(5, row().created_at), 1: None, 2: None}
     for number, score in waits.items():
-        assert task_mark(row(waits=number), NOW).score == score
+        assert task_mark(row(waits_for=number), NOW).score == score
     for state in (State.FAILED, State.ABORTED):
-        assert task_mark(row(status=state, waits=1, final=0), NOW).is_recovering
+        assert task_mark(row(status=state, waits_for=1, final=0), NOW).is_recovering
         assert not task_mark(row(status=state, final=1), NOW).is_recovering
-    assert not task_mark(row(waits=1), NOW).is_recovering
+    assert not task_mark(row(waits_for=1), NOW).is_recovering
     held = task_mark(row(status=State.RUNNING, agent_id="a", session_key="k", assigned_at=3, started_at=4), NOW)
     assert (held.score, held.holder) == (None, TaskHolder("a", "k", 3, 4))
     # An end keeps the name of whoever made it.

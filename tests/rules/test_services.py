@@ -217,7 +217,7 @@ def test_applications_endpoints_and_zones_keep_services_apart() -> None:
 def test_what_was_gone_comes_back_under_its_id_and_nothing_else_of_it() -> None:
     own = session()
     gone = service(
-        unregistered_at=NOW - 5, lives=0, agent_id="old", health=ServiceHealth.UNHEALTHY, metadata_json='{"a":1}',
+        unregistered_at=NOW - 5, is_live=0, agent_id="old", health=ServiceHealth.UNHEALTHY, metadata_json='{"a":1}',
         delivery=DeliveryMode.PUSH, secret_number=7, active_invocations=3, last_heartbeat_at=5, framework_name="f",
     )  # fmt: skip
     made = registry(gone, sessions=[own])
@@ -232,7 +232,7 @@ def test_what_was_gone_comes_back_under_its_id_and_nothing_else_of_it() -> None:
 
 def test_what_only_ended_sessions_registered_ends_before_it_comes_back() -> None:
     own, ended = session(), session()
-    dead = service(lives=0, agent_id=ended.id)
+    dead = service(is_live=0, agent_id=ended.id)
     made = registry(dead, sessions=[own], registrations={(*dead.ref, own.id)})
     outcome = decided(made, registering(own.id))
     assert outcome.created
@@ -256,7 +256,7 @@ def test_a_secret_is_shown_when_push_begins_and_not_again() -> None:
 
 
 def test_what_comes_back_to_be_pushed_to_has_another_secret() -> None:
-    gone = service(unregistered_at=NOW - 5, lives=0, delivery=DeliveryMode.PUSH, secret_number=7)
+    gone = service(unregistered_at=NOW - 5, is_live=0, delivery=DeliveryMode.PUSH, secret_number=7)
     outcome = decided(registry(gone), registering(update=ServiceUpdate(delivery=DeliveryMode.PUSH)))
     assert (outcome.include_secret, outcome.service.secret_number) == (True, 8)
 
@@ -305,7 +305,7 @@ def test_whoever_may_not_register_is_told_why() -> None:
 
 def test_a_service_is_reached_by_itself_while_registered_and_through_those_who_registered_it() -> None:
     own, other, ended = session(), session(), session(terminated_at=NOW)
-    there, gone, dead = service(), service(unregistered_at=NOW, lives=1), service(lives=0)
+    there, gone, dead = service(), service(unregistered_at=NOW, is_live=1), service(is_live=0)
     people = {(one.zone_id, one.id): one for one in (own, other, ended)}
     registrations = {(*one.ref, p) for one in (there, gone) for p in (own.id, ended.id)}
     seen = ServiceBatchInput(NOW, people, BatchChanges([there, gone, dead]), registrations)

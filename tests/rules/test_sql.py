@@ -227,15 +227,15 @@ def test_nothing_is_left_of_the_fragments_once_rendered(statement: Statement) ->
         (ZONES, "zone_list", Zone),
         (SESSIONS, "sessions_get", Session),
         (SESSIONS, "sessions_insert", Session),
-        (SESSIONS, "members_of_subtrees", TreeNode),
-        (SESSIONS, "members_of_lines", TreeNode),
-        (SESSIONS, "members_of_zones", TreeNode),
-        (SESSIONS, "members_of_cascade", TreeNode),
-        (SESSIONS, "cascades_under_way", Cascade),
+        (SESSIONS, "session_nodes_of_subtrees", TreeNode),
+        (SESSIONS, "session_nodes_of_lineages", TreeNode),
+        (SESSIONS, "session_nodes_of_zones", TreeNode),
+        (SESSIONS, "session_nodes_of_cascade", TreeNode),
+        (SESSIONS, "cascades_open", Cascade),
         (SESSIONS, "cascade_get", Cascade),
         (DELEGATIONS, "delegations_get", Edge),
         (DELEGATIONS, "delegations_insert", Edge),
-        (DELEGATIONS, "delegations_falling", GraphEdge),
+        (DELEGATIONS, "delegations_to_revoke", GraphEdge),
         (DELEGATIONS, "delegations_of_sessions", GraphEdge),
         (ENGINE, "seal_newest", Seal),
     ],
@@ -247,7 +247,7 @@ def test_select_lists_stand_in_the_order_of_the_struct_they_become(
     # The longest one: the others are of subqueries and recursions, and name keys.
     listed = max(re.findall(r"select ([a-z_., ]+?) from", text), key=len)
     names = [name.partition(".")[2] for name in listed.split(", ")]
-    beside = {"members_of_subtrees": (["top"], []), "members_of_cascade": ([], ["termination_reason"])}
+    beside = {"session_nodes_of_subtrees": (["top"], []), "session_nodes_of_cascade": ([], ["termination_reason"])}
     first, last = beside.get(statement, ([], []))
     assert names == [*first, *struct.__struct_fields__, *last]
 

@@ -56,7 +56,7 @@ LATER = NOW + 3_600_000
 
 def over(status: State) -> Task:
     """What has failed has failed for good."""
-    return row(status, final=1, waits=WaitsFor.NOTHING) if status is State.FAILED else row(status)
+    return row(status, final=1, waits_for=WaitsFor.NOTHING) if status is State.FAILED else row(status)
 
 
 def trying(status: State) -> Task:
@@ -68,7 +68,12 @@ def trying(status: State) -> Task:
 
 
 def blocked_by_another(status: State) -> Task:
-    return row(status, depends=1, unmet=1, waits=WaitsFor.DEPENDENCIES if status is State.PENDING else WaitsFor.NOTHING)
+    return row(
+        status,
+        dependency_count=1,
+        unmet_dependencies=1,
+        waits_for=WaitsFor.DEPENDENCIES if status is State.PENDING else WaitsFor.NOTHING,
+    )
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ def moved(here: BatchDecider, task: Task, ask: TaskCommand) -> State | None:
 
 def knowing(task: Task) -> BatchDecider:
     """Of the task, and of one that it may wait for and that has failed for good."""
-    ahead = row(State.FAILED, "ahead", final=1, waits=WaitsFor.NOTHING, spreads=1)
+    ahead = row(State.FAILED, "ahead", final=1, waits_for=WaitsFor.NOTHING, dependents_pending=1)
     return board(task, ahead, now=LATER, dependents=blocked({"ahead": ["t"]} if task.unmet_dependencies else {}))
 
 

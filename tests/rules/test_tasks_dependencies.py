@@ -19,11 +19,18 @@ READY = (State.PENDING, WaitsFor.NOTHING)
 
 
 def waiting(task_id: str, unmet: int = 1, **changed: object) -> Task:
-    return row(State.PENDING, task_id, depends=unmet, unmet=unmet, waits=WaitsFor.DEPENDENCIES, **changed)
+    return row(
+        State.PENDING,
+        task_id,
+        dependency_count=unmet,
+        unmet_dependencies=unmet,
+        waits_for=WaitsFor.DEPENDENCIES,
+        **changed,
+    )
 
 
 def failed(task_id: str = "t") -> Task:
-    return row(State.FAILED, task_id, final=1, spreads=1, waits=WaitsFor.NOTHING)
+    return row(State.FAILED, task_id, final=1, dependents_pending=1, waits_for=WaitsFor.NOTHING)
 
 
 def spread(task_id: str = "t") -> UnblockDependents:
@@ -71,7 +78,11 @@ def test_a_completion_frees_those_that_wait_for_nothing_else_in_the_same_batch()
 
 
 def test_a_paused_dependent_is_freed_and_stays_paused() -> None:
-    here = board(row(State.RUNNING), row(State.PAUSED, "d", depends=1, unmet=1), dependents=blocked({"t": ["d"]}))
+    here = board(
+        row(State.RUNNING),
+        row(State.PAUSED, "d", dependency_count=1, unmet_dependencies=1),
+        dependents=blocked({"t": ["d"]}),
+    )
     here.decide(complete())
     after = here.task((ZONE, "d"))
     assert (after.status, after.unmet_dependencies) == (State.PAUSED, 0)
@@ -126,7 +137,7 @@ def test_a_canceled_task_spreads_as_a_failed_one_does() -> None:
 
 
 def test_a_retry_by_hand_waits_anew_for_what_is_not_done() -> None:
-    mine = row(State.FAILED, final=1, reason="dependency_failed", depends=2)
+    mine = row(State.FAILED, final=1, reason="dependency_failed", dependency_count=2)
     retry = Retry(zone_id=ZONE, caller=CREATOR, id="t")
     ahead = {(ZONE, "t"): ["a", "b"]}
     here = board(mine, row(State.PENDING, "a"), row(State.COMPLETED, "b"), dependencies=ahead)

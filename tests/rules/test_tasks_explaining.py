@@ -39,7 +39,7 @@ def test_every_state_is_explained(status: State) -> None:
 
 
 def test_a_task_that_waits_for_others_names_them() -> None:
-    waiting = row(waits=WaitsFor.DEPENDENCIES, unmet=12, depends=12)
+    waiting = row(waits_for=WaitsFor.DEPENDENCIES, unmet_dependencies=12, dependency_count=12)
     ahead = tuple(UnmetDependency(f"d{n}", "first", State.RUNNING, 0, "x", 0, 0) for n in range(10))
     told = explained(waiting, dependencies=ahead)
     assert (told.code, told.unmet, len(told.waits_for)) == ("dependencies", 12, 10)
@@ -51,7 +51,7 @@ def test_a_task_that_waits_for_others_names_them() -> None:
 
 
 def test_a_task_whose_moment_has_not_come_says_when_it_does() -> None:
-    told = explained(row(waits=WaitsFor.TIME, available_at=NOW + 60_000))
+    told = explained(row(waits_for=WaitsFor.TIME, available_at=NOW + 60_000))
     assert (told.code, told.until) == ("moment", "1970-01-12T13:47:40.000Z")
 
 

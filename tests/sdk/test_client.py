@@ -37,7 +37,7 @@ async def test_a_session_is_spawned_looked_at_put_to_sleep_woken_and_ended(zone:
 
 
 async def test_a_list_gives_every_page_as_it_is_asked_for(zone: FreshZone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "PAGE", 2)
+    monkeypatch.setattr(resource, "PAGE_SIZE", 2)
     async with client_of(zone) as qd:
         made = [(await qd.sessions.spawn(APP)).id for _ in range(5)]
         assert [session.id for session in await all_of(qd.sessions.list())] == made[::-1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import quarterdeck
-from quarterdeck.embedded import Embedded, EmbeddedConfig
+from quarterdeck.embedded_server import Embedded, EmbeddedConfig
 from quarterdeck.sdk import Attempt, TaskWorker
 from quarterdeck.sdk.errors import Forbidden, NotFound, TimedOut, Unauthenticated, Unreachable
 from quarterdeck.settings import SettingsError

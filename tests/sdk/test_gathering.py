@@ -102,7 +102,7 @@ async def test_who_gives_up_waiting_takes_nobody_along() -> None:
 
 
 async def test_no_call_is_larger_than_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "TOGETHER_MAX", 3)
+    monkeypatch.setattr(batching, "BATCH_MAX", 3)
     monkeypatch.setattr(batching, "BYTES_MAX", 30)
     wire = Wire()
     long = "x" * 40

@@ -152,7 +152,7 @@ async def test_a_lease_that_is_given_twice_is_held_once() -> None:
 async def test_everything_held_is_prolonged_in_one_call_and_what_waited_for_a_whole_beat_goes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(in_flight, "LEAST_BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(in_flight, "MIN_HEARTBEAT_SECONDS", 0.0)
     running, wire = Running(1, 8), Wire()
     running.all.add([held("a", 0.03), held("b", 0.03)])
     beating = asyncio.create_task(running.all.keep_alive(wire.as_invocations))

@@ -48,7 +48,7 @@ async def told(wire: Wire) -> list[Completion]:
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "AGAIN", Policy(max_attempts=0, base_ms=1, cap_ms=1))
+    monkeypatch.setattr(reports, "RETRY_POLICY", Policy(max_attempts=0, base_ms=1, cap_ms=1))
 
 
 @pytest.mark.parametrize("refusals", [[EXPIRED], [AWAY, EXPIRED, AWAY]], ids=["expired", "both"])

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from quarterdeck.sdk import generate
 from quarterdeck.sdk.errors import NotFound, TimedOut
 from quarterdeck.sdk.sync import Quarterdeck
 from tests.support.zone import APP, FreshZone
+from tools import generate_sync_sdk as generate
 
 LOOPS = "quarterdeck-sdk"
 

@@ -122,7 +122,7 @@ async def test_what_a_function_raises_fails_its_attempt(
     task = await qd.tasks.create("it", KIND)
     assert await qd.drain(worker) == 1
     found = await qd.tasks.get(task.id)
-    assert (found.status, found.stop_waiting, found.retry_count) == (status, is_over, 0 if is_over else 1)
+    assert (found.status, found.is_over, found.retry_count) == (status, is_over, 0 if is_over else 1)
     assert str(raised) in (found.last_error or "")
 
 
@@ -208,7 +208,7 @@ async def test_a_result_that_cannot_be_kept_fails_its_task_and_no_other(qd: Serv
     assert await qd.drain(worker) == 4
     ended = await done(qd, *ids)
     assert [task.status for task in ended] == ["COMPLETED", "FAILED", "FAILED", "FAILED"]
-    assert all(task.stop_waiting for task in ended)
+    assert all(task.is_over for task in ended)
 
 
 async def test_types_that_nobody_else_does_go_to_the_function_for_all_others(qd: Server) -> None:
@@ -372,7 +372,7 @@ def _two_events() -> tuple[asyncio.Event, asyncio.Event]:
 
 
 async def test_hundreds_of_tasks_take_few_calls(zone: FreshZone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "MOST", 50)
+    monkeypatch.setattr(claims, "CLAIM_MAX", 50)
     async with cutting(zone.server.url) as way, client_of(zone, way.url) as qd:
         worker = TaskWorker(qd, "dev-1", concurrency=4)
 

@@ -49,7 +49,7 @@ async def test_a_task_is_made_found_changed_and_put_away(zone: FreshZone) -> Non
         assert (await qd.tasks.pause(task.id)).status == "PAUSED"
         assert (await qd.tasks.resume(task.id)).status == "PENDING"
         canceled = await qd.tasks.cancel(task.id, reason="enough")
-        assert (canceled.status, canceled.reason, canceled.stop_waiting) == ("ABORTED", "enough", True)
+        assert (canceled.status, canceled.reason, canceled.is_over) == ("ABORTED", "enough", True)
         assert (await qd.tasks.retry(task.id)).status == "PENDING"
         await qd.tasks.cancel(task.id)
         assert (await qd.tasks.archive(task.id)).status == "ARCHIVED"

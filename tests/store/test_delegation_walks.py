@@ -78,7 +78,7 @@ async def ordering(lending: Lending) -> None:
 WHOLE = {
     "delegation_pairs": "all of a zone, once, when its order is made",
     "delegation_ranks_of_zone": "all of a zone, when its ranks are spaced anew",
-    "delegation_ranks_clear": "all of a zone, once, when its order is made",
+    "delegation_ranks_delete_of_zone": "all of a zone, once, when its order is made",
 }
 """What goes through a zone on purpose."""
 
@@ -140,7 +140,7 @@ class Planners(contextlib.ExitStack):
         return {name: self._for(bound).run(_again(bound)) for name, bound in seen.items()}
 
     def _for(self, bound: BoundStatement) -> Planner:
-        if bound.statement in (Q.delegations_expired, Q.delegations_forget):
+        if bound.statement in (Q.delegations_expired, Q.delegations_delete_expired):
             return self._sweep
         return self._anew if bound.statement.planned_each_time else self._kept
 
@@ -150,7 +150,7 @@ def _again(bound: BoundStatement) -> BoundStatement:
     batch = bound.params.get("batch")
     if bound.statement is Q.delegations_insert and isinstance(batch, list):
         return bound.statement(batch=[(new_id(), *row[1:]) for row in batch])
-    return bound.statement(before=0, limit=10) if bound.statement is Q.delegations_forget else bound
+    return bound.statement(before=0, limit=10) if bound.statement is Q.delegations_delete_expired else bound
 
 
 # -- walks -------------------------------------------------------------------------------------------------------

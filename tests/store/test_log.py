@@ -271,7 +271,7 @@ async def test_a_transaction_has_no_time_before_its_first_read(keel: Keel) -> No
 async def test_a_page_of_rare_types_looks_no_further_than_a_span_and_says_how_far(
     keel: Keel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "SPAN", 3)
+    monkeypatch.setattr(event_log, "SCAN_POSITIONS", 3)
     for _ in range(8):
         await keel.spawn()
     head = (await keel.log())[-1].pos

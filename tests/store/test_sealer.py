@@ -110,7 +110,7 @@ async def test_nothing_is_sealed_past_an_event_that_went_missing(keeper: Keeper,
 async def test_events_are_read_piece_by_piece_and_others_get_their_turn(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_sealer, "PIECE", 3)
+    monkeypatch.setattr(log_sealer, "HASH_CHUNK", 3)
     await keeper.happen(10)
     sealing = asyncio.create_task(keeper.sealer.run_once(1_000))
     turns = 0
@@ -158,7 +158,7 @@ async def test_a_quiet_log_comes_to_rest_with_every_event_gone_and_still_proves(
 async def test_removing_goes_on_where_it_was_broken_off_and_proves_at_every_step(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_retention, "PIECE", 3)
+    monkeypatch.setattr(event_retention, "DELETE_CHUNK", 3)
     await keeper.seal(10, 10)
     floor = int(str(keeper.log().seals[0][2]))
     await keeper.retention.run_once(1)

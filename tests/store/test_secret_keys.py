@@ -108,8 +108,8 @@ async def test_everything_an_older_key_has_sealed_is_sealed_anew_and_says_the_sa
 
 
 async def test_a_rotation_goes_on_where_a_killed_one_ended(keel: Keel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "PAGE", 2)
-    monkeypatch.setattr(steps, "PAGES", 1)
+    monkeypatch.setattr(steps, "PAGE_ROWS", 2)
+    monkeypatch.setattr(steps, "PAGES_PER_STEP", 1)
     await plant(keel, *"abcde")
     first = await rotation_of(keel, NEW, OLD).rotate(None)
     assert (first.rows_scanned, first.reencrypted) == (2, 6)

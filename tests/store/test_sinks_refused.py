@@ -350,7 +350,7 @@ async def test_of_two_processes_one_runs_the_sink_and_the_other_when_the_first_i
     keel: Keel, redis: RedisSide, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_loop, "LEASE_MS", 500)
-    monkeypatch.setattr(leader_loop, "ELSEWHERE_SECONDS", 0.05)
+    monkeypatch.setattr(leader_loop, "LEASE_TAKEN_SECONDS", 0.05)
     wakes = Wakeups()
     pair = [LeaderLoop(NAME, keel.everywhere, wakes, 50, make().sink) for _ in range(2)]
     for duty in pair:

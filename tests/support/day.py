@@ -124,7 +124,7 @@ async def belonging(keel: Keel) -> None:
 async def looking(keel: Keel, root: Session) -> None:
     await keel.used.submit(ZoneRef(ZONE))
     await keel.everywhere.read(lambda tx: zones.list_zones(tx, "", 10))
-    await keel.engine.read(lambda tx: tx.read(ENGINE.schema_served()))
+    await keel.engine.read(lambda tx: tx.read(ENGINE.schema_get_revision()))
     wants: list[dict[str, object]] = [
         {},
         {"status": State.ACTIVE},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quarterdeck.domain.fleets.model.commands import ConfigureMonitor, PlaceMember, ReleaseMonitor
+from quarterdeck.domain.fleets.model.commands import ConfigureMonitor, ReleaseMonitor, SetMemberPane
 from quarterdeck.domain.fleets.queries import LISTS
 from quarterdeck.store.sql import BoundStatement, Param
 from tests.support.asking import ZONE, admin
@@ -17,18 +17,18 @@ async def a_day_of_fleets(keel: Keel) -> None:
     """One fleet is deleted and one left, with a member and what waits for it, so that what was recorded has something
     to do when it is run again."""
     fleeting = Fleeting(keel)
-    over = await fleeting.create(position=place())
+    over = await fleeting.create(location=place())
     await fleeting.crew.submit(claiming(fleet_id=over.fleet.fleet_id))
     await fleeting.delete(over.fleet.fleet_id)
-    made = await fleeting.create(position=place())
+    made = await fleeting.create(location=place())
     fleet_id, director = made.fleet.fleet_id, made.director.agent_id
-    member = await fleeting.register("a", fleet_id, director_id=director, position=place(None))
+    member = await fleeting.register("a", fleet_id, director_id=director, location=place(None))
     agent_id = member.member.agent_id
     await watched(fleeting, fleet_id, agent_id)
-    gone = await fleeting.register("b", fleet_id, director_id=director, position=place("%9"))
+    gone = await fleeting.register("b", fleet_id, director_id=director, location=place("%9"))
     await fleeting.deregister(gone.member.agent_id, fleet_id)
-    told = await fleeting.broadcast(key="k", digest="d", fleet_id=fleet_id, from_agent_id=director)
-    await fleeting.broadcast(key="k", digest="d", fleet_id=fleet_id, from_agent_id=director)
+    told = await fleeting.broadcast(idempotency_key="k", request_digest="d", fleet_id=fleet_id, from_agent_id=director)
+    await fleeting.broadcast(idempotency_key="k", request_digest="d", fleet_id=fleet_id, from_agent_id=director)
     for _ in range(2):
         sent = await fleeting.send(agent_id, fleet_id=fleet_id, from_agent_id=director)
     await fleeting.ack(sent.task_id, agent_id, fleet_id=fleet_id)
@@ -38,7 +38,7 @@ async def a_day_of_fleets(keel: Keel) -> None:
 
 async def watched(fleeting: Fleeting, fleet_id: int, agent_id: int) -> None:
     """Its pane comes, it is watched over otherwise, and a monitor comes, beats and goes."""
-    placed = PlaceMember(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, agent_id=agent_id, pane_id="%8")
+    placed = SetMemberPane(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, agent_id=agent_id, pane_id="%8")
     await fleeting.crew.submit(placed)
     await fleeting.crew.submit(
         ConfigureMonitor(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, agent_id=agent_id, enabled=False)
@@ -57,20 +57,20 @@ def lists_of(fleet_id: int, agent_id: int, summary: int) -> list[BoundStatement]
     moved: dict[str, Param] = {"zone_id": ZONE, "agent_id": agent_id, "limit": 10, "after": 0, "state": None}
     return [
         LISTS.fleets_page(zone_id=ZONE, before=LAST, with_deleted=0, limit=10),
-        LISTS.fleets_headed(batch=[(*fleet, "active", agent_id)]),
-        LISTS.fleets_counted(batch=[(*fleet, "active")]),
+        LISTS.fleets_root_members(batch=[(*fleet, "active", agent_id)]),
+        LISTS.fleets_count_members(batch=[(*fleet, "active")]),
         LISTS.members_page(zone_id=ZONE, fleet_id=fleet_id, state="active", after=0, limit=10),
-        LISTS.members_named(batch=[own]),
+        LISTS.members_get_names(batch=[own]),
         LISTS.placements_get(batch=[own]),
-        LISTS.notices_pending(batch=[(ZONE, summary + 1)]),
+        LISTS.messages_notice_states(batch=[(ZONE, summary + 1)]),
         LISTS.messages_unread_counts(batch=[own]),
-        LISTS.messages_newest(batch=[own]),
-        *(each(agent_id=agent_id, **bounds) for each in (LISTS.messages_poll, LISTS.messages_poll_oldest)),
+        LISTS.messages_newest_unread(batch=[own]),
+        *(each(agent_id=agent_id, **bounds) for each in (LISTS.messages_unread, LISTS.messages_unread_oldest)),
         *(each(at=LAST, id=LAST, **moved) for each in (LISTS.messages_inbox, LISTS.messages_sent)),
         *(each(at=0, id=0, **moved) for each in (LISTS.messages_inbox_oldest, LISTS.messages_sent_oldest)),
         *(each(fleet_id=fleet_id, **bounds) for each in (LISTS.messages_page, LISTS.messages_page_oldest)),
         LISTS.timeline_heads(zone_id=ZONE, fleet_id=fleet_id, before=LAST, limit=10),
-        LISTS.timeline_moved(batch=[(*fleet, summary)]),
+        LISTS.timeline_changed(batch=[(*fleet, summary)]),
         LISTS.timeline_deliveries(batch=[(*fleet, summary, summary + 10)]),
     ]
 

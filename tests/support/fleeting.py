@@ -10,26 +10,26 @@ import psycopg
 from quarterdeck.core.caller import Caller
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
-    BeatMonitor,
     Broadcast,
     Cancel,
     ClaimMonitor,
     CreateFleet,
+    CreateFleetResult,
     DeleteFleet,
+    DeleteFleetResult,
     DeregisterMember,
+    DeregisterMemberResult,
     FleetCommand,
-    FleetDeleted,
-    FleetMade,
     FleetOutcome,
-    MemberGone,
-    MemberMade,
-    Place,
-    Receipt,
+    MessageCommand,
+    MessageOutcome,
+    PaneLocation,
+    RecordMonitorHeartbeat,
+    RecordReceipt,
     RegisterMember,
+    RegisterMemberResult,
     Send,
-    Sent,
-    SpokenCommand,
-    SpokenOutcome,
+    SendResult,
 )
 from quarterdeck.domain.fleets.model.rows import (
     Fleet,
@@ -40,13 +40,13 @@ from quarterdeck.domain.fleets.model.rows import (
     MessageType,
     MonitorConfig,
     MonitorRuntime,
-    Notice,
+    NoticeFailure,
+    PingPolicy,
     Placement,
-    Policy,
 )
-from quarterdeck.domain.fleets.operations.members import change
-from quarterdeck.domain.fleets.operations.messages import Talking
-from quarterdeck.domain.fleets.rules.agent_cards import administrators_card, card
+from quarterdeck.domain.fleets.operations.members import change_fleets
+from quarterdeck.domain.fleets.operations.messages import MessageBatchRunner
+from quarterdeck.domain.fleets.rules.agent_cards import build_administrator_card, build_card
 from quarterdeck.engine.lanes import Lane
 from quarterdeck.store.migrate import sqlite_path
 from tests.support.asking import NOW, ZONE, admin
@@ -90,13 +90,13 @@ def member(agent_id: int, **stored: object) -> Member:
         "status": MemberStatus.ACTIVE,
         "registered_at": NOW - 1_000,
         "deregistered_at": None,
-        "agent_card_json": card(f"m{agent_id}", ""),
+        "agent_card_json": build_card(f"m{agent_id}", ""),
     }
     return struct_of(Member, **(plain | stored))
 
 
 def administrator(agent_id: int = ADMINISTRATOR, fleet_id: int = FLEET) -> Member:
-    told = administrators_card(fleet_id)
+    told = build_administrator_card(fleet_id)
     return member(agent_id, fleet_id=fleet_id, registry_id=None, name="Administrator", agent_card_json=told)
 
 
@@ -165,12 +165,12 @@ def runtime(**stored: object) -> MonitorRuntime:
         "tick_seconds": 5,
         "host_id": "host",
         "user_id": 1_000,
-        "policy": Policy.QUIET,
+        "policy": PingPolicy.QUIET,
     }
     return struct_of(MonitorRuntime, **(plain | stored))
 
 
-def place(pane_id: str | None = "%1", **said: object) -> Place:
+def place(pane_id: str | None = "%1", **said: object) -> PaneLocation:
     plain: dict[str, object] = {
         "session": "main",
         "window_id": "@1",
@@ -181,7 +181,7 @@ def place(pane_id: str | None = "%1", **said: object) -> Place:
         "socket": "/tmp/tmux",
         "tmux_pid": 7,
     }
-    return struct_of(Place, **(plain | said))
+    return struct_of(PaneLocation, **(plain | said))
 
 
 def claiming(pid: int = 100, fleet_id: int = FLEET, **said: object) -> ClaimMonitor:
@@ -193,7 +193,7 @@ def claiming(pid: int = 100, fleet_id: int = FLEET, **said: object) -> ClaimMoni
         "host_id": "host",
         "user_id": 1_000,
         "tick_seconds": 5,
-        "policy": Policy.QUIET,
+        "policy": PingPolicy.QUIET,
     }
     return struct_of(ClaimMonitor, **(plain | said))
 
@@ -210,8 +210,10 @@ class Fleeting:
         self.caller: Caller = admin(zone_id)
         self.delivered: list[Message] = []
         """What was handed to whoever types notices, after its commit."""
-        self.crew: Lane[FleetCommand, FleetOutcome] = keel.lanes.add_write_lane("fleet", change)
-        self.talk: Lane[SpokenCommand, SpokenOutcome] = keel.lanes.add_write_lane("message", Talking(self._deliver).run)
+        self.crew: Lane[FleetCommand, FleetOutcome] = keel.lanes.add_write_lane("fleet", change_fleets)
+        self.talk: Lane[MessageCommand, MessageOutcome] = keel.lanes.add_write_lane(
+            "message", MessageBatchRunner(self._deliver).run
+        )
 
     def _deliver(self, messages: Sequence[Message]) -> None:
         self.delivered += messages
@@ -219,18 +221,18 @@ class Fleeting:
     # -- fleets and members
 
     def creating(self, **asked: object) -> CreateFleet:
-        plain: dict[str, object] = {"label": None, "position": None, "caller": self.caller}
+        plain: dict[str, object] = {"label": None, "location": None, "caller": self.caller}
         return struct_of(CreateFleet, zone_id=self.zone_id, **(plain | asked))
 
-    async def create(self, **asked: object) -> FleetMade:
+    async def create(self, **asked: object) -> CreateFleetResult:
         made = await self.crew.submit(self.creating(**asked))
-        assert isinstance(made, FleetMade)
+        assert isinstance(made, CreateFleetResult)
         return made
 
-    async def delete(self, fleet_id: int = FLEET) -> FleetDeleted:
+    async def delete(self, fleet_id: int = FLEET) -> DeleteFleetResult:
         ask = DeleteFleet(zone_id=self.zone_id, caller=self.caller, fleet_id=fleet_id)
         done = await self.crew.submit(ask)
-        assert isinstance(done, FleetDeleted)
+        assert isinstance(done, DeleteFleetResult)
         return done
 
     def registering(self, name: str = "alice", fleet_id: int = FLEET, **asked: object) -> RegisterMember:
@@ -238,19 +240,19 @@ class Fleeting:
         who = {"zone_id": self.zone_id, "caller": self.caller, "fleet_id": fleet_id, "name": name}
         return struct_of(RegisterMember, **(plain | who | asked))
 
-    async def register(self, name: str = "alice", fleet_id: int = FLEET, **asked: object) -> MemberMade:
+    async def register(self, name: str = "alice", fleet_id: int = FLEET, **asked: object) -> RegisterMemberResult:
         made = await self.crew.submit(self.registering(name, fleet_id, **asked))
-        assert isinstance(made, MemberMade)
+        assert isinstance(made, RegisterMemberResult)
         return made
 
-    async def deregister(self, agent_id: int, fleet_id: int = FLEET) -> MemberGone:
+    async def deregister(self, agent_id: int, fleet_id: int = FLEET) -> DeregisterMemberResult:
         ask = DeregisterMember(zone_id=self.zone_id, caller=self.caller, fleet_id=fleet_id, agent_id=agent_id)
         gone = await self.crew.submit(ask)
-        assert isinstance(gone, MemberGone)
+        assert isinstance(gone, DeregisterMemberResult)
         return gone
 
     async def beat(self, *pinged: int, pid: int = 100, fleet_id: int = FLEET) -> FleetOutcome:
-        ask = BeatMonitor(
+        ask = RecordMonitorHeartbeat(
             zone_id=self.zone_id, caller=self.caller, fleet_id=fleet_id, pid=pid, host_id="host", pinged=pinged
         )
         return await self.crew.submit(ask)
@@ -263,14 +265,14 @@ class Fleeting:
 
     async def send(self, to: int = ALICE, text: str = "hello", **asked: object) -> Message:
         sent = await self.talk.submit(self.sending(to, text, **asked))
-        assert isinstance(sent, Sent)
+        assert isinstance(sent, SendResult)
         return sent.message
 
-    async def broadcast(self, text: str = "all", **asked: object) -> Sent:
+    async def broadcast(self, text: str = "all", **asked: object) -> SendResult:
         plain: dict[str, object] = {"fleet_id": FLEET, "from_agent_id": DIRECTOR, "caller": self.caller}
         ask = struct_of(Broadcast, zone_id=self.zone_id, text=text, **(plain | asked))
         sent = await self.talk.submit(ask)
-        assert isinstance(sent, Sent)
+        assert isinstance(sent, SendResult)
         return sent
 
     async def ack(self, message_id: int, agent_id: int = ALICE, **asked: object) -> Message:
@@ -283,8 +285,8 @@ class Fleeting:
         ask = struct_of(Cancel, zone_id=self.zone_id, message_id=message_id, **(plain | asked))
         return _message(await self.talk.submit(ask))
 
-    async def receipt(self, message_id: int, notice: Notice | None = None) -> Message:
-        ask = Receipt(zone_id=self.zone_id, fleet_id=FLEET, message_id=message_id, notice=notice)
+    async def receipt(self, message_id: int, notice: NoticeFailure | None = None) -> Message:
+        ask = RecordReceipt(zone_id=self.zone_id, fleet_id=FLEET, message_id=message_id, failure=notice)
         return _message(await self.talk.submit(ask))
 
     # -- from the side
@@ -293,7 +295,7 @@ class Fleeting:
         return {table: self.keel.side.count(table) for table in TABLES}
 
 
-def _message(done: SpokenOutcome) -> Message:
+def _message(done: MessageOutcome) -> Message:
     assert isinstance(done, Message)
     return done
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
-from quarterdeck.domain.fleets.model.commands import Place
+from quarterdeck.domain.fleets.model.commands import PaneLocation
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Member, Message
-from quarterdeck.domain.fleets.pane_notifier import Means, Notifier
+from quarterdeck.domain.fleets.pane_notifier import NotifierDeps, PaneNotifier
 from quarterdeck.domain.fleets.queries import Q
 from quarterdeck.store.interface import decode
 from quarterdeck.tmux.coding_agents import merge_coding_agents
@@ -23,19 +23,19 @@ class Manned(Fleeting):
     def __init__(self, keel: Keel, tmux: TmuxServer, told: FleetSettings, grace_seconds: float) -> None:
         super().__init__(keel)
         self.tmux = tmux
-        means = Means(keel.everywhere, self.talk.submit, this_host(), merge_coding_agents(None))
-        self.notifier = Notifier(means, told, grace_seconds)
+        means = NotifierDeps(keel.everywhere, self.talk.submit, this_host(), merge_coding_agents(None))
+        self.notifier = PaneNotifier(means, told, grace_seconds)
         self.panes: dict[int, str] = {}
         self.held: list[Message] | None = None
         """A list holds back what is delivered, for whoever looks at the moment after a commit."""
 
     def _deliver(self, messages: Sequence[Message]) -> None:
         if self.held is None:
-            self.notifier.delivered(messages)
+            self.notifier.notify(messages)
         else:
             self.held += messages
 
-    def at(self, pane_id: str | None, tmux: TmuxServer | None = None, /, **said: str | int) -> Place:
+    def at(self, pane_id: str | None, tmux: TmuxServer | None = None, /, **said: str | int) -> PaneLocation:
         tmux, host = tmux or self.tmux, this_host()
         plain: dict[str, object] = {
             "session": "main",
@@ -47,10 +47,10 @@ class Manned(Fleeting):
             "socket": tmux.socket,
             "tmux_pid": tmux.pid,
         }
-        return struct_of(Place, **(plain | said))
+        return struct_of(PaneLocation, **(plain | said))
 
-    async def member(self, place: Place) -> Member:
-        made = await self.register(position=place, director_id=DIRECTOR)
+    async def member(self, place: PaneLocation) -> Member:
+        made = await self.register(location=place, director_id=DIRECTOR)
         if place.pane_id is not None:
             self.panes[made.member.agent_id] = place.pane_id
         return made.member

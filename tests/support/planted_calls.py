@@ -150,7 +150,7 @@ def a_refused_key_bound(w: Written) -> None:
 
 def a_refused_invocation_made(w: Written) -> None:
     w.invoke("unwanted")
-    w.calls[-1] = replace(w.calls[-1], status=404, answer=None)
+    w.calls[-1] = replace(w.calls[-1], status=404, optional_response=None)
 
 
 REFUSED: Sequence[Plant] = (a_refused_invocation_made,)

@@ -113,7 +113,7 @@ def handed_to_another_agent(w: Labour) -> None:
     index = next(i for i, call in enumerate(w.calls) if call.op == "task.claim")
     work = w.calls[index].task_data
     assert work is not None
-    w.calls[index] = replace(w.calls[index], work=replace(work, request=replace(work.request, agent_id="a2")))
+    w.calls[index] = replace(w.calls[index], task_data=replace(work, request=replace(work.request, agent_id="a2")))
 
 
 HOLDERS: Sequence[TaskPlant] = (
@@ -174,7 +174,9 @@ LOST: Sequence[TaskPlant] = (a_task_lost, a_completion_lost, a_cancellation_lost
 
 def a_refused_task_made(w: Labour) -> None:
     w.make("unwanted")
-    w.calls[-1] = replace(w.calls[-1], status=400, answer=replace(w.calls[-1].response, error="invalid_body"))
+    w.calls[-1] = replace(
+        w.calls[-1], status=400, optional_response=replace(w.calls[-1].response, error="invalid_body")
+    )
 
 
 def made_twice(w: Labour) -> None:

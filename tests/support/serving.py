@@ -63,7 +63,7 @@ def service(**stored: object) -> Service:
         "unregistered_at": None,
         "created_at": NOW - 1_000,
         "updated_at": NOW - 1_000,
-        "lives": 1,
+        "is_live": 1,
     }
     row = plain | stored
     return msgspec.convert([row[name] for name in Service.__struct_fields__], Service)

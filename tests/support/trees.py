@@ -116,7 +116,7 @@ class Progress:
         return 0 < self.settled < self.stamped
 
     @property
-    def stop_waiting(self) -> bool:
+    def is_over(self) -> bool:
         return 0 < self.settled == self.stamped
 
 
@@ -142,6 +142,6 @@ async def in_the_middle(zone: FreshZone) -> None:
 
 async def settled_within(zone: FreshZone, seconds: float) -> None:
     async def is_so() -> bool:
-        return progress(zone).stop_waiting
+        return progress(zone).is_over
 
     await eventually(is_so, f"all of the tree was settled ({progress(zone)} so far)", limit=seconds)

@@ -142,7 +142,7 @@ async def test_an_agent_that_leaves_between_text_and_enter_is_sent_no_enter(
     def then_another(pid: int) -> Process | None:
         return next(answers)
 
-    monkeypatch.setattr(process_table, "of_pid", then_another)
+    monkeypatch.setattr(process_table, "read_process", then_another)
     assert await type_line(tmux, ready, "hello") == "not_the_agent"
 
     async def has_heard() -> bool:

@@ -58,7 +58,7 @@ def test_a_signal_reaches_the_process_that_was_seen_and_nobody_who_has_its_pid(
     by_handle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not by_handle:
-        monkeypatch.setattr(terminate, "_by_handle", lambda *_: False)
+        monkeypatch.setattr(terminate, "_send_by_pidfd", lambda *_: False)
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     assert child.stdin is not None
     seen = read_process(child.pid)
@@ -99,8 +99,8 @@ async def test_without_proc_a_pane_is_killed_all_the_same(
     eventually_sync(lambda: len(shared_tmux.heard_by(pid).children) == 2, "the agent had two children")
     family = [pid, *shared_tmux.heard_by(pid).children]
     monkeypatch.setattr(process_table, "PROC", shared_tmux.home)
-    monkeypatch.setattr(terminate, "_by_handle", lambda *_: False)
-    monkeypatch.setattr(terminate, "ASKED_SECONDS", 0.1)
+    monkeypatch.setattr(terminate, "_send_by_pidfd", lambda *_: False)
+    monkeypatch.setattr(terminate, "TERM_SECONDS", 0.1)
     await tmux.kill(pane)
     monkeypatch.undo()
     assert [each for each in map(read_process, family) if each is not None and not each.is_gone] == []

@@ -34,7 +34,7 @@ class Shows(Tmux):
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wait_closed, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(wait_closed, "POLL_SECONDS", 0.001)
 
 
 async def test_all_who_wait_are_answered_by_the_same_looks() -> None:

@@ -328,7 +328,7 @@ async def test_the_end_of_what_a_pane_shows_is_captured(shared_tmux: TmuxServer,
 async def test_killing_a_pane_leaves_no_process_of_it_and_no_other_dies(
     shared_tmux: TmuxServer, tmux: Tmux, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminate, "ASKED_SECONDS", 0.1)
+    monkeypatch.setattr(terminate, "TERM_SECONDS", 0.1)
     other = shared_tmux.new_pane()
     stays = shared_tmux.ready(other)
     pane = shared_tmux.new_pane(fake="family")
@@ -345,7 +345,7 @@ async def test_killing_a_pane_leaves_no_process_of_it_and_no_other_dies(
 async def test_killing_ends_who_ignores_being_asked_and_a_pane_that_stays_when_it_is_dead(
     shared_tmux: TmuxServer, tmux: Tmux, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminate, "ASKED_SECONDS", 0.1)
+    monkeypatch.setattr(terminate, "TERM_SECONDS", 0.1)
     pane = shared_tmux.new_pane(fake="stubborn")
     pid = shared_tmux.ready(pane)
     await type_line(tmux, pane, "/exit")

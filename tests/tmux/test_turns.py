@@ -25,7 +25,7 @@ async def test_one_who_is_cut_in_the_moment_of_their_turn_gives_it_back(
         entered(locked, file)
         cut.cancel()
 
-    monkeypatch.setattr(pane_lock, "_entered", entered_and_cut)
+    monkeypatch.setattr(pane_lock, "_on_locked", entered_and_cut)
     cut = asyncio.create_task(types())
     with pytest.raises(asyncio.CancelledError):
         await cut

@@ -52,7 +52,7 @@ def load_command_table(word: str) -> CommandTable | None:
     if module_name is None:
         return None
     module = importlib.import_module(f"quarterdeck.cli.{module_name}")
-    table = module.noun()
+    table = module.build_command_table()
     assert isinstance(table, CommandTable)  # what import_module returns has no type
     return table
 

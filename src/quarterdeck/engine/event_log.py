@@ -93,7 +93,7 @@ def append(tx: StoreTransaction, events: Sequence[NewEvent], now: Millis) -> Com
 
 
 async def is_committed(tx: StoreTransaction, proof: CommitProof) -> bool:
-    [found] = await tx.read(Q.log_witness(subject=proof.subject, id=proof.id))
+    [found] = await tx.read(Q.log_find_event(subject=proof.subject, id=proof.id))
     return bool(found)
 
 

@@ -85,7 +85,7 @@ class EventRetention:
 
         async def delete(tx: Transaction) -> None:
             await fence.check(tx)
-            tx.write(Q.log_forget(upto=last_pos))
+            tx.write(Q.log_delete_expired(upto=last_pos))
 
         await self._engine.transact(delete)
         return last_pos - lowest + 1
@@ -95,5 +95,5 @@ class EventRetention:
 
 
 async def _lowest_position(tx: Transaction) -> int | None:
-    [rows] = await tx.read(Q.log_lowest())
+    [rows] = await tx.read(Q.log_lowest_position())
     return int(str(rows[0][0])) if rows else None

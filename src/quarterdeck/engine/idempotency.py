@@ -88,5 +88,5 @@ class KeyRetention:
             (key.zone_id, key.application_id, key.operation, key.key) for key in keys if key.created_at < before
         ]
         if expired:
-            tx.write(Q.keys_forget(batch=expired, before=before))
+            tx.write(Q.keys_delete_expired(batch=expired, before=before))
         return len(expired)

@@ -41,14 +41,14 @@ class Fence:
     term: int
 
     async def check(self, tx: Transaction) -> None:
-        [rows] = await tx.read(Q.lease_fence(name=self.name, term=self.term))
+        [rows] = await tx.read(Q.lease_check_term(name=self.name, term=self.term))
         if not rows:
             raise LeaseLost("lease_lost", f"Term {self.term} of the lease {self.name!r} is over.")
 
 
 def valid_terms(terms: Sequence[tuple[str, int]]) -> BoundStatement:
     """The same for a batch, whose commands show terms of their own: (name, term) of those that are not over."""
-    return Q.leases_fenced(batch=[*terms])
+    return Q.leases_check_terms(batch=[*terms])
 
 
 class LeaseHolder(msgspec.Struct, frozen=True, array_like=True):
@@ -60,7 +60,7 @@ class LeaseHolder(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def read_holder(tx: Transaction, name: str) -> LeaseHolder | None:
-    [rows] = await tx.read(Q.lease_show(name=name))
+    [rows] = await tx.read(Q.lease_get(name=name))
     return decode(rows, LeaseHolder)[0] if rows else None
 
 

@@ -5,7 +5,7 @@
 -- The database's clock decides. Sent after the locks, so that time never runs backwards between two holders of one lock.
 select now_ms();
 
--- name: schema_served
+-- name: schema_get_revision
 -- What the tables are like by now, which another release may have changed since this one began to serve.
 select version_num from alembic_version;
 
@@ -22,7 +22,7 @@ from rows(:batch as b, place bigint, id text, zone_id text, type text, subject t
           from_state text, to_state text, data text, trace text, at bigint)
 join log_head h on h.id = 1;
 
--- name: log_witness
+-- name: log_find_event
 -- Whether a batch was committed: its first event is there or it is not. Found by subject, which has an index.
 select 1 from events where subject = :subject and id = :id;
 
@@ -124,7 +124,7 @@ where (k.zone_id, k.application_id, k.operation, k.key) > (:zone_id, :applicatio
 order by k.zone_id, k.application_id, k.operation, k.key
 limit :limit;
 
--- name: keys_forget
+-- name: keys_delete_expired
 -- The guard names the age again: a key that was bound anew since it was looked at stays.
 delete from idempotency_keys
 where (zone_id, application_id, operation, key) in (
@@ -152,15 +152,15 @@ returning term;
 -- Lets the next one in at once instead of after the time to live.
 update leases set expires_at = 0 where name = :name and term = :term and holder = :holder;
 
--- name: lease_show
+-- name: lease_get
 -- For whoever wants to know who holds it, and for how long.
 select term, holder, expires_at from leases where name = :name;
 
--- name: lease_fence
+-- name: lease_check_term
 -- Read in the same transaction as every write of a leased pass. The share lock holds off a taker until this commit.
 select term from leases where name = :name and term = :term for share;
 
--- name: leases_fenced
+-- name: leases_check_terms
 -- The same for a batch, whose commands may come of several terms: what of them is not over.
 select l.name, l.term
 from rows(:batch as b, name text, term bigint)
@@ -171,7 +171,7 @@ for share;
 -- The row of a seal, in the order of `core.seals.Seal`.
 -- columns seal: number, first_pos, last_pos, floor, digest, leaves, previous, hash, kid, signature, at
 
--- name: log_lowest
+-- name: log_lowest_position
 -- The oldest event there is: retention takes from there.
 select e.pos from events e order by e.pos limit 1;
 
@@ -196,7 +196,7 @@ from rows(:batch as b, number bigint, first_pos bigint, last_pos bigint, floor b
 update log_head set floor = :floor where id = 1 and floor < :floor and pos >= :floor
 returning floor;
 
--- name: log_forget
+-- name: log_delete_expired
 -- Only what the newest seal attests as removable, whatever the caller believes: the statement asks for itself.
 delete from events
 where pos <= :upto and pos <= (select s.floor from seals s order by s.number desc limit 1);
@@ -213,7 +213,7 @@ insert into sinks (name, id, position, updated_at)
 select :name, :id, h.pos, now_ms() from log_head h where h.id = 1
 on conflict (name) do nothing;
 
--- name: sink_attend
+-- name: sink_touch
 -- Says that somebody still runs it, however little there is to tell: a sink that nobody runs holds no events back.
 update sinks set updated_at = now_ms() where name = :name;
 
@@ -232,7 +232,7 @@ update sinks set position = :position, updated_at = now_ms()
 where name = :name and id = :id and position <= :position
 returning position;
 
--- name: sink_due
+-- name: sink_entries_list_due
 -- What may be tried again: of each stream and subject only the oldest that is not given up, since the others wait for it.
 -- (Where dead_at is wrapped, here and below, it is so that no index of the waiting is taken for it: a plan made while
 -- nothing waited would look through all that waits.)
@@ -247,11 +247,11 @@ where w.sink = :sink and w.dead_at is null and w.next_at <= (select now_ms())
 order by w.next_at
 limit :limit;
 
--- name: sink_next
+-- name: sink_entries_next_due
 -- When something waits to be tried again; null if nothing does.
 select min(w.next_at) from sink_entries w where w.sink = :sink and w.dead_at is null;
 
--- name: sink_waiting
+-- name: sink_entries_waiting
 -- For which of these streams and subjects something waits, and until when.
 select b.stream, b.subject, max(w.next_at)
 from rows(:batch as b, sink text, stream text, subject text)
@@ -259,21 +259,21 @@ join sink_entries w on w.sink = b.sink and w.stream = b.stream and w.subject = b
   and coalesce(w.dead_at, -1) < 0
 group by b.stream, b.subject;
 
--- name: sink_park
+-- name: sink_entries_insert
 -- In the transaction that moves the position past them: up to it an entry is this table's business, beyond it the log's.
 insert into sink_entries (sink, pos, entry, zone_id, stream, subject, fields, attempts, next_at, dead_at, error, created_at)
 select columns(b as parked)
 from rows(:batch as b, sink text, pos bigint, entry bigint, zone_id text, stream text, subject text, fields text,
           attempts bigint, next_at bigint, dead_at bigint, error text, created_at bigint);
 
--- name: sink_unpark
+-- name: sink_entries_delete
 -- What stands in the stream needs no row.
 delete from sink_entries
 where (sink, pos, entry) in (
     select b.sink, b.pos, b.entry from rows(:batch as b, sink text, pos bigint, entry bigint)
 );
 
--- name: sink_put_off
+-- name: sink_entries_defer
 -- What was refused again: tried later, or given up. The guard names the attempts, so that one try counts once.
 update sink_entries
 set attempts = attempts + 1, next_at = b.due_at, dead_at = b.given_up_at, error = b.why
@@ -281,14 +281,14 @@ from rows(:batch as b, of_sink text, of_pos bigint, of_entry bigint, tries bigin
           why text)
 where sink = b.of_sink and pos = b.of_pos and entry = b.of_entry and attempts = b.tries and coalesce(dead_at, -1) < 0;
 
--- name: sink_put_off_behind
+-- name: sink_entries_defer_following
 -- With what was put off, all that waits behind it: else it would be looked at in vain until then.
 update sink_entries set next_at = b.due_at
 from rows(:batch as b, of_sink text, of_stream text, of_subject text, due_at bigint)
 where sink = b.of_sink and stream = b.of_stream and subject = b.of_subject and next_at < b.due_at
   and coalesce(dead_at, -1) < 0;
 
--- name: sinks_needed
+-- name: sinks_lowest_position
 -- How far the log may be forgotten for all that sinks still have to tell.
 select min(s.position) from sinks s;
 
@@ -296,7 +296,7 @@ select min(s.position) from sinks s;
 -- Every sink that there is, run by somebody or not.
 select columns(s as sink) from sinks s order by s.name;
 
--- name: sink_tally
+-- name: sink_entries_count
 -- How many wait and how many were given up.
 select count(*) - count(w.dead_at), count(w.dead_at) from sink_entries w where w.sink = :sink;
 
@@ -308,13 +308,13 @@ where w.sink = :sink
 order by case when w.dead_at is null then 1 else 0 end, w.pos desc, w.entry
 limit :limit;
 
--- name: sink_requeue
+-- name: sink_entries_requeue
 -- What was given up is tried again as if it were new; the one named, or all.
 update sink_entries set dead_at = null, attempts = 0, next_at = now_ms()
 where sink = :sink and dead_at is not null and (cast(:pos as bigint) is null or pos = cast(:pos as bigint))
 returning pos;
 
--- name: sink_forget_dead
+-- name: sink_entries_delete_expired
 -- What was given up long ago, a few at a time.
 delete from sink_entries
 where (sink, pos, entry) in (
@@ -325,24 +325,24 @@ where (sink, pos, entry) in (
 )
 returning pos;
 
--- name: sinks_unattended
+-- name: sinks_abandoned
 -- Sinks that nobody has run for long: their servers are gone, or are no longer told of them.
 select s.name from sinks s where s.updated_at < :before;
 
--- name: sink_forget
+-- name: sink_delete_expired
 -- The guard names the time again: one that somebody runs since stays.
 delete from sinks where name = :name and updated_at < :before
 returning name;
 
--- name: sink_forget_entries
+-- name: sink_entries_delete_all
 -- In the transaction that forgets their sink.
 delete from sink_entries where sink = :sink;
 
--- name: log_has
+-- name: log_has_event
 -- Whether this very event stands at this position.
 select 1 from events e where e.pos = :pos and e.id = :id;
 
--- name: log_touched
+-- name: log_zones_changed
 -- Which of these zones have an event of these types after a position and an instant: null if none. As a subquery that
 -- gives one row it cannot become a join, which might begin with all events.
 select b.zone, (
@@ -354,7 +354,7 @@ select b.zone, (
 )
 from rows(:batch as b, zone text, after bigint);
 
--- name: secret_checks_turn
+-- name: secret_checks_lock
 -- Whoever starts passes here, one after the other: the row of no key stays locked until the commit, so that of two who
 -- bring different keys to a fresh database the second sees the first.
 insert into secret_checks (key_id, sealed, created_at)
@@ -371,6 +371,6 @@ insert into secret_checks (key_id, sealed, created_at)
 values (:key_id, :sealed, now_ms())
 on conflict (key_id) do nothing;
 
--- name: secret_checks_forget
+-- name: secret_checks_delete
 -- Nothing is sealed with it any more; the row of no key is nobody's to forget.
 delete from secret_checks where key_id = :key_id and key_id <> '' returning key_id;

@@ -127,7 +127,7 @@ class ServerInfoHandlers:
         await self.check_bearer(call.caller)
 
         async def read(tx: Transaction) -> ServerInfo:
-            [[row]] = await tx.read(Q.schema_served())
+            [[row]] = await tx.read(Q.schema_get_revision())
             revision = str(row[0])
             complaint = migrate.schema_mismatch(revision)
             return ServerInfo(self.version, self.database, revision, migrate.revisions()[-1], complaint, iso(tx.now))

@@ -23,11 +23,11 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Call
-from quarterdeck.domain.fleets.model.filters import OfFleet
-from quarterdeck.domain.fleets.model.views import EntryView, MovedView
+from quarterdeck.domain.fleets.model.filters import FleetRequest
+from quarterdeck.domain.fleets.model.views import TimelineChangeView, TimelineEntryView
 from quarterdeck.domain.fleets.operations import timeline
-from quarterdeck.domain.fleets.operations.fleet_reads import in_fleet
-from quarterdeck.domain.fleets.route_params import of_fleet
+from quarterdeck.domain.fleets.operations.fleet_reads import read_fleet
+from quarterdeck.domain.fleets.route_params import fleet_request
 from quarterdeck.domain.fleets.rules import views
 from quarterdeck.engine.event_log import Event, EventFilter
 from quarterdeck.engine.event_subscriber import EventSubscriber
@@ -68,7 +68,7 @@ class PendingEntry:
 
 class TimelineStream(EventStream):
     def __init__(
-        self, event_streams: EventStreams, subscriber: EventSubscriber, fleet: OfFleet, starts_at_head: bool
+        self, event_streams: EventStreams, subscriber: EventSubscriber, fleet: FleetRequest, starts_at_head: bool
     ) -> None:
         super().__init__(event_streams, subscriber, fleet.bearer, starts_at_head)
         self._fleet = fleet
@@ -79,7 +79,7 @@ class TimelineStream(EventStream):
 
     async def _authorize(self, tx: Transaction) -> None:
         """Refuses whoever may not read the fleet, and one that is not there."""
-        await in_fleet(tx, self._fleet)
+        await read_fleet(tx, self._fleet)
 
     async def _read_pending(self) -> bytes:
         if not self._pending:
@@ -106,17 +106,21 @@ class TimelineStream(EventStream):
 
     async def _build_frames(self, tx: Transaction, batch: Sequence[PendingEntry]) -> list[bytes]:
         new_entry_ids = [each.entry_id for each in batch if each.is_new]
-        found = await timeline.news(
+        found = await timeline.load_changes(
             tx, self._fleet, new_entry_ids, [message_id for each in batch for message_id in each.changed_messages]
         )
         frames: list[bytes] = []
         for pending in batch:
-            changes = [found.moved[task_id] for task_id in sorted(pending.changed_messages) if task_id in found.moved]
+            changes = [
+                found.changed_messages[task_id]
+                for task_id in sorted(pending.changed_messages)
+                if task_id in found.changed_messages
+            ]
             if entry := found.entries.get(pending.entry_id):
                 frames.append(_encode_frame(pending, b"entry", views.entry_view(entry, found.names)))
             elif changes:
                 frames.append(
-                    _encode_frame(pending, b"moved", views.moved_view(pending.entry_id, changes, found.names))
+                    _encode_frame(pending, b"moved", views.timeline_change_view(pending.entry_id, changes, found.names))
                 )
         return frames
 
@@ -129,7 +133,7 @@ class TimelineStream(EventStream):
         return not self._pending and super()._is_idle
 
 
-def _encode_frame(pending: PendingEntry, name: bytes, view: EntryView | MovedView) -> bytes:
+def _encode_frame(pending: PendingEntry, name: bytes, view: TimelineEntryView | TimelineChangeView) -> bytes:
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (pending.last_pos, name, _encode(view))
 
 
@@ -161,7 +165,7 @@ class TimelineStreams:
     event_streams: EventStreams
 
     async def open(self, call: Call) -> TimelineStream:
-        fleet = of_fleet(call)
+        fleet = fleet_request(call)
         starts_at_head = call.last_event_id is None
         after = 0 if call.last_event_id is None else event_stream.parse_position(call.last_event_id)
         subscriber = self.event_streams.new_subscriber(

@@ -37,15 +37,17 @@ class Check(msgspec.Struct, frozen=True):
 
 CHECKS = (
     Check("counts", Q.check_counts, "the counter {2} {1} says {3}, and {4} are live"),
-    Check("counts-left", Q.check_counts_left, "the counter {2} {1} ({3}) is of a session that has ended or is gone"),
-    Check("counts-ever", Q.check_counts_ever, "the tree {1} is said to have had {2} sessions, and has {3}"),
+    Check(
+        "counts-left", Q.check_counts_leftover, "the counter {2} {1} ({3}) is of a session that has ended or is gone"
+    ),
+    Check("counts-ever", Q.check_counts_total_spawned, "the tree {1} is said to have had {2} sessions, and has {3}"),
     Check("parents", Q.check_parents, "the session {1} lives, and its parent {2} {3}"),
-    Check("places", Q.check_places, "the session {1} says depth {2}, root {3}; by its parent it is {4}, {5}"),
+    Check("places", Q.check_tree_positions, "the session {1} says depth {2}, root {3}; by its parent it is {4}, {5}"),
     Check("cycles", Q.check_cycles, "the session {1} is its own ancestor"),
     Check("expiries", Q.check_expiries, "the session {1} expires at {2}, after its parent {3} at {4}"),
     Check("states", Q.check_states, "the session {1} is {2}, and has no instant of its end, or no such state is known"),
     Check("suspensions", Q.check_suspensions, "the session {1} is {2}, and {3} is on it or above it"),
-    Check("stamps", Q.check_stamps, "the session {1} waits to be settled by the cascade {2}, which {3}"),
+    Check("stamps", Q.check_cascade_marks, "the session {1} waits to be settled by the cascade {2}, which {3}"),
     Check("cascades", Q.check_cascades, "the cascade {1} stamped {2} and settled {3}, and {4} wait"),
     Check("cascades-slow", Q.check_cascades_slow, "the cascade {1} has {2} left after {3} s"),
     Check("zones", Q.check_zones, "the session {1} lives in a zone that {2}"),
@@ -55,7 +57,7 @@ CHECKS = (
     Check("delegations", Q.check_delegations, "the delegation {1} is active, and its session {2} {3}"),
     Check(
         "delegation-lines",
-        Q.check_delegation_lines,
+        Q.check_delegation_chains,
         "the delegation {1} goes further than {2}, which it was lent out of and which is {3}",
     ),
     Check(
@@ -65,12 +67,10 @@ CHECKS = (
     ),
     Check("services", Q.check_services, "the service {1} is {2}"),
     Check("tasks", Q.check_tasks, "the task {1} is {2} in attempt {3}, and its row cannot be"),
-    Check(
-        "tasks-waiting", Q.check_tasks_waiting, "the task {1} is said to wait for {2} others ({4}), and waits for {3}"
-    ),
-    Check("tasks-forgotten", Q.check_tasks_forgotten, "the task {1} waits for {2}, which is {3}"),
+    Check("tasks-waiting", Q.check_tasks_unmet, "the task {1} is said to wait for {2} others ({4}), and waits for {3}"),
+    Check("tasks-forgotten", Q.check_tasks_not_unblocked, "the task {1} waits for {2}, which is {3}"),
     Check("tasks-held", Q.check_tasks_held, "the agent {1} is said to hold {2} tasks, and holds {3}"),
-    Check("tasks-lost", Q.check_tasks_lost, "the task {1} is held by the agent {2}, which is {3}"),
+    Check("tasks-lost", Q.check_tasks_of_lost_agents, "the task {1} is held by the agent {2}, which is {3}"),
     Check(
         "fleets",
         FLEET_QUERIES.check_fleets,
@@ -94,7 +94,7 @@ CHECKS = (
     Check("messages", FLEET_QUERIES.check_messages, "the message {1} is a {2} and {3}, and its row cannot be"),
     Check(
         "message-ends",
-        FLEET_QUERIES.check_message_ends,
+        FLEET_QUERIES.check_message_endpoints,
         "the message {1} of fleet {2} is {3} {4}, who is not of that fleet, or is its administrator",
     ),
     Check(
@@ -106,7 +106,7 @@ CHECKS = (
     Check("log-head", Q.check_log_head, "{1} has position {2} and floor {3}, and the last event is {4}"),
     Check("log-gaps", Q.check_log_gaps, "the {1} at positions {2} to {3} are gone"),
     Check("leases", Q.check_leases, "the lease {1} of {2} ends in {3} s, or has a term that cannot be"),
-    Check("keys", Q.check_keys, "the key {3!r} of {2} stands for {1}, which is gone", is_note=True),
+    Check("keys", Q.check_idempotency_keys, "the key {3!r} of {2} stands for {1}, which is gone", is_note=True),
 )
 
 

@@ -110,7 +110,7 @@ where t.type not in ('unicast', 'broadcast_summary')
             or t.notified_at is not null or t.notice is not null))
 order by t.zone_id, t.task_id;
 
--- name: check_message_ends
+-- name: check_message_endpoints
 -- Both ends of a message are of its fleet, or were; nothing goes to an administrator.
 select t.zone_id, t.task_id, t.fleet_id, 'from', t.from_agent_id
 from messages t

@@ -51,7 +51,7 @@ group by t.zone_id, t.scope, t.key
 having sum(t.kept) <> sum(t.counted)
 order by t.zone_id, t.scope, t.key;
 
--- name: check_counts_left
+-- name: check_counts_leftover
 -- Nothing can be counted any more in the tree of an ended root, or under an ended parent: those rows go with them.
 select c.zone_id, c.key, c.scope, c.live
 from admission_counts c
@@ -59,7 +59,7 @@ left join agent_sessions s on s.zone_id = c.zone_id and s.id = c.key
 where c.scope in ('tree', 'parent') and (s.id is null or s.status = 'terminated' or s.terminated_at is not null)
 order by c.zone_id, c.key;
 
--- name: check_counts_ever
+-- name: check_counts_total_spawned
 -- How many a tree has ever had is at least how many are there; more, once retention has removed some.
 select t.zone_id, t.root_id, c.ever, t.n
 from (select s.zone_id, s.root_id, count(*) as n from agent_sessions s group by s.zone_id, s.root_id) t
@@ -76,7 +76,7 @@ where s.status <> 'terminated' and s.terminated_at is null and s.parent_id is no
   and (p.id is null or p.status = 'terminated' or p.terminated_at is not null)
 order by s.zone_id, s.id;
 
--- name: check_places
+-- name: check_tree_positions
 -- Depth and root follow from the parent; of a root, from nothing.
 select s.zone_id, s.id, s.depth, s.root_id, coalesce(p.depth + 1, 0), coalesce(p.root_id, s.id)
 from agent_sessions s
@@ -134,7 +134,7 @@ where s.status <> 'terminated' and s.terminated_at is null
   and case when s.status = 'suspended' then 1 else 0 end <> case when a.id is null then 0 else 1 end
 order by s.zone_id, s.id;
 
--- name: check_stamps
+-- name: check_cascade_marks
 -- A stamped session waits for a cascade that is under way; there is nobody else to settle it.
 select s.zone_id, s.id, coalesce(s.cascade_id, 'none'), case when c.id is null then 'is not there' else 'is finished' end
 from agent_sessions s
@@ -227,7 +227,7 @@ left join agent_sessions s on s.zone_id = d.zone_id and s.id = d.session_id
 where s.id is null or s.status = 'terminated'
 order by d.zone_id, d.id;
 
--- name: check_delegation_lines
+-- name: check_delegation_chains
 -- What was lent out of an edge is over when that edge is.
 select d.zone_id, d.id, d.parent_edge_id, coalesce(p.status, 'not there')
 from delegation_edges d
@@ -274,7 +274,7 @@ where t.status not in ('PENDING', 'ASSIGNED', 'RUNNING', 'PAUSED', 'COMPLETED', 
    or (t.final <> 0 and t.waits <> 0)
 order by t.zone_id, t.id;
 
--- name: check_tasks_waiting
+-- name: check_tasks_unmet
 -- A task waits for as many as are not out of its way, and for others exactly while there are some.
 select t.zone_id, t.id, t.unmet, coalesce(d.waited, 0), t.waits
 from agent_tasks t
@@ -288,7 +288,7 @@ where t.status in ('PENDING', 'PAUSED')
   and (t.unmet <> coalesce(d.waited, 0) or (t.status = 'PENDING' and (t.unmet > 0) <> (t.waits = 2)))
 order by t.zone_id, t.id;
 
--- name: check_tasks_forgotten
+-- name: check_tasks_not_unblocked
 -- Waits for what has ended or is gone, and nobody is to tell it.
 select t.zone_id, t.id, d.depends_on, coalesce(a.status, 'gone')
 from task_dependencies d
@@ -311,7 +311,7 @@ left join (
 where p.held <> coalesce(h.number, 0)
 order by p.zone_id, p.agent_id;
 
--- name: check_tasks_lost
+-- name: check_tasks_of_lost_agents
 -- Held by an agent that is not there, was terminated, or was lost: what it held is taken from it when that is written.
 select t.zone_id, t.id, t.agent_id, coalesce(a.status, 'unknown')
 from agent_tasks t
@@ -349,7 +349,7 @@ from leases l
 where l.term < 0 or l.expires_at > now_ms() + 86400000
 order by l.name;
 
--- name: check_keys
+-- name: check_idempotency_keys
 -- Not wrong, only worth knowing: a key whose session retention has removed frees itself at its next use.
 select k.zone_id, k.subject_id, k.application_id, k.key
 from idempotency_keys k

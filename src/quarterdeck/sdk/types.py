@@ -177,7 +177,7 @@ class Invocation(msgspec.Struct, frozen=True):
     updated_at: datetime
 
     @property
-    def stop_waiting(self) -> bool:
+    def is_over(self) -> bool:
         return self.status in FINAL_STATUSES
 
     def result_as(self, kind: type[T]) -> T:

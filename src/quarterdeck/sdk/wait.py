@@ -33,7 +33,7 @@ class Finishable(Protocol):
     """Something that comes to an end."""
 
     @property
-    def stop_waiting(self) -> bool: ...
+    def is_over(self) -> bool: ...
 
 
 T = TypeVar("T", bound=Finishable)
@@ -59,7 +59,7 @@ class EndWaiter(Generic[T]):
             while True:
                 changed.clear()
                 found = await fetch(subject)
-                if found.stop_waiting:
+                if found.is_over:
                     return found
                 poll_seconds = POLL_SECONDS if self._is_connected else POLL_WITHOUT_STREAM_SECONDS
                 with contextlib.suppress(TimeoutError):

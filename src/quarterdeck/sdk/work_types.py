@@ -93,7 +93,7 @@ class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     failed_at: datetime | None = None
 
     @property
-    def stop_waiting(self) -> bool:
+    def is_over(self) -> bool:
         """Whether nothing but a hand moves it any more: FAILED and ABORTED may still be tried again."""
         return self.status in COMPLETED_STATUSES or self.is_final
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from quarterdeck.app import App
-from quarterdeck.embedded import Embedded, EmbeddedConfig
+from quarterdeck.embedded_server import Embedded, EmbeddedConfig
 from quarterdeck.engine.event_log import read_bounds
 from quarterdeck.engine.leader_loop import LeaderLoop
 from quarterdeck.sdk.client import Quarterdeck

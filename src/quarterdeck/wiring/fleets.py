@@ -16,18 +16,24 @@ from quarterdeck.domain.fleets import (
     monitor_routes,
     pane_notifier,
 )
-from quarterdeck.domain.fleets.fleet_routes import FleetDesk
-from quarterdeck.domain.fleets.member_panes import PaneStation
-from quarterdeck.domain.fleets.member_routes import MemberDesk
-from quarterdeck.domain.fleets.message_routes import MessageDesk
-from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, Receipt, SpokenCommand, SpokenOutcome
+from quarterdeck.domain.fleets.fleet_routes import FleetHandlers
+from quarterdeck.domain.fleets.member_panes import MemberPanes
+from quarterdeck.domain.fleets.member_routes import MemberHandlers
+from quarterdeck.domain.fleets.message_routes import MessageHandlers
+from quarterdeck.domain.fleets.model.commands import (
+    FleetCommand,
+    FleetOutcome,
+    MessageCommand,
+    MessageOutcome,
+    RecordReceipt,
+)
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Member, Message
-from quarterdeck.domain.fleets.monitor_routes import MonitorDesk
+from quarterdeck.domain.fleets.monitor_routes import MonitorHandlers
 from quarterdeck.domain.fleets.operations import inbox_long_poll, members, message_reads
-from quarterdeck.domain.fleets.operations.inbox_long_poll import Awaiting, PollLook
-from quarterdeck.domain.fleets.operations.messages import Talking
-from quarterdeck.domain.fleets.pane_access import Reach
-from quarterdeck.domain.fleets.pane_notifier import Notifier
+from quarterdeck.domain.fleets.operations.inbox_long_poll import InboxLongPoll, InboxWakeups
+from quarterdeck.domain.fleets.operations.messages import MessageBatchRunner
+from quarterdeck.domain.fleets.pane_access import PaneAccess
+from quarterdeck.domain.fleets.pane_notifier import PaneNotifier
 from quarterdeck.engine.lanes import Lane
 from quarterdeck.engine.long_poll import Watcher
 from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
@@ -43,44 +49,50 @@ def build_fleets(runtime: Runtime, issuer: LocalIssuer, event_streams: EventStre
     lanes, settings = runtime.lanes, runtime.settings.section(FleetSettings)
 
     def delivered(messages: Sequence[Message]) -> None:
-        notifier.delivered(messages)
+        notifier.notify(messages)
 
-    fleet_lane: Lane[FleetCommand, FleetOutcome] = lanes.add_write_lane("fleet", members.change)
-    message_lane: Lane[SpokenCommand, SpokenOutcome] = lanes.add_write_lane("message", Talking(delivered).run)
+    fleet_lane: Lane[FleetCommand, FleetOutcome] = lanes.add_write_lane("fleet", members.change_fleets)
+    message_lane: Lane[MessageCommand, MessageOutcome] = lanes.add_write_lane(
+        "message", MessageBatchRunner(delivered).run
+    )
     # Receipts go through the lane of what they are about.
     notifier = build_notifier(runtime, message_lane.submit)
     panes = build_member_panes(runtime, issuer, fleet_lane.submit)
-    polls = inbox_long_poll.polls()
+    polls = inbox_long_poll.new_inbox_polls()
     runtime.metrics.add_gauge("quarterdeck_polls_waiting", "Polls that wait for a message", "messages", polls.__len__)
-    message_handlers = MessageDesk(
+    message_handlers = MessageHandlers(
         runtime.engine,
         message_lane.submit,
-        lanes.add_read_lane("member-names", message_reads.names_of).submit,
-        Awaiting(runtime.engine, polls),
+        lanes.add_read_lane("member-names", message_reads.load_names_batch).submit,
+        InboxLongPoll(runtime.engine, polls),
         settings.fleet_poll_wait_max_ms,
-        notifier.settled,
+        notifier.wait_for_receipts,
         TimelineStreams(event_streams).open,
     )
-    inbox_wakeups = PollLook(runtime.engine, polls)
+    inbox_wakeups = InboxWakeups(runtime.engine, polls)
     return Component(
         [
-            *fleet_routes.routes(FleetDesk(runtime.engine, fleet_lane.submit, panes)),
-            *member_routes.routes(MemberDesk(runtime.engine, fleet_lane.submit, panes)),
+            *fleet_routes.routes(FleetHandlers(runtime.engine, fleet_lane.submit, panes)),
+            *member_routes.routes(MemberHandlers(runtime.engine, fleet_lane.submit, panes)),
             *message_routes.routes(message_handlers),
-            *monitor_routes.routes(MonitorDesk(runtime.engine, fleet_lane.submit)),
+            *monitor_routes.routes(MonitorHandlers(runtime.engine, fleet_lane.submit)),
         ],
         startables=[
-            Watcher(runtime.wakeups, polls, inbox_wakeups, inbox_long_poll.LOOK_SECONDS, "message-lookout"),
+            Watcher(runtime.wakeups, polls, inbox_wakeups, inbox_long_poll.CHECK_SECONDS, "message-lookout"),
             notifier,
         ],
         on_drain=[polls.close],
     )
 
 
-def build_notifier(runtime: Runtime, submit_receipt: Callable[[Receipt], Awaitable[SpokenOutcome]]) -> Notifier:
+def build_notifier(
+    runtime: Runtime, submit_receipt: Callable[[RecordReceipt], Awaitable[MessageOutcome]]
+) -> PaneNotifier:
     settings = runtime.settings.section(FleetSettings)
-    deps = pane_notifier.Means(runtime.cross_zone_engine, submit_receipt, this_host(), load_coding_agents(settings))
-    notifier = Notifier(deps, settings, runtime.settings.server.shutdown_grace_ms / 1000)
+    deps = pane_notifier.NotifierDeps(
+        runtime.cross_zone_engine, submit_receipt, this_host(), load_coding_agents(settings)
+    )
+    notifier = PaneNotifier(deps, settings, runtime.settings.server.shutdown_grace_ms / 1000)
     runtime.metrics.add_gauge(
         "quarterdeck_notices_waiting", "Notices that have no receipt yet", "panes", notifier.__len__
     )
@@ -96,7 +108,7 @@ def build_notifier(runtime: Runtime, submit_receipt: Callable[[Receipt], Awaitab
 
 def build_member_panes(
     runtime: Runtime, issuer: LocalIssuer, submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
-) -> PaneStation:
+) -> MemberPanes:
     settings = runtime.settings.section(FleetSettings)
     scopes = (runtime.settings.section(AuthSettings).lifecycle_scope,)
 
@@ -113,11 +125,11 @@ def build_member_panes(
         )
         return issuer.mint(grant, settings.fleet_token_days * DAY // SECOND)
 
-    pane_access = Reach(
+    pane_access = PaneAccess(
         this_host(), load_coding_agents(settings), settings.fleet_notice_seconds, settings.fleet_exit_seconds
     )
-    return PaneStation(
-        member_panes.Means(runtime.engine, submit, mint, pane_access, _server_environment(runtime.settings))
+    return MemberPanes(
+        member_panes.MemberPanesDeps(runtime.engine, submit, mint, pane_access, _server_environment(runtime.settings))
     )
 
 

@@ -10,14 +10,14 @@
 -- columns heartbeat: id, zone_id, agent_id, status, current_task_id, progress_percent, memory_mb, cpu_percent
 -- columns heartbeat: last_seen_at, next_expected_at, metadata_json
 
--- name: agents_speaking
+-- name: agents_auth_state
 -- What became of the agents that callers speak for, and since when they are who they are. Narrow: every operation in a
 -- workspace may ask it.
 select a.zone_id, a.id, a.status, a.created_at
 from rows(:batch as b, zone_id text, id text)
 join agents a on a.zone_id = b.zone_id and a.id = b.id;
 
--- name: agents_waiting
+-- name: agents_contact_state
 -- How those stand who wait for work, in the order of `model.Waiting`. Narrow: it is asked of all of them again and again.
 select a.zone_id, a.id, a.status, a.draining, a.stale_threshold_seconds, p.last_seen_at
 from rows(:batch as b, zone_id text, id text)
@@ -87,7 +87,7 @@ from rows(:batch as b, zone text, agent text, was text, called text, thinks_with
 where zone_id = b.zone and id = b.agent and coalesce(status, '') = b.was
 returning id;
 
--- name: agents_move
+-- name: agents_update_status
 -- How they stand, and when to look again: narrow, because whoever looks writes many, and nearly always only the latter.
 update agents
 set status = b.becomes, status_reason = b.why, draining = b.drains, look_at = b.looked_at, terminated_at = b.ended_at,
@@ -97,7 +97,7 @@ from rows(:batch as b, zone text, agent text, was text, becomes text, why text, 
 where zone_id = b.zone and id = b.agent and coalesce(status, '') = b.was
 returning id;
 
--- name: agent_capabilities_remove
+-- name: agent_capabilities_delete
 -- Those that agents have said anew, before what they can now is written.
 delete from agent_capabilities
 where (zone_id, capability, agent_id) in (
@@ -117,7 +117,7 @@ insert into agent_pulses (zone_id, agent_id, status, held, last_seen_at, kept_at
 select b.zone_id, b.agent_id, b.status, 0, b.last_seen_at, 0
 from rows(:batch as b, zone_id text, agent_id text, status text, last_seen_at bigint);
 
--- name: agent_pulses_beat
+-- name: agent_pulses_update
 -- One statement for every agent of a batch that was heard of. It touches no index, so each row stays in its page. The
 -- rows were locked before: none can have moved, or gone, since they were read.
 update agent_pulses
@@ -127,7 +127,7 @@ from rows(:batch as b, zone text, agent text, fares text, works_on text, percent
     cpu bigint, seen_at bigint, was_kept bigint)
 where zone_id = b.zone and agent_id = b.agent;
 
--- name: agents_hold
+-- name: agents_adjust_held
 -- What agents hold, counted. Only who has spoken is heard of: what others give it, or take from it, says nothing of it.
 -- But one that held nothing was perhaps nowhere (it is launched for each task), so its silence counts from the first it
 -- is given. Whether it is to end with its last task is told with it.
@@ -157,7 +157,7 @@ where h.agent_id = :agent_id and h.zone_id = :zone_id
 order by h.id desc
 limit :limit;
 
--- name: agent_heartbeats_forget
+-- name: agent_heartbeats_delete_expired
 -- Across zones: the oldest, which stand first by their ids. Whoever comes second finds them gone.
 delete from agent_heartbeats
 where id in (select h.id from agent_heartbeats h where h.id < :before order by h.id limit :limit)
@@ -171,7 +171,7 @@ where (a.zone_id, a.id) > (:zone_id, :id)
 order by a.zone_id, a.id
 limit :limit;
 
--- name: agents_forget
+-- name: agents_delete_expired
 -- Who is still as long gone as was found; one that was registered again meanwhile stays.
 delete from agents
 where (zone_id, id) in (
@@ -181,17 +181,17 @@ where (zone_id, id) in (
 )
 returning zone_id, id, capabilities;
 
--- name: agent_pulses_forget
+-- name: agent_pulses_delete
 -- With their agents. The rows were locked before, in order, so that no heartbeat waits for them in a ring.
 delete from agent_pulses
 where (zone_id, agent_id) in (select b.zone_id, b.id from rows(:batch as b, zone_id text, id text));
 
--- name: agent_heartbeats_forget_all
+-- name: agent_heartbeats_delete_of_agents
 -- Likewise; nearly always there are none any more. By the index that begins with the agent.
 delete from agent_heartbeats
 where (agent_id, zone_id) in (select b.id, b.zone_id from rows(:batch as b, zone_id text, id text));
 
--- name: agents_to_look_at
+-- name: agents_liveness_due
 -- In all zones, or in the one that is named: those who may have been silent for too long. Most were heard of meanwhile;
 -- that is for whoever looks.
 select a.zone_id, a.id, p.last_seen_at
@@ -202,7 +202,7 @@ where a.look_at is not null and a.look_at <= (select now_ms())
 order by a.look_at
 limit :limit;
 
--- name: agents_next_look
+-- name: agents_next_liveness_due
 -- When the next of them will have to be looked at, and what time it is now.
 select (select a.look_at from agents a where a.look_at is not null order by a.look_at limit 1), now_ms();
 
@@ -224,7 +224,7 @@ with recursive k (launcher, zone_id) as (
 )
 select k.launcher, k.zone_id from k where k.zone_id is not null limit :limit;
 
--- name: agents_launchable_in
+-- name: agents_launchable
 -- Of those, in zones where there is something to do, the ones that have room for it. (What they must be stands in the
 -- batch: said of the table alone, a plan made when that was empty would begin with all of them.)
 select columns(a), columns(p as pulse)
@@ -247,7 +247,7 @@ join agent_pulses p on p.zone_id = nullif(a.zone_id, '') and p.agent_id = a.id
 where a.zone_id = :zone_id
 group by shown;
 
--- name: agents_named
+-- name: agents_list_ids
 -- So many of a zone from a place on: narrow, since all of them are gone through again and again.
 select a.id
 from agents a

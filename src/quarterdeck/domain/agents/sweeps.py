@@ -45,7 +45,9 @@ def sweeps(cross_zone_engine: Engine, retention_ms: Millis = HISTORY_RETENTION) 
     async def delete_expired(tx: Transaction, batch: int) -> int:
         # A read of nothing but the clock: what is old is decided by the database's time.
         await tx.read()
-        [deleted] = await tx.read(Q.agent_heartbeats_forget(before=lowest_id_at(tx.now - retention_ms), limit=batch))
+        [deleted] = await tx.read(
+            Q.agent_heartbeats_delete_expired(before=lowest_id_at(tx.now - retention_ms), limit=batch)
+        )
         return len(deleted)
 
     async def run_once(batch: int) -> int:

@@ -32,7 +32,7 @@ Ref = tuple[str, str]
 
 async def authenticate_keys(tx: Transaction, commands: Sequence[ParsedApiKey]) -> list[Caller | Problem | Busy]:
     """Whose these keys are, at this moment. Nothing is learnt from a refusal but that it is one."""
-    [rows] = await tx.read(Q.keys_find(batch=sorted({(command.zone_id, command.id) for command in commands})))
+    [rows] = await tx.read(Q.keys_with_digest(batch=sorted({(command.zone_id, command.id) for command in commands})))
     digests = [str(row[0]) for row in rows]
     keys = decode([row[1:] for row in rows], ApiKey)
     found = {(key.zone_id, key.id): (key, digest) for key, digest in zip(keys, digests, strict=True)}
@@ -49,7 +49,9 @@ async def authenticate_keys(tx: Transaction, commands: Sequence[ParsedApiKey]) -
 async def create_keys(tx: Transaction, commands: Sequence[CreateKey]) -> list[ApiKey | Problem | Busy]:
     """Makes keys, as long as their zones have room. Under the zones' locks, so the count that decides is exact."""
     batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
-    locked_rows, count_rows = await tx.read(zones.lock_statement(tx, zones_of(commands)), Q.keys_live(batch=batch))
+    locked_rows, count_rows = await tx.read(
+        zones.lock_statement(tx, zones_of(commands)), Q.keys_count_live(batch=batch)
+    )
     locked = zones.decode_zones(locked_rows)
     lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
     caller_problems = await _caller_problems(tx, (command.bearer for command in commands))
@@ -139,7 +141,7 @@ async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     ended = {event.zone_id: event for event in events if event.type == "zone.end"}
     if not ended:
         return
-    [found] = await tx.read(Q.keys_of_zones(batch=[(zone_id,) for zone_id in sorted(ended)]))
+    [found] = await tx.read(Q.keys_live_in_zones(batch=[(zone_id,) for zone_id in sorted(ended)]))
     if not found:
         return
     [rows] = await tx.read(Q.keys_lock(batch=found))

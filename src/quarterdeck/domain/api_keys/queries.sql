@@ -1,13 +1,13 @@
--- The row of a key, in the order of `model.ApiKey`. The digest is not among them: only `keys_find` reads it.
+-- The row of a key, in the order of `model.ApiKey`. The digest is not among them: only `keys_with_digest` reads it.
 -- columns: zone_id, id, name, application_id, scopes, session_id, created_by, created_at, expires_at, revoked_at
 
--- name: keys_find
+-- name: keys_with_digest
 -- Gathered: every request that shows a key asks this, and one statement answers all that wait.
 select k.digest, columns(k)
 from rows(:batch as b, zone_id text, id text)
 join api_keys k on k.zone_id = b.zone_id and k.id = b.id;
 
--- name: keys_live
+-- name: keys_count_live
 -- Read under the zones' locks, which every making of a key takes, so nothing is added before what it decides commits.
 -- In two parts, each a range of one index: what has expired or was revoked, however much of it, is not walked through.
 select live.zone_id, count(*)
@@ -47,8 +47,8 @@ from rows(:batch as b, zone text, key_id text, was bigint)
 where zone_id = b.zone and id = b.key_id and coalesce(revoked_at, 0) = b.was
 returning zone_id, id;
 
--- name: keys_of_zones
--- For zones that end: the keys that go with them, found as `keys_live` counts them. To lock them is a step of its own.
+-- name: keys_live_in_zones
+-- For zones that end: the keys that go with them, found as `keys_count_live` counts them. To lock them is a step of its own.
 select k.zone_id, k.id
 from rows(:batch as b, zone_id text)
 join api_keys k on k.zone_id = b.zone_id and k.revoked_at is null and k.expires_at is null

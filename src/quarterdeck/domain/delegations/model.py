@@ -234,7 +234,7 @@ class ChainEdge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ZoneEpoch(msgspec.Struct, frozen=True, array_like=True):
-    """What a zone's delegations are at, in the order of `delegation_zones`."""
+    """What a zone's delegations are at, in the order of `delegation_zone_epochs`."""
 
     zone_id: str
     epoch: int = 0

@@ -20,14 +20,14 @@ join idempotency_keys k on k.zone_id = b.zone_id and k.application_id = b.applic
   and k.operation = b.operation and k.key = b.key
 join delegation_edges e on e.zone_id = k.zone_id and e.id = k.subject_id;
 
--- name: delegations_into
+-- name: delegations_inbound
 -- By what sessions hold authority: the active edges that lead to them. Whether one is past its time is for the rules.
 select columns(e)
 from rows(:batch as b, zone_id text, session_id text)
 join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.session_id
   and e.status <> 'revoked' and e.status <> 'expired';
 
--- name: delegations_led_to
+-- name: delegation_target_sessions
 -- Which of these sessions an edge has ever led to, in whatever state it is: those lend by their edges alone.
 select b.zone_id, b.session_id
 from rows(:batch as b, zone_id text, session_id text)
@@ -35,7 +35,7 @@ where exists (
     select 1 from delegation_edges e where e.zone_id = b.zone_id and e.target_session_id = b.session_id
 );
 
--- name: delegations_above
+-- name: delegations_ancestors
 -- The lines of these edges, each edge of them once however many stand below it, and whether the session that lent it has
 -- ended. As long as the lines are: asked only where an ending is under way.
 with recursive line (zone_id, id, source_session_id, parent_edge_id) as (
@@ -51,7 +51,7 @@ select l.zone_id, l.id, l.parent_edge_id, case when s.id is null or s.terminated
 from line l
 left join agent_sessions s on s.zone_id = l.zone_id and s.id = l.source_session_id;
 
--- name: delegations_line
+-- name: delegations_chain
 -- An edge and its nearest parents. What retention has removed ends the line.
 with recursive line (zone_id, id, parent_edge_id, above) as (
     select e.zone_id, e.id, e.parent_edge_id, 0
@@ -68,7 +68,7 @@ from line l
 join delegation_edges e on e.zone_id = l.zone_id and e.id = l.id
 order by l.above;
 
--- name: delegations_ahead
+-- name: delegations_forward_region
 -- Who is ahead of an edge's target and does not stand above its source. Sessions are what is remembered as visited, so the
 -- walk costs as much as there are edges, not as there are ways; and it stops when nobody fetches more of it.
 -- (What does not count is excluded, instead of naming what does: what is named is taken for rare while the table is young,
@@ -89,7 +89,7 @@ with recursive reached (zone_id, session_id, rank) as (
 )
 select f.session_id, f.rank from reached f limit :most;
 
--- name: delegations_behind
+-- name: delegations_backward_region
 -- The same the other way: who leads to an edge's source and does not stand below its target.
 with recursive reached (zone_id, session_id, rank) as (
     select r.zone_id, r.session_id, r.rank
@@ -119,7 +119,7 @@ select r.zone_id, r.session_id, r.rank
 from rows(:batch as b, zone_id text, session_id text)
 join delegation_ranks r on r.zone_id = b.zone_id and r.session_id = b.session_id;
 
--- name: delegation_ranks_beside
+-- name: delegation_ranks_adjacent
 -- The gaps that something could move into: below the one, above the other.
 select (select r.rank from delegation_ranks r where r.zone_id = :zone_id and r.rank < :low order by r.rank desc limit 1),
        (select r.rank from delegation_ranks r where r.zone_id = :zone_id and r.rank > :high order by r.rank limit 1);
@@ -128,23 +128,23 @@ select (select r.rank from delegation_ranks r where r.zone_id = :zone_id and r.r
 -- All of them, lowest first: for a zone that is spaced anew.
 select r.session_id from delegation_ranks r where r.zone_id = :zone_id order by r.rank;
 
--- name: delegation_ranks_put
+-- name: delegation_ranks_upsert
 -- New ones and moved ones alike. No two sessions of a zone have one rank: what moves, moves to where nobody stands.
 insert into delegation_ranks (zone_id, session_id, rank)
 select zone_id, session_id, rank from rows(:batch as b, zone_id text, session_id text, rank bigint)
 where true
 on conflict (zone_id, session_id) do update set rank = excluded.rank;
 
--- name: delegation_ranks_drop
+-- name: delegation_ranks_delete
 -- With the sessions that end: no edge leads from them or to them any more, and none will.
 delete from delegation_ranks
 where (zone_id, session_id) in (select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text));
 
--- name: delegation_ranks_clear
+-- name: delegation_ranks_delete_of_zone
 -- An order that is not of the zone's epoch says nothing.
 delete from delegation_ranks where zone_id = :zone_id;
 
--- name: delegations_falling
+-- name: delegations_to_revoke
 -- What falls with these edges if nobody ends by it: all that are derived from them. And of each session they lead to, all
 -- active edges into it, so that it is known what else holds it. (The state is wrapped so that each step goes by the parent.)
 with recursive gone (zone_id, id, target_session_id) as (
@@ -163,7 +163,7 @@ from (select distinct g.zone_id, g.target_session_id as session_id from gone g) 
 join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.session_id
   and e.status <> 'revoked' and e.status <> 'expired';
 
--- name: delegations_below
+-- name: delegation_session_subtrees
 -- Who ends with these sessions: all that stand under them. Only through what has not been settled, as an ending goes.
 -- (The state is wrapped so that no index of the living is taken for it: each step must go by the parent.)
 with recursive tree (zone_id, id) as (
@@ -176,7 +176,7 @@ with recursive tree (zone_id, id) as (
 )
 select t.zone_id, t.id from tree t;
 
--- name: delegations_ahead_of_trees
+-- name: delegations_reachable_from_subtrees
 -- What can fall because these sessions end, and all that stand under them: every session ahead of them, visited once,
 -- and of each all active edges that lead to it.
 with recursive tree (zone_id, id) as (
@@ -223,7 +223,7 @@ from gone g
 join delegation_edges e on e.zone_id = g.zone_id and e.id = g.id
 order by e.id;
 
--- name: delegations_reached
+-- name: delegations_reachable
 -- For whoever looks at what is ahead: so many sessions, nearest first as the walk finds them, and all active edges out of
 -- each. The walk stops when nobody fetches more of it.
 with recursive reached (zone_id, session_id) as (
@@ -309,7 +309,7 @@ from rows(:batch as b, zone text, edge text, was text, becomes text, reason text
 where zone_id = b.zone and id = b.edge and status = b.was
 returning id;
 
--- name: delegation_zones
+-- name: delegation_zone_epochs
 -- What zones are at, in the order of `model.Standing`. Under the zones' locks, so what is read here is what is raised.
 select b.zone_id, coalesce(p.epoch, 0), coalesce(p.ranked, 0),
     coalesce((select 1 from cascades c where c.zone_id = b.zone_id and c.finished_at is null limit 1), 0),
@@ -329,7 +329,7 @@ set epoch = excluded.epoch,
                   else delegation_epochs.ranked end
 where delegation_epochs.epoch < excluded.epoch;
 
--- name: delegation_epochs_ranked
+-- name: delegation_epochs_mark_ranked
 -- The zone's order has been made: it is of the epoch that the zone is at.
 update delegation_epochs set ranked = epoch where zone_id = :zone_id;
 
@@ -341,7 +341,7 @@ where e.status = 'active' and e.expires_at <= (select now_ms())
 order by e.expires_at
 limit :limit;
 
--- name: delegations_forget
+-- name: delegations_delete_expired
 -- What was over before a time, across zones, oldest first.
 delete from delegation_edges
 where (zone_id, id) in (

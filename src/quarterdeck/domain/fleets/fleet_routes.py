@@ -12,152 +12,172 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.agents.operations.authorization import require_permission
 from quarterdeck.domain.fleets import route_params
-from quarterdeck.domain.fleets.model.bodies import DeleteQuery, FleetBody, FleetsQuery
+from quarterdeck.domain.fleets.model.bodies import DeleteFleetQuery, FleetBody, FleetsQuery
 from quarterdeck.domain.fleets.model.commands import (
     CreateFleet,
+    CreateFleetResult,
     DeleteFleet,
+    DeleteFleetResult,
     FleetCommand,
-    FleetDeleted,
-    FleetMade,
     FleetOutcome,
-    Place,
+    PaneLocation,
 )
-from quarterdeck.domain.fleets.model.filters import LAST, FleetsFilter, OfFleet
-from quarterdeck.domain.fleets.model.rows import CODING_AGENT, Fate, Notice, Placement
+from quarterdeck.domain.fleets.model.filters import UPPER_BOUND, FleetRequest, FleetsFilter
+from quarterdeck.domain.fleets.model.rows import DEFAULT_CODING_AGENT, NoticeFailure, PaneOutcome, Placement
 from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetList, FleetView
 from quarterdeck.domain.fleets.operations import fleet_reads
-from quarterdeck.domain.fleets.operations.placements import placed
-from quarterdeck.domain.fleets.pane_port import Station
-from quarterdeck.domain.fleets.route_params import CHANGE, FLEET, READ, of_fleet
+from quarterdeck.domain.fleets.operations.placements import list_fleet_placements
+from quarterdeck.domain.fleets.pane_port import PanePort
+from quarterdeck.domain.fleets.route_params import CHANGE_PERMISSION, FLEET_PATH, READ_PERMISSION, fleet_request
 from quarterdeck.domain.fleets.rules import views
-from quarterdeck.domain.fleets.rules.views import FleetSeen
+from quarterdeck.domain.fleets.rules.views import FleetDetails
 from quarterdeck.engine.transaction import Engine
 
 log = logging.getLogger("quarterdeck.fleets")
-LISTING = "fleets"
-GONE = (*Fate, Notice.PANE_GONE, Notice.OTHER_TMUX)
+FLEET_LISTING = "fleets"
+CLOSED_OUTCOMES = (*PaneOutcome, NoticeFailure.PANE_GONE, NoticeFailure.OTHER_TMUX)
 """What became of panes that are not there any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class FleetDesk:
+class FleetHandlers:
     """What the handlers need, handed over by the composition root."""
 
     engine: Engine
     submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
-    station: Station | None = None
+    panes: PanePort | None = None
     """Who has panes, if this server has any."""
 
     async def create(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, FleetBody)
-        key, digest = route_params.key_of(call)
-        made = await self.submit(
+        key, digest = route_params.key_and_digest(call)
+        result = await self.submit(
             CreateFleet(
                 zone_id=call.zone_id,
                 caller=call.caller,
                 trace=call.trace,
                 label=body.label,
-                position=await self._place(call, body),
-                key=key,
-                digest=digest,
+                location=await self._locate_pane(call, body),
+                idempotency_key=key,
+                request_digest=digest,
             )
         )
-        assert isinstance(made, FleetMade)
-        heads = [made.director, made.administrator]
-        seen = FleetSeen(made.fleet, heads, made.placement, await self._members(call, made))
-        return Reply(views.fleet_view(seen), 201 if made.made else 200)
+        assert isinstance(result, CreateFleetResult)
+        root_members = [result.director, result.administrator]
+        details = FleetDetails(result.fleet, root_members, result.placement, await self._count_members(call, result))
+        return Reply(views.fleet_view(details), 201 if result.created else 200)
 
-    async def _place(self, call: Call, body: FleetBody) -> Place | None:
+    async def _locate_pane(self, call: Call, body: FleetBody) -> PaneLocation | None:
         if body.pane is None and body.coding_agent is None:
             return None
-        await route_params.read(self.engine, call, lambda tx: require_permission(tx, call.caller, call.zone_id, CHANGE))
-        if self.station is None:
-            raise route_params.no_panes_here()
-        coding_agent = body.coding_agent or CODING_AGENT
+        await route_params.read_for_call(
+            self.engine, call, lambda tx: require_permission(tx, call.caller, call.zone_id, CHANGE_PERMISSION)
+        )
+        if self.panes is None:
+            raise route_params.no_panes_error()
+        coding_agent = body.coding_agent or DEFAULT_CODING_AGENT
         # Chosen for a director without a pane it means nothing, but it must be one that there is.
-        self.station.require_coding_agent(coding_agent)
-        return None if body.pane is None else await self.station.place(call, body.pane, coding_agent)
+        self.panes.require_coding_agent(coding_agent)
+        return None if body.pane is None else await self.panes.locate_pane(call, body.pane, coding_agent)
 
-    async def _members(self, call: Call, made: FleetMade) -> int:
+    async def _count_members(self, call: Call, result: CreateFleetResult) -> int:
         """Of one that was there before, others may have come since."""
-        if made.made:
-            return len([made.director, made.administrator])
-        fleet = OfFleet(zone_id=call.zone_id, caller=call.caller, fleet_id=made.fleet.fleet_id)
-        return (await route_params.read(self.engine, call, lambda tx: fleet_reads.fleet(tx, fleet))).members
+        if result.created:
+            return len([result.director, result.administrator])
+        request = FleetRequest(zone_id=call.zone_id, caller=call.caller, fleet_id=result.fleet.fleet_id)
+        return (
+            await route_params.read_for_call(self.engine, call, lambda tx: fleet_reads.get_fleet(tx, request))
+        ).member_count
 
-    async def list_all(self, call: Call) -> Reply:
+    async def list_fleets(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, FleetsQuery)
-        wanted = FleetsFilter(
+        filters = FleetsFilter(
             zone_id=call.zone_id,
             caller=call.caller,
             limit=query.limit + 1,
-            before=route_params.number_of(LISTING, query.cursor) if query.cursor else LAST,
+            before=route_params.decode_id_cursor(FLEET_LISTING, query.cursor) if query.cursor else UPPER_BOUND,
             with_deleted=query.deleted,
         )
-        found = await route_params.read(self.engine, call, lambda tx: fleet_reads.fleets(tx, wanted))
-        shown, last = paging.trim_page([str(seen.fleet.fleet_id) for seen in found], query.limit)
-        cursor = paging.encode(LISTING, last) if last else None
-        body = FleetList([views.fleet_view(seen) for seen in found[:shown]], cursor)
+        found = await route_params.read_for_call(self.engine, call, lambda tx: fleet_reads.list_fleets(tx, filters))
+        count, last_id = paging.trim_page([str(details.fleet.fleet_id) for details in found], query.limit)
+        cursor = paging.encode(FLEET_LISTING, last_id) if last_id else None
+        body = FleetList([views.fleet_view(details) for details in found[:count]], cursor)
         return Reply(body, 200, call.next_link(cursor))
 
     async def show(self, call: Call) -> FleetView:
-        wanted = of_fleet(call)
-        return views.fleet_view(await route_params.read(self.engine, call, lambda tx: fleet_reads.fleet(tx, wanted)))
+        request = fleet_request(call)
+        return views.fleet_view(
+            await route_params.read_for_call(self.engine, call, lambda tx: fleet_reads.get_fleet(tx, request))
+        )
 
     async def delete(self, call: Call) -> FleetDeletedView:
         query = call.query
-        assert isinstance(query, DeleteQuery)
-        reaches_panes = call.is_unix_socket and FLEET_EXEC in call.caller.scopes
-        closing = _Closing(call, self.station if reaches_panes and not query.keep_panes else None)
-        wanted = of_fleet(call)
+        assert isinstance(query, DeleteFleetQuery)
+        can_close_panes = call.is_unix_socket and FLEET_EXEC in call.caller.scopes
+        pane_closer = _PaneCloser(call, self.panes if can_close_panes and not query.keep_panes else None)
+        request = fleet_request(call)
         # Before anybody is deregistered: a request that is cut can be repeated then, and closes what is left.
-        while await closing.go_on(await route_params.read(self.engine, call, lambda tx: placed(tx, wanted))):
+        while await pane_closer.close_new(
+            await route_params.read_for_call(self.engine, call, lambda tx: list_fleet_placements(tx, request))
+        ):
             pass
-        ask = DeleteFleet(zone_id=call.zone_id, caller=call.caller, trace=call.trace, fleet_id=wanted.fleet_id)
-        done = await self.submit(ask)
-        assert isinstance(done, FleetDeleted)
+        command = DeleteFleet(zone_id=call.zone_id, caller=call.caller, trace=call.trace, fleet_id=request.fleet_id)
+        result = await self.submit(command)
+        assert isinstance(result, DeleteFleetResult)
         try:
             # Whoever got a pane in the last moment.
-            await closing.go_on(done.placements)
+            await pane_closer.close_new(result.placements)
         except Problem as problem:
             # It is deleted, and the answer counts what was left open.
-            log.warning("panes of fleet %d, which is deleted, were not closed: %r", wanted.fleet_id, problem)
-        panes = {each.agent_id for each in done.placements if each.tmux_pane_id is not None}
+            log.warning("panes of fleet %d, which is deleted, were not closed: %r", request.fleet_id, problem)
+        pane_agent_ids = {placement.agent_id for placement in result.placements if placement.tmux_pane_id is not None}
         return FleetDeletedView(
-            fleet_id=done.fleet.fleet_id,
-            deregistered_count=done.deregistered,
-            panes_closed=len([fate for fate in closing.fates.values() if isinstance(fate, Fate)]),
-            panes_left=len([each for each in panes if closing.fates.get(each, Notice.FAILED) not in GONE]),
+            fleet_id=result.fleet.fleet_id,
+            deregistered_count=result.deregistered_count,
+            panes_closed=len(
+                [outcome for outcome in pane_closer.outcomes.values() if isinstance(outcome, PaneOutcome)]
+            ),
+            panes_left=len(
+                [
+                    placement
+                    for placement in pane_agent_ids
+                    if pane_closer.outcomes.get(placement, NoticeFailure.FAILED) not in CLOSED_OUTCOMES
+                ]
+            ),
         )
 
 
 @dataclass(slots=True)
-class _Closing:
+class _PaneCloser:
     """The panes of a fleet that is to be deleted. Its director's is its user's own, and stays."""
 
     call: Call
-    station: Station | None
+    panes: PanePort | None
     """None: all are left open."""
-    fates: dict[int, Fate | Notice] = field(default_factory=dict)
+    outcomes: dict[int, PaneOutcome | NoticeFailure] = field(default_factory=dict)
     """By member, of those that were tried."""
 
-    async def go_on(self, placements: Sequence[Placement]) -> bool:
+    async def close_new(self, placements: Sequence[Placement]) -> bool:
         """Whether there was any that had not been tried before."""
-        made = [each for each in placements if each.director_agent_id is not None]
-        new = [each for each in made if each.tmux_pane_id is not None and each.agent_id not in self.fates]
-        if self.station is None or not new:
+        member_placements = [placement for placement in placements if placement.director_agent_id is not None]
+        new = [
+            placement
+            for placement in member_placements
+            if placement.tmux_pane_id is not None and placement.agent_id not in self.outcomes
+        ]
+        if self.panes is None or not new:
             return False
-        self.fates |= await self.station.close_panes(self.call, new)
+        self.outcomes |= await self.panes.close_panes(self.call, new)
         return True
 
 
-CREATING = (
+CREATE_DESCRIPTION = (
     "A fleet, its director and its administrator, all or nothing. With a `pane` the director is in that pane: this is "
     "heard over the unix socket only. The administrator sends, and never receives."
 )
-DELETING = (
+DELETE_DESCRIPTION = (
     "For good: everybody is deregistered, messages stay. Repeated it changes nothing. Asked over the unix socket with "
     "the scope `fleet:exec`, it first closes the panes of its members, as far as they are on the server's host, unless "
     "`keep_panes` says otherwise. If one cannot be closed, or the server ends meanwhile, the fleet stays until it is "
@@ -165,25 +185,25 @@ DELETING = (
 )
 
 
-def routes(desk: FleetDesk) -> list[Route]:
-    base, tags, missing = "/api/v1/fleets", ("fleets",), ("fleet_not_found",)
+def routes(handlers: FleetHandlers) -> list[Route]:
+    base_path, tags, not_found_errors = "/api/v1/fleets", ("fleets",), ("fleet_not_found",)
     return [
         Route(
-            "POST", base, desk.create, "Create a fleet", LIFECYCLE, body=FleetBody, response=FleetView, status=201,
-            tags=tags, description=CREATING, permission=CHANGE,
+            "POST", base_path, handlers.create, "Create a fleet", LIFECYCLE, body=FleetBody, response=FleetView, status=201,
+            tags=tags, description=CREATE_DESCRIPTION, permission=CHANGE_PERMISSION,
             errors=("zone_ended", "no_panes_here", "local_socket_only", "tmux_failed", "unknown_coding_agent",
-                      "unknown_pane", "idempotency_key_conflict", *missing),
+                      "unknown_pane", "idempotency_key_conflict", *not_found_errors),
         ),
         Route(
-            "GET", base, desk.list_all, "List fleets, newest first", LIFECYCLE, query=FleetsQuery, response=FleetList,
-            tags=tags, errors=("invalid_cursor",), permission=READ,
+            "GET", base_path, handlers.list_fleets, "List fleets, newest first", LIFECYCLE, query=FleetsQuery, response=FleetList,
+            tags=tags, errors=("invalid_cursor",), permission=READ_PERMISSION,
         ),
         Route(
-            "GET", FLEET, desk.show, "Show a fleet", LIFECYCLE, response=FleetView, tags=tags, errors=missing,
-            permission=READ,
+            "GET", FLEET_PATH, handlers.show, "Show a fleet", LIFECYCLE, response=FleetView, tags=tags, errors=not_found_errors,
+            permission=READ_PERMISSION,
         ),
         Route(
-            "DELETE", FLEET, desk.delete, "Delete a fleet", LIFECYCLE, query=DeleteQuery, response=FleetDeletedView,
-            tags=tags, errors=(*missing, "panes_not_closed"), description=DELETING, permission=CHANGE,
+            "DELETE", FLEET_PATH, handlers.delete, "Delete a fleet", LIFECYCLE, query=DeleteFleetQuery, response=FleetDeletedView,
+            tags=tags, errors=(*not_found_errors, "panes_not_closed"), description=DELETE_DESCRIPTION, permission=CHANGE_PERMISSION,
         ),
     ]  # fmt: skip

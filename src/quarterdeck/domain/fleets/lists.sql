@@ -6,14 +6,14 @@ where f.zone_id = :zone_id and f.fleet_id < :before and (coalesce(f.deleted_at, 
 order by f.fleet_id desc
 limit :limit;
 
--- name: fleets_headed
+-- name: fleets_root_members
 -- Of each fleet its director and its administrator, who alone is not in the registry.
 select columns(m as member)
 from rows(:batch as b, zone_id text, fleet_id bigint, state text, director_id bigint)
 join members m on m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state
 where m.agent_id = b.director_id or m.registry_id is null;
 
--- name: fleets_counted
+-- name: fleets_count_members
 -- How many members are there in each.
 select b.zone_id, b.fleet_id, (
     select count(*) from members m where m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state)
@@ -29,7 +29,7 @@ where m.zone_id = :zone_id and m.fleet_id = :fleet_id and m.status = :state and 
 order by coalesce(m.agent_id, 0)
 limit :limit;
 
--- name: members_named
+-- name: members_get_names
 -- What members are called, also those that have left: beside what they said, their names are shown.
 select m.zone_id, m.agent_id, m.name
 from rows(:batch as b, zone_id text, agent_id bigint)
@@ -41,7 +41,7 @@ select columns(p as placement)
 from rows(:batch as b, zone_id text, agent_id bigint)
 join agent_placements p on p.zone_id = b.zone_id and p.agent_id = b.agent_id;
 
--- name: notices_pending
+-- name: messages_notice_states
 -- Of messages that are about to be typed, whether they still wait, and where their recipients are.
 select t.zone_id, t.task_id, t.status_state, p.tmux_pane_id
 from rows(:batch as b, zone_id text, task_id bigint)
@@ -55,7 +55,7 @@ select b.zone_id, b.agent_id, (
     where t.context_id = b.agent_id and t.zone_id = b.zone_id and t.status_state = 'input_required')
 from rows(:batch as b, zone_id text, agent_id bigint);
 
--- name: messages_newest
+-- name: messages_newest_unread
 -- Of what waits for each of those who wait for it, the newest; and whether they are still there. Asked once for all who
 -- poll in a process.
 select b.zone_id, b.agent_id, (
@@ -64,7 +64,7 @@ select b.zone_id, b.agent_id, (
     (select m.status from members m where m.zone_id = b.zone_id and m.agent_id = b.agent_id)
 from rows(:batch as b, zone_id text, agent_id bigint);
 
--- name: messages_poll
+-- name: messages_unread
 -- What waits for a member, newest first: it costs what is found, however much was acknowledged before.
 select columns(t as message)
 from messages t
@@ -73,7 +73,7 @@ where t.context_id = :agent_id and t.zone_id = :zone_id and t.status_state = 'in
 order by t.task_id desc
 limit :limit;
 
--- name: messages_poll_oldest
+-- name: messages_unread_oldest
 -- The same, oldest first.
 select columns(t as message)
 from messages t
@@ -151,7 +151,7 @@ where t.fleet_id = :fleet_id and t.zone_id = :zone_id and t.task_id < :before
 order by t.task_id desc
 limit :limit;
 
--- name: timeline_moved
+-- name: timeline_changed
 -- Of entries that were shown before, what has moved since: what they say is known.
 select t.zone_id, t.task_id, t.fleet_id, t.context_id, t.from_agent_id, t.to_agent_id, t.type, t.created_at,
     t.status_state, t.status_timestamp, t.origin_task_id, '', t.notified_at, t.notice

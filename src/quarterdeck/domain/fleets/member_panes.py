@@ -30,22 +30,22 @@ from quarterdeck.core.routing import Call
 from quarterdeck.domain.fleets.model.bodies import CaptureQuery, ExecBody, MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import (
     DeregisterMember,
+    DeregisterMemberResult,
     FleetCommand,
     FleetOutcome,
-    MemberGone,
-    MemberMade,
-    Place,
-    PlaceMember,
+    PaneLocation,
     RegisterMember,
+    RegisterMemberResult,
+    SetMemberPane,
 )
-from quarterdeck.domain.fleets.model.rows import CODING_AGENT, Fate, Member, Notice, Placement
-from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, ScreenView, TypedView
-from quarterdeck.domain.fleets.operations.placements import Standing, Wanted, standing
-from quarterdeck.domain.fleets.pane_access import Reach, asked
-from quarterdeck.domain.fleets.route_params import fleet_id as fleet_of, key_of, skills_of
+from quarterdeck.domain.fleets.model.rows import DEFAULT_CODING_AGENT, Member, NoticeFailure, PaneOutcome, Placement
+from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, PaneCaptureView, PaneInputView
+from quarterdeck.domain.fleets.operations.placements import MemberLookup, MemberPlacement, load_member_placement
+from quarterdeck.domain.fleets.pane_access import PaneAccess, run_tmux
+from quarterdeck.domain.fleets.route_params import encode_skills, key_and_digest, path_fleet_id
 from quarterdeck.domain.fleets.rules import errors
-from quarterdeck.domain.fleets.rules.agent_cards import BUILTIN, kind_of
-from quarterdeck.domain.fleets.rules.members import directing_problem, key_of as bound_key_of
+from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, member_kind
+from quarterdeck.domain.fleets.rules.members import command_key, director_problem
 from quarterdeck.engine.transaction import Engine
 from quarterdeck.tmux.coding_agents import CodingAgent, build_argv
 from quarterdeck.tmux.errors import TmuxError
@@ -56,33 +56,33 @@ from quarterdeck.tmux.panes import Tmux
 from quarterdeck.tmux.wait_closed import POLL_SECONDS
 
 log = logging.getLogger("quarterdeck.fleets")
-BEGIN_SECONDS = 2.0
+START_SECONDS = 2.0
 """For an agent to be seen at work. One that ends at once has failed; one that is merely slow has not."""
-SHELL_MODE = "!"
+SHELL_PREFIX = "!"
 """How all agents that we know are told that a command for their own shell follows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class MemberPanesDeps:
     """What it acts through."""
 
     engine: Engine
     submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
-    mint: Callable[[Member], str]
+    mint_token: Callable[[Member], str]
     """A token that acts as this member alone."""
-    reach: Reach
+    pane_access: PaneAccess
     environment: Mapping[str, str]
     """By which what runs in a pane finds this server."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class MemberPlan:
     """A member that is to be made, with its pane."""
 
     body: MemberBody
     agent: CodingAgent
     director: Member
-    place: Place
+    location: PaneLocation
 
     def argv(self, member: Member) -> list[str]:
         prompt = self.body.prompt or default_prompt(
@@ -95,165 +95,167 @@ class Wish:
         return build_argv(self.agent, name=member.name, model=self.body.model, prompt=prompt)
 
 
-class PaneStation:
+class MemberPanes:
     """The `Station` of a server, for the panes of its own host and user."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
-        self._reach = means.reach
-        self._under_way: dict[Key, asyncio.Event] = {}
+    def __init__(self, deps: MemberPanesDeps) -> None:
+        self._deps = deps
+        self._pane_access = deps.pane_access
+        self._in_progress: dict[Key, asyncio.Event] = {}
         """Keys with which members are made at this moment."""
 
     # -- making --------------------------------------------------------------------------------------------------
 
-    async def place(self, call: Call, pane: Pane, coding_agent: str) -> Place:
+    async def locate_pane(self, call: Call, pane: Pane, coding_agent: str) -> PaneLocation:
         """The caller's own pane, for the director of a fleet that is created in it."""
         require_exec(call)
         self.require_coding_agent(coding_agent)
-        return self._at(pane.socket, await self._own(pane), pane.pane_id, coding_agent)
+        return self._build_location(pane.socket, await self._require_caller_pane(pane), pane.pane_id, coding_agent)
 
-    async def create(self, call: Call, body: MemberBody) -> MemberMade:
+    async def create(self, call: Call, body: MemberBody) -> RegisterMemberResult:
         """A member and its pane, or neither."""
         require_exec(call)
-        wish = await self._wish(call, body)
-        ask = _registering(call, body, wish.place)
-        async with self._alone(bound_key_of(ask)):
-            made = await self._means.submit(ask)
-            assert isinstance(made, MemberMade)
-            if made.made:
-                return await self._begin(made.member, wish)
+        plan = await self._plan_member(call, body)
+        command = _register_command(call, body, plan.location)
+        async with self._exclusive(command_key(command)):
+            result = await self._deps.submit(command)
+            assert isinstance(result, RegisterMemberResult)
+            if result.created:
+                return await self._start_agent(result.member, plan)
         # A key that was used before stands for a member that has its pane. Where it has none, another server is about
         # to make it, or was killed before it had.
-        if made.placement is None or made.placement.tmux_pane_id is None:
-            raise errors.member_being_made(made.member.agent_id)
-        return made
+        if result.placement is None or result.placement.tmux_pane_id is None:
+            raise errors.member_being_created(result.member.agent_id)
+        return result
 
     @contextlib.asynccontextmanager
-    async def _alone(self, key: Key | None) -> AsyncIterator[None]:
+    async def _exclusive(self, key: Key | None) -> AsyncIterator[None]:
         """Of those who use one key, one after the other: the second is answered when the first has its pane, or not."""
         if key is None:
             yield
             return
-        while (other := self._under_way.get(key)) is not None:
+        while (other := self._in_progress.get(key)) is not None:
             await other.wait()
-        self._under_way[key] = over = asyncio.Event()
+        self._in_progress[key] = done = asyncio.Event()
         try:
             yield
         finally:
-            del self._under_way[key]
-            over.set()
+            del self._in_progress[key]
+            done.set()
 
-    async def _wish(self, call: Call, body: MemberBody) -> Wish:
+    async def _plan_member(self, call: Call, body: MemberBody) -> MemberPlan:
         if body.director_id is None:
-            raise errors.no_director()
-        agent = self._coding_agent(body.coding_agent or CODING_AGENT)
-        director = await self._standing(call, fleet_of(call), body.director_id)
-        if problem := directing_problem(director.fleet, director.member):
+            raise errors.director_id_missing()
+        agent = self._get_coding_agent(body.coding_agent or DEFAULT_CODING_AGENT)
+        director = await self._load_member(call, path_fleet_id(call), body.director_id)
+        if problem := director_problem(director.fleet, director.member):
             raise problem
-        return Wish(body, agent, director.member, await self._beside(director, body, agent))
+        return MemberPlan(body, agent, director.member, await self._locate_window(director, body, agent))
 
-    async def _beside(self, director: Standing, body: MemberBody, agent: CodingAgent) -> Place:
+    async def _locate_window(self, director: MemberPlacement, body: MemberBody, agent: CodingAgent) -> PaneLocation:
         """The window of the director's pane; where that has none, of the caller's."""
-        placed = director.placement
-        if placed is not None and not isinstance(seen := await self._reach.seen(placed), Notice):
-            return self._at(placed.tmux_socket, seen, None, agent.name)
+        placement = director.placement
+        if placement is not None and not isinstance(
+            pane := await self._pane_access.find_pane(placement), NoticeFailure
+        ):
+            return self._build_location(placement.tmux_socket, pane, None, agent.name)
         if body.pane is None:
             raise errors.no_placement(director.member.agent_id)
-        return self._at(body.pane.socket, await self._own(body.pane), None, agent.name)
+        return self._build_location(body.pane.socket, await self._require_caller_pane(body.pane), None, agent.name)
 
-    async def _own(self, pane: Pane) -> PaneInfo:
+    async def _require_caller_pane(self, pane: Pane) -> PaneInfo:
         """The pane that a caller says it is in, as its tmux server tells."""
-        seen = (await asked(Tmux(pane.socket, self._reach.call_seconds).panes())).get(pane.pane_id)
-        if seen is None or seen.is_dead:
-            raise errors.no_such_pane(pane.pane_id)
-        return seen
+        info = (await run_tmux(Tmux(pane.socket, self._pane_access.call_seconds).panes())).get(pane.pane_id)
+        if info is None or info.is_dead:
+            raise errors.unknown_pane(pane.pane_id)
+        return info
 
-    def _at(self, socket: str, seen: PaneInfo, pane_id: str | None, coding_agent: str) -> Place:
-        host = self._reach.host
-        return Place(
-            *(seen.session, seen.window_id, pane_id, coding_agent), *(host.id, host.user_id, socket, seen.server_pid)
+    def _build_location(self, socket: str, pane: PaneInfo, pane_id: str | None, coding_agent: str) -> PaneLocation:
+        host = self._pane_access.host
+        return PaneLocation(
+            *(pane.session, pane.window_id, pane_id, coding_agent), *(host.id, host.user_id, socket, pane.server_pid)
         )
 
-    async def _begin(self, member: Member, wish: Wish) -> MemberMade:
-        place, pane_id = wish.place, None
-        tmux = Tmux(place.socket, self._reach.call_seconds, place.tmux_pid)
+    async def _start_agent(self, member: Member, plan: MemberPlan) -> RegisterMemberResult:
+        location, pane_id = plan.location, None
+        tmux = Tmux(location.socket, self._pane_access.call_seconds, location.tmux_pid)
         try:
-            pane_id = await tmux.split(place.window_id, wish.argv(member), self._environment(member))
-            placed = await self._means.submit(_placing(member, pane_id))
-            assert isinstance(placed, Placement)
-            await self._see_it_run(placed)
-            return MemberMade(member, placed)
+            pane_id = await tmux.split(location.window_id, plan.argv(member), self._build_environment(member))
+            placement = await self._deps.submit(_set_pane_command(member, pane_id))
+            assert isinstance(placement, Placement)
+            await self._wait_until_running(placement)
+            return RegisterMemberResult(member, placement)
         except TmuxError as error:
-            await self._take_back(tmux, member, pane_id)
-            raise errors.pane_not_made(str(error)) from None
+            await self._undo_create(tmux, member, pane_id)
+            raise errors.pane_not_created(str(error)) from None
         except BaseException:
             # Also where the request is cut: nobody else knows of a pane that was made, or of a member without one.
-            await self._take_back(tmux, member, pane_id)
+            await self._undo_create(tmux, member, pane_id)
             raise
 
-    async def _see_it_run(self, placed: Placement) -> None:
-        until = asyncio.get_running_loop().time() + BEGIN_SECONDS
-        while not isinstance(found := await self._reach.ready(placed), TypingTarget):
-            if found is not Notice.NOT_THE_AGENT:
-                raise TmuxError(f"{placed.coding_agent} ended as soon as it had begun.")
-            if asyncio.get_running_loop().time() >= until:
+    async def _wait_until_running(self, placement: Placement) -> None:
+        deadline = asyncio.get_running_loop().time() + START_SECONDS
+        while not isinstance(found := await self._pane_access.find_target(placement), TypingTarget):
+            if found is not NoticeFailure.NOT_THE_AGENT:
+                raise TmuxError(f"{placement.coding_agent} ended as soon as it had begun.")
+            if asyncio.get_running_loop().time() >= deadline:
                 return
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _take_back(self, tmux: Tmux, member: Member, pane_id: str | None) -> None:
+    async def _undo_create(self, tmux: Tmux, member: Member, pane_id: str | None) -> None:
         if pane_id is not None:
             try:
                 await tmux.kill(pane_id)
             except TmuxError as error:
                 log.warning("the pane %s of member %d was not closed: %s", pane_id, member.agent_id, error)
-        undo = DeregisterMember(zone_id=member.zone_id, fleet_id=member.fleet_id, agent_id=member.agent_id)
+        command = DeregisterMember(zone_id=member.zone_id, fleet_id=member.fleet_id, agent_id=member.agent_id)
         try:
-            await self._means.submit(undo)
+            await self._deps.submit(command)
         except Problem as problem:
             # It was deleted meanwhile; or the database is away, and it can be deleted when that is back.
             log.warning("member %d, which has no pane, was not taken back: %r", member.agent_id, problem)
 
-    def _environment(self, member: Member) -> dict[str, str]:
+    def _build_environment(self, member: Member) -> dict[str, str]:
         return {
-            **self._means.environment,
+            **self._deps.environment,
             "QD_ZONE": member.zone_id,
             "QD_FLEET_ID": str(member.fleet_id),
             "QD_AGENT_ID": str(member.agent_id),
-            "QD_TOKEN": self._means.mint(member),
+            "QD_TOKEN": self._deps.mint_token(member),
         }
 
     # -- looking and typing --------------------------------------------------------------------------------------
 
-    async def capture(self, call: Call, fleet_id: int, agent_id: int) -> ScreenView:
+    async def capture(self, call: Call, fleet_id: int, agent_id: int) -> PaneCaptureView:
         query = call.query
         assert isinstance(query, CaptureQuery)
-        placement = await self._placed(call, fleet_id, agent_id)
-        seen = _reached(agent_id, await self._reach.seen(placement))
-        shown = await asked(self._reach.tmux(placement).capture(seen.pane_id, query.lines, ansi=query.ansi))
-        return ScreenView(agent_id, seen.pane_id, shown)
+        placement = await self._require_placement(call, fleet_id, agent_id)
+        pane = _require_pane(agent_id, await self._pane_access.find_pane(placement))
+        text = await run_tmux(self._pane_access.tmux_of(placement).capture(pane.pane_id, query.lines, ansi=query.ansi))
+        return PaneCaptureView(agent_id, pane.pane_id, text)
 
-    async def type_in(self, call: Call, fleet_id: int, agent_id: int) -> TypedView:
+    async def type_text(self, call: Call, fleet_id: int, agent_id: int) -> PaneInputView:
         body = call.body
         assert isinstance(body, ExecBody)
         return await self._type(call, fleet_id, agent_id, body)
 
-    async def execute(self, call: Call, fleet_id: int, agent_id: int) -> TypedView:
+    async def execute(self, call: Call, fleet_id: int, agent_id: int) -> PaneInputView:
         body = call.body
         assert isinstance(body, ExecBody)
-        command = ExecBody(text=f"{SHELL_MODE} {body.text}", enter=body.enter)
-        return await self._type(call, fleet_id, agent_id, command)
+        shell_body = ExecBody(text=f"{SHELL_PREFIX} {body.text}", enter=body.enter)
+        return await self._type(call, fleet_id, agent_id, shell_body)
 
-    async def ping(self, call: Call, fleet_id: int, agent_id: int) -> TypedView:
+    async def ping(self, call: Call, fleet_id: int, agent_id: int) -> PaneInputView:
         return await self._type(call, fleet_id, agent_id, ExecBody(text=PING))
 
-    async def _type(self, call: Call, fleet_id: int, agent_id: int, said: ExecBody) -> TypedView:
-        placement = await self._placed(call, fleet_id, agent_id)
-        seen = _reached(agent_id, await self._reach.type_to(placement, said.text, enters=said.enter))
-        return TypedView(agent_id, seen.pane_id)
+    async def _type(self, call: Call, fleet_id: int, agent_id: int, body: ExecBody) -> PaneInputView:
+        placement = await self._require_placement(call, fleet_id, agent_id)
+        pane = _require_pane(agent_id, await self._pane_access.type_line(placement, body.text, press_enter=body.enter))
+        return PaneInputView(agent_id, pane.pane_id)
 
-    async def _placed(self, call: Call, fleet_id: int, agent_id: int) -> Placement:
+    async def _require_placement(self, call: Call, fleet_id: int, agent_id: int) -> Placement:
         require_exec(call)
-        placement = (await self._standing(call, fleet_id, agent_id)).placement
+        placement = (await self._load_member(call, fleet_id, agent_id)).placement
         if placement is None or placement.tmux_pane_id is None:
             raise errors.no_placement(agent_id)
         return placement
@@ -262,72 +264,74 @@ class PaneStation:
 
     async def delete(self, call: Call, fleet_id: int, agent_id: int, force: bool) -> FleetMemberDeleted:
         """The pane first: a member that is still at work stays registered."""
-        found = await self._standing(call, fleet_id, agent_id)
+        found = await self._load_member(call, fleet_id, agent_id)
         # Whom the lane will refuse to let go is not told to leave.
-        stays = found.is_director or kind_of(found.member.agent_card_json) == BUILTIN
-        fate = None if stays else await self._end(call, found.placement, force)
-        gone = await self._means.submit(
+        is_protected = found.is_director or member_kind(found.member.agent_card_json) == ADMINISTRATOR_KIND
+        outcome = None if is_protected else await self._close_pane(call, found.placement, force)
+        result = await self._deps.submit(
             DeregisterMember(
                 zone_id=call.zone_id, caller=call.caller, trace=call.trace, fleet_id=fleet_id, agent_id=agent_id
             )
         )
-        assert isinstance(gone, MemberGone)
-        placed = found.placement if fate is not None else gone.placement
-        if fate is None and placed is not None and placed.tmux_pane_id is not None:
+        assert isinstance(result, DeregisterMemberResult)
+        placement = found.placement if outcome is not None else result.placement
+        if outcome is None and placement is not None and placement.tmux_pane_id is not None:
             # It was still being made when it was looked at, and got its pane before it was let go.
-            fate = await self._end_unknown(call, placed)
-        pane_id = None if placed is None else placed.tmux_pane_id
-        return FleetMemberDeleted(agent_id, fleet_id, gone.member.name, pane_id, fate)
+            outcome = await self._close_late_pane(call, placement)
+        pane_id = None if placement is None else placement.tmux_pane_id
+        return FleetMemberDeleted(agent_id, fleet_id, result.member.name, pane_id, outcome)
 
-    async def _end_unknown(self, call: Call, placement: Placement) -> Fate | Notice:
+    async def _close_late_pane(self, call: Call, placement: Placement) -> PaneOutcome | NoticeFailure:
         """The pane of one who is deregistered already: nobody can ask for its end once more."""
         try:
             require_exec(call)
-            return await self._reach.close(placement)
+            return await self._pane_access.close(placement)
         except Problem as problem:
             log.warning("the pane of member %d, which is gone, was left: %r", placement.agent_id, problem)
-            return Notice.FAILED
+            return NoticeFailure.FAILED
 
-    async def _end(self, call: Call, placement: Placement | None, force: bool) -> Fate | Notice | None:
+    async def _close_pane(
+        self, call: Call, placement: Placement | None, force: bool
+    ) -> PaneOutcome | NoticeFailure | None:
         """What is elsewhere, or gone, needs nobody who may reach into panes."""
         if placement is None or placement.tmux_pane_id is None:
             return None
-        if isinstance(seen := await self._reach.seen(placement), Notice):
-            return seen
+        if isinstance(pane := await self._pane_access.find_pane(placement), NoticeFailure):
+            return pane
         require_exec(call)
-        return await (self._reach.kill(placement) if force else self._reach.leave(placement))
+        return await (self._pane_access.kill(placement) if force else self._pane_access.exit_agent(placement))
 
-    async def close_panes(self, call: Call, placements: Sequence[Placement]) -> dict[int, Fate | Notice]:
+    async def close_panes(self, call: Call, placements: Sequence[Placement]) -> dict[int, PaneOutcome | NoticeFailure]:
         """All of them are tried before it is said that one was not closed."""
         require_exec(call)
-        fates: dict[int, Fate | Notice] = {}
-        left: dict[int, Problem] = {}
+        outcomes: dict[int, PaneOutcome | NoticeFailure] = {}
+        problems: dict[int, Problem] = {}
 
         async def close(placement: Placement) -> None:
             try:
-                fates[placement.agent_id] = await self._reach.close(placement)
+                outcomes[placement.agent_id] = await self._pane_access.close(placement)
             except Problem as problem:
-                left[placement.agent_id] = problem
+                problems[placement.agent_id] = problem
 
         await asyncio.gather(*map(close, placements))
-        if left:
-            raise errors.panes_not_closed(left)
-        return fates
+        if problems:
+            raise errors.panes_not_closed(problems)
+        return outcomes
 
     # -- shared --------------------------------------------------------------------------------------------------
 
-    async def _standing(self, call: Call, fleet_id: int, agent_id: int) -> Standing:
-        wanted = Wanted(call.zone_id, fleet_id, agent_id, call.caller)
+    async def _load_member(self, call: Call, fleet_id: int, agent_id: int) -> MemberPlacement:
+        lookup = MemberLookup(call.zone_id, fleet_id, agent_id, call.caller)
         zones = {call.zone_id, call.caller.zone_id}
-        return await self._means.engine.read(lambda tx: standing(tx, wanted), zones=zones)
+        return await self._deps.engine.read(lambda tx: load_member_placement(tx, lookup), zones=zones)
 
     def require_coding_agent(self, name: str) -> None:
-        self._coding_agent(name)
+        self._get_coding_agent(name)
 
-    def _coding_agent(self, name: str) -> CodingAgent:
-        agent = self._reach.coding_agents.get(name)
+    def _get_coding_agent(self, name: str) -> CodingAgent:
+        agent = self._pane_access.coding_agents.get(name)
         if agent is None:
-            raise errors.no_coding_agent(name, sorted(self._reach.coding_agents))
+            raise errors.unknown_coding_agent(name, sorted(self._pane_access.coding_agents))
         return agent
 
 
@@ -336,31 +340,31 @@ def require_exec(call: Call) -> None:
     if FLEET_EXEC not in call.caller.scopes:
         raise errors.scope_missing(FLEET_EXEC)
     if not call.is_unix_socket:
-        raise errors.not_on_the_socket()
+        raise errors.local_socket_required()
 
 
-def _reached(agent_id: int, found: PaneInfo | Notice) -> PaneInfo:
-    if isinstance(found, Notice):
-        raise errors.pane_out_of_reach(agent_id, found)
-    return found
+def _require_pane(agent_id: int, pane: PaneInfo | NoticeFailure) -> PaneInfo:
+    if isinstance(pane, NoticeFailure):
+        raise errors.pane_unreachable(agent_id, pane)
+    return pane
 
 
-def _registering(call: Call, body: MemberBody, place: Place) -> RegisterMember:
-    key, digest = key_of(call)
+def _register_command(call: Call, body: MemberBody, location: PaneLocation) -> RegisterMember:
+    key, digest = key_and_digest(call)
     return RegisterMember(
         zone_id=call.zone_id,
         caller=call.caller,
         trace=call.trace,
-        fleet_id=fleet_of(call),
+        fleet_id=path_fleet_id(call),
         name=body.name,
         description=body.description,
-        skills=skills_of(body),
+        skills=encode_skills(body),
         director_id=body.director_id,
-        position=place,
-        key=key,
-        digest=digest,
+        location=location,
+        idempotency_key=key,
+        request_digest=digest,
     )
 
 
-def _placing(member: Member, pane_id: str) -> PlaceMember:
-    return PlaceMember(zone_id=member.zone_id, fleet_id=member.fleet_id, agent_id=member.agent_id, pane_id=pane_id)
+def _set_pane_command(member: Member, pane_id: str) -> SetMemberPane:
+    return SetMemberPane(zone_id=member.zone_id, fleet_id=member.fleet_id, agent_id=member.agent_id, pane_id=pane_id)

@@ -10,72 +10,90 @@ from msgspec import UNSET
 from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.routing import Call, Route
 from quarterdeck.domain.fleets import route_params
-from quarterdeck.domain.fleets.model.bodies import BeatBody, ClaimBody, MonitorBody, ReleaseBody
+from quarterdeck.domain.fleets.model.bodies import (
+    ClaimMonitorBody,
+    ConfigureMonitorBody,
+    MonitorHeartbeatBody,
+    ReleaseMonitorBody,
+)
 from quarterdeck.domain.fleets.model.commands import (
-    BeatMonitor,
     ClaimMonitor,
     ConfigureMonitor,
     FleetCommand,
     FleetOutcome,
+    RecordMonitorHeartbeat,
     ReleaseMonitor,
 )
-from quarterdeck.domain.fleets.model.views import MonitoredView, MonitorView
+from quarterdeck.domain.fleets.model.views import MonitoredMemberView, MonitorView
 from quarterdeck.domain.fleets.operations import fleet_reads
-from quarterdeck.domain.fleets.route_params import CHANGE, FLEET, MEMBER, READ, agent_id, here
+from quarterdeck.domain.fleets.route_params import (
+    CHANGE_PERMISSION,
+    FLEET_PATH,
+    MEMBER_PATH,
+    READ_PERMISSION,
+    command_fields,
+    path_agent_id,
+)
 from quarterdeck.engine.transaction import Engine
 
 
 @dataclass(frozen=True, slots=True)
-class MonitorDesk:
+class MonitorHandlers:
     """What the handlers need, handed over by the composition root."""
 
     engine: Engine
     submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
 
     async def show(self, call: Call) -> MonitorView:
-        wanted = route_params.of_fleet(call)
-        return await route_params.read(self.engine, call, lambda tx: fleet_reads.monitor(tx, wanted))
+        request = route_params.fleet_request(call)
+        return await route_params.read_for_call(self.engine, call, lambda tx: fleet_reads.get_monitor(tx, request))
 
     async def claim(self, call: Call) -> MonitorView:
         body = call.body
-        assert isinstance(body, ClaimBody)
+        assert isinstance(body, ClaimMonitorBody)
         await self.submit(
             ClaimMonitor(
-                **here(call),
+                **command_fields(call),
                 pid=body.pid,
                 host_id=body.host_id,
                 user_id=body.user_id,
                 tick_seconds=body.tick_seconds,
                 policy=body.policy,
                 previous_pid=body.previous_pid,
-                is_alive=body.previous_is_alive,
+                previous_is_alive=body.previous_is_alive,
             )
         )
         return await self.show(call)
 
-    async def beat(self, call: Call) -> MonitorView:
+    async def record_heartbeat(self, call: Call) -> MonitorView:
         body = call.body
-        assert isinstance(body, BeatBody)
-        await self.submit(BeatMonitor(**here(call), pid=body.pid, host_id=body.host_id, pinged=tuple(body.pinged)))
+        assert isinstance(body, MonitorHeartbeatBody)
+        await self.submit(
+            RecordMonitorHeartbeat(
+                **command_fields(call), pid=body.pid, host_id=body.host_id, pinged=tuple(body.pinged)
+            )
+        )
         return await self.show(call)
 
     async def release(self, call: Call) -> MonitorView:
         body = call.body
-        assert isinstance(body, ReleaseBody)
-        await self.submit(ReleaseMonitor(**here(call), pid=body.pid, host_id=body.host_id))
+        assert isinstance(body, ReleaseMonitorBody)
+        await self.submit(ReleaseMonitor(**command_fields(call), pid=body.pid, host_id=body.host_id))
         return await self.show(call)
 
-    async def show_member(self, call: Call) -> MonitoredView:
-        wanted = route_params.of_member(call)
-        return await route_params.read(self.engine, call, lambda tx: fleet_reads.monitored(tx, wanted))
+    async def show_member(self, call: Call) -> MonitoredMemberView:
+        request = route_params.member_request(call)
+        return await route_params.read_for_call(
+            self.engine, call, lambda tx: fleet_reads.get_monitored_member(tx, request)
+        )
 
-    async def configure(self, call: Call) -> MonitoredView:
+    async def configure(self, call: Call) -> MonitoredMemberView:
         body = call.body
-        assert isinstance(body, MonitorBody)
+        assert isinstance(body, ConfigureMonitorBody)
         await self.submit(
             ConfigureMonitor(
-                **here(call),
-                agent_id=agent_id(call),
+                **command_fields(call),
+                agent_id=path_agent_id(call),
                 interval_seconds=None if body.interval_seconds is UNSET else body.interval_seconds,
                 enabled=None if body.enabled is UNSET else body.enabled,
             )
@@ -83,43 +101,43 @@ class MonitorDesk:
         return await self.show_member(call)
 
 
-CLAIMING = (
+CLAIM_DESCRIPTION = (
     "One process watches over a fleet: a second one is refused while the first is heard of. Only on the same host can "
     "be told that the process before has ended, by `previous_pid` and `previous_is_alive`."
 )
-BEATING = (
+HEARTBEAT_DESCRIPTION = (
     "Still there, and whom it has pinged since the last time. The answer says who is watched over, and whose turn has "
     "come. A process that watches over the fleet no more is refused, and is to stop."
 )
 
 
-def routes(desk: MonitorDesk) -> list[Route]:
-    tags, of_fleet, of_member = ("monitor",), f"{FLEET}/monitor", f"{MEMBER}/monitor"
-    missing, member = ("fleet_not_found",), ("fleet_member_not_found", "no_placement")
-    changes = (*missing, "fleet_deleted")
+def routes(handlers: MonitorHandlers) -> list[Route]:
+    tags, monitor_path, member_monitor_path = ("monitor",), f"{FLEET_PATH}/monitor", f"{MEMBER_PATH}/monitor"
+    not_found_errors, member_errors = ("fleet_not_found",), ("fleet_member_not_found", "no_placement")
+    change_errors = (*not_found_errors, "fleet_deleted")
     return [
         Route(
-            "GET", of_fleet, desk.show, "Show who watches over a fleet, and over whom", LIFECYCLE, response=MonitorView,
-            tags=tags, errors=missing, permission=READ,
+            "GET", monitor_path, handlers.show, "Show who watches over a fleet, and over whom", LIFECYCLE, response=MonitorView,
+            tags=tags, errors=not_found_errors, permission=READ_PERMISSION,
         ),
         Route(
-            "POST", f"{of_fleet}/claim", desk.claim, "Begin to watch over a fleet", LIFECYCLE, body=ClaimBody,
-            response=MonitorView, tags=tags, errors=(*changes, "monitor_running"), description=CLAIMING, permission=CHANGE,
+            "POST", f"{monitor_path}/claim", handlers.claim, "Begin to watch over a fleet", LIFECYCLE, body=ClaimMonitorBody,
+            response=MonitorView, tags=tags, errors=(*change_errors, "monitor_running"), description=CLAIM_DESCRIPTION, permission=CHANGE_PERMISSION,
         ),
         Route(
-            "POST", f"{of_fleet}/beat", desk.beat, "Tell that one still watches", LIFECYCLE, body=BeatBody,
-            response=MonitorView, tags=tags, errors=(*changes, "not_the_monitor"), description=BEATING, permission=CHANGE,
+            "POST", f"{monitor_path}/beat", handlers.record_heartbeat, "Tell that one still watches", LIFECYCLE, body=MonitorHeartbeatBody,
+            response=MonitorView, tags=tags, errors=(*change_errors, "not_the_monitor"), description=HEARTBEAT_DESCRIPTION, permission=CHANGE_PERMISSION,
         ),
         Route(
-            "POST", f"{of_fleet}/release", desk.release, "Watch over a fleet no more", LIFECYCLE, body=ReleaseBody,
-            response=MonitorView, tags=tags, errors=(*changes, "not_the_monitor"), permission=CHANGE,
+            "POST", f"{monitor_path}/release", handlers.release, "Watch over a fleet no more", LIFECYCLE, body=ReleaseMonitorBody,
+            response=MonitorView, tags=tags, errors=(*change_errors, "not_the_monitor"), permission=CHANGE_PERMISSION,
         ),
         Route(
-            "GET", of_member, desk.show_member, "Show how a member is watched over", LIFECYCLE, response=MonitoredView,
-            tags=tags, errors=(*missing, *member), permission=READ,
+            "GET", member_monitor_path, handlers.show_member, "Show how a member is watched over", LIFECYCLE, response=MonitoredMemberView,
+            tags=tags, errors=(*not_found_errors, *member_errors), permission=READ_PERMISSION,
         ),
         Route(
-            "PATCH", of_member, desk.configure, "Change how a member is watched over", LIFECYCLE, body=MonitorBody,
-            response=MonitoredView, tags=tags, errors=(*changes, *member), permission=CHANGE,
+            "PATCH", member_monitor_path, handlers.configure, "Change how a member is watched over", LIFECYCLE, body=ConfigureMonitorBody,
+            response=MonitoredMemberView, tags=tags, errors=(*change_errors, *member_errors), permission=CHANGE_PERMISSION,
         ),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.fleets.model.rows import Fate, Notice, Placement
+from quarterdeck.domain.fleets.model.rows import NoticeFailure, PaneOutcome, Placement
 from quarterdeck.domain.fleets.rules import errors
 from quarterdeck.tmux import keystrokes
 from quarterdeck.tmux.coding_agents import CodingAgent, has_exited
@@ -25,114 +25,114 @@ from quarterdeck.tmux.panes import Tmux
 from quarterdeck.tmux.wait_closed import PaneCloseWaiter
 
 log = logging.getLogger("quarterdeck.fleets")
-ENDED_AT_ONCE = 16
+CLOSE_CONCURRENT_MAX = 16
 """Panes that are told to leave, or killed: each takes several calls, and looks at all processes."""
 TAIL_LINES = 80
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class PaneAccess:
     host: Host
     coding_agents: Mapping[str, CodingAgent]
     call_seconds: float
     """For one call of tmux."""
     exit_seconds: float
     """For a pane to go, after its agent was told to exit."""
-    leaving: PaneCloseWaiter = field(default_factory=PaneCloseWaiter)
-    hands: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ENDED_AT_ONCE))
+    close_waiter: PaneCloseWaiter = field(default_factory=PaneCloseWaiter)
+    close_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CLOSE_CONCURRENT_MAX))
 
-    def tmux(self, placement: Placement) -> Tmux:
+    def tmux_of(self, placement: Placement) -> Tmux:
         return Tmux(placement.tmux_socket, self.call_seconds, placement.tmux_pid)
 
     # -- looking -------------------------------------------------------------------------------------------------
 
-    async def seen(self, placement: Placement) -> PaneInfo | Notice:
+    async def find_pane(self, placement: Placement) -> PaneInfo | NoticeFailure:
         """The pane, if it is there, whatever runs in it."""
-        if why_not := keystrokes.check_host(placement, self.host):
-            return Notice(why_not)
-        found = keystrokes.find_pane(await asked(self.tmux(placement).panes()), placement)
-        return found if isinstance(found, PaneInfo) else Notice(found)
+        if failure := keystrokes.check_host(placement, self.host):
+            return NoticeFailure(failure)
+        found = keystrokes.find_pane(await run_tmux(self.tmux_of(placement).panes()), placement)
+        return found if isinstance(found, PaneInfo) else NoticeFailure(found)
 
-    async def ready(self, placement: Placement) -> TypingTarget | Notice:
+    async def find_target(self, placement: Placement) -> TypingTarget | NoticeFailure:
         """The pane, if it may be typed into."""
-        if why_not := keystrokes.check_host(placement, self.host):
-            return Notice(why_not)
-        looked = await asked(keystrokes.take_snapshot(self.tmux(placement)))
+        if failure := keystrokes.check_host(placement, self.host):
+            return NoticeFailure(failure)
+        snapshot = await run_tmux(keystrokes.take_snapshot(self.tmux_of(placement)))
         agent = self.coding_agents.get(placement.coding_agent)
-        judged = await asyncio.to_thread(keystrokes.check_pane, looked, placement, self.host, agent)
-        return judged if isinstance(judged, TypingTarget) else Notice(judged)
+        target = await asyncio.to_thread(keystrokes.check_pane, snapshot, placement, self.host, agent)
+        return target if isinstance(target, TypingTarget) else NoticeFailure(target)
 
     # -- typing --------------------------------------------------------------------------------------------------
 
-    async def type_to(self, placement: Placement, text: str, *, enters: bool = True) -> PaneInfo | Notice:
+    async def type_line(self, placement: Placement, text: str, *, press_enter: bool = True) -> PaneInfo | NoticeFailure:
         """Where it was typed, or why it was not."""
-        ready = await self.ready(placement)
-        if isinstance(ready, Notice):
-            return ready
-        why_not = await asked(keystrokes.type_line(self.tmux(placement), ready, text, press_enter=enters))
-        return ready.pane if why_not is None else Notice(why_not)
+        target = await self.find_target(placement)
+        if isinstance(target, NoticeFailure):
+            return target
+        failure = await run_tmux(keystrokes.type_line(self.tmux_of(placement), target, text, press_enter=press_enter))
+        return target.pane if failure is None else NoticeFailure(failure)
 
     # -- ending --------------------------------------------------------------------------------------------------
 
-    async def leave(self, placement: Placement) -> Fate | Notice:
+    async def exit_agent(self, placement: Placement) -> PaneOutcome | NoticeFailure:
         """Tells the agent to exit and waits for its pane to go. Raises if it does not go, and if the agent cannot be
         told although it may be there: only a shell that it has left behind is no reason to stay."""
-        async with self.hands:
-            typed = await self._told_to_leave(placement)
-        if isinstance(typed, Notice):
-            return typed
-        if not await asked(self.leaving.wait_closed(self.tmux(placement), typed, self.exit_seconds)):
-            raise errors.member_still_there(placement, self.exit_seconds, await self._tail(placement))
-        return Fate.EXITED
+        async with self.close_slots:
+            pane = await self._type_exit(placement)
+        if isinstance(pane, NoticeFailure):
+            return pane
+        if not await run_tmux(self.close_waiter.wait_closed(self.tmux_of(placement), pane, self.exit_seconds)):
+            raise errors.member_still_running(placement, self.exit_seconds, await self._capture_tail(placement))
+        return PaneOutcome.EXITED
 
-    async def _told_to_leave(self, placement: Placement) -> PaneInfo | Notice:
+    async def _type_exit(self, placement: Placement) -> PaneInfo | NoticeFailure:
         agent = self.coding_agents.get(placement.coding_agent)
         if agent is None:
             # Nobody knows how it is told to leave, nor whether it has.
-            raise errors.not_configured(placement)
-        typed = await self.type_to(placement, agent.exit)
-        if typed is not Notice.NOT_THE_AGENT:
-            return typed
-        looked = await asked(keystrokes.take_snapshot(self.tmux(placement)))
-        seen = keystrokes.find_pane(looked.panes, placement)
-        if not isinstance(seen, PaneInfo):
-            return Notice(seen)
-        if not await asyncio.to_thread(has_exited, agent, seen, looked.processes):
-            raise errors.member_not_in_front(placement, await self._tail(placement))
-        return typed
+            raise errors.coding_agent_not_configured(placement)
+        result = await self.type_line(placement, agent.exit)
+        if result is not NoticeFailure.NOT_THE_AGENT:
+            return result
+        snapshot = await run_tmux(keystrokes.take_snapshot(self.tmux_of(placement)))
+        pane = keystrokes.find_pane(snapshot.panes, placement)
+        if not isinstance(pane, PaneInfo):
+            return NoticeFailure(pane)
+        if not await asyncio.to_thread(has_exited, agent, pane, snapshot.processes):
+            raise errors.agent_not_in_foreground(placement, await self._capture_tail(placement))
+        return result
 
-    async def kill(self, placement: Placement) -> Fate:
+    async def kill(self, placement: Placement) -> PaneOutcome:
         """Returns when nothing of what ran in it is left."""
         assert placement.tmux_pane_id is not None  # it was seen
-        async with self.hands:
-            await asked(self.tmux(placement).kill(placement.tmux_pane_id))
-        return Fate.KILLED
+        async with self.close_slots:
+            await run_tmux(self.tmux_of(placement).kill(placement.tmux_pane_id))
+        return PaneOutcome.KILLED
 
-    async def close(self, placement: Placement) -> Fate | Notice:
+    async def close(self, placement: Placement) -> PaneOutcome | NoticeFailure:
         """A pane that is there, by its agent, and where that does not, by us; raises if neither can."""
-        async with self.hands:
-            seen = await self.seen(placement)
-        if isinstance(seen, Notice):
-            return seen
+        async with self.close_slots:
+            pane = await self.find_pane(placement)
+        if isinstance(pane, NoticeFailure):
+            return pane
         try:
-            if (left := await self.leave(placement)) is Fate.EXITED:
-                return left
+            if (outcome := await self.exit_agent(placement)) is PaneOutcome.EXITED:
+                return outcome
         except Problem as problem:
             log.info("member %d is not waited for any longer: %r", placement.agent_id, problem)
         return await self.kill(placement)
 
-    async def _tail(self, placement: Placement) -> str:
+    async def _capture_tail(self, placement: Placement) -> str:
         assert placement.tmux_pane_id is not None  # it was seen
         try:
-            return await self.tmux(placement).capture(placement.tmux_pane_id, TAIL_LINES)
+            return await self.tmux_of(placement).capture(placement.tmux_pane_id, TAIL_LINES)
         except TmuxError as error:
             return f"(its pane cannot be read: {error})"
 
 
-async def asked(answer: Awaitable[T]) -> T:
+async def run_tmux(call: Awaitable[T]) -> T:
     """What tmux says; that it cannot be asked is a refusal like others."""
     try:
-        return await answer
+        return await call
     except TmuxError as error:
         raise errors.tmux_failed(str(error)) from None

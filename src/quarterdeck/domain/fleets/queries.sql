@@ -17,13 +17,13 @@
 -- columns config: zone_id, agent_id, interval_seconds, last_ping_at, enabled
 -- columns runtime: zone_id, fleet_id, pid, started_at, last_tick_at, tick_seconds, host_id, user_id, policy
 
--- name: fleet_ids
+-- name: fleet_counters_get
 -- The highest ids so far. Under the zone's lock: whoever counts on is alone.
 select c.zone_id, c.fleets, c.members, c.messages
 from rows(:batch as b, zone_id text)
 join fleet_counters c on c.zone_id = b.zone_id;
 
--- name: fleet_ids_set
+-- name: fleet_counters_set
 -- They only rise, so that no id is ever given out again.
 insert into fleet_counters (zone_id, fleets, members, messages)
 select b.zone_id, b.fleets, b.members, b.messages
@@ -78,13 +78,13 @@ from rows(:batch as b, zone_id text, fleet_id bigint)
 join monitor_runtime r on r.zone_id = b.zone_id and r.fleet_id = b.fleet_id;
 
 -- name: fleets_insert
--- Without its director, who is not there yet: that is said by `fleets_direct`.
+-- Without its director, who is not there yet: that is said by `fleets_set_director`.
 insert into fleets (zone_id, fleet_id, label, created_at, deleted_at, created_by)
 select b.zone_id, b.fleet_id, b.label, b.created_at, b.deleted_at, b.created_by
 from rows(:batch as b, zone_id text, fleet_id bigint, label text, created_at bigint, deleted_at bigint,
     created_by text);
 
--- name: fleets_direct
+-- name: fleets_set_director
 -- The reference back, once the director is there.
 update fleets
 set director_agent_id = b.director
@@ -108,7 +108,7 @@ select columns(b as member)
 from rows(:batch as b, zone_id text, agent_id bigint, fleet_id bigint, registry_id text, name text, description text,
     status text, registered_at bigint, deregistered_at bigint, agent_card_json text);
 
--- name: members_leave
+-- name: members_deregister
 -- Guarded by where it comes from, although the zone's lock has kept everybody else away since it was read.
 update members
 set status = b.left_as, deregistered_at = b.at
@@ -125,7 +125,7 @@ from rows(:batch as b, zone_id text, agent_id bigint, director_agent_id bigint, 
     tmux_pane_id text, coding_agent text, created_at bigint, host_id text, user_id bigint, tmux_socket text,
     tmux_pid bigint);
 
--- name: placements_fill
+-- name: placements_set_pane
 -- The pane is there: said once. (What it was stands in the batch, as in `fleets_delete`.)
 update agent_placements
 set tmux_pane_id = b.pane
@@ -133,7 +133,7 @@ from rows(:batch as b, zone text, agent bigint, pane text, was text)
 where zone_id = b.zone and agent_id = b.agent and coalesce(tmux_pane_id, '') = b.was
 returning agent_id;
 
--- name: placements_remove
+-- name: placements_delete
 -- It describes nobody any more, and has no history.
 delete from agent_placements
 where (zone_id, agent_id) in (select b.zone_id, b.agent_id from rows(:batch as b, zone_id text, agent_id bigint));
@@ -147,7 +147,7 @@ where true
 on conflict (zone_id, agent_id) do update
 set interval_seconds = excluded.interval_seconds, last_ping_at = excluded.last_ping_at, enabled = excluded.enabled;
 
--- name: monitor_configs_remove
+-- name: monitor_configs_delete
 -- With the pane goes the watch over it.
 delete from monitor_config
 where (zone_id, agent_id) in (select b.zone_id, b.agent_id from rows(:batch as b, zone_id text, agent_id bigint));
@@ -164,7 +164,7 @@ set pid = excluded.pid, started_at = excluded.started_at, last_tick_at = exclude
     tick_seconds = excluded.tick_seconds, host_id = excluded.host_id, user_id = excluded.user_id,
     policy = excluded.policy;
 
--- name: monitor_runtimes_remove
+-- name: monitor_runtimes_delete
 -- With the fleet goes whoever watches over it.
 delete from monitor_runtime
 where (zone_id, fleet_id) in (select b.zone_id, b.fleet_id from rows(:batch as b, zone_id text, fleet_id bigint));
@@ -175,7 +175,7 @@ select columns(t as message)
 from rows(:batch as b, zone_id text, task_id bigint)
 join messages t on t.zone_id = b.zone_id and t.task_id = b.task_id;
 
--- name: messages_delivered
+-- name: messages_get_deliveries
 -- Of broadcasts that are asked for once more: what was delivered follows each summary, one id after the other.
 select columns(t as message)
 from rows(:batch as b, zone_id text, first_id bigint, last_id bigint)
@@ -191,7 +191,7 @@ from rows(:batch as b, zone_id text, task_id bigint, fleet_id bigint, context_id
     bigint, type text, created_at bigint, status_state text, status_timestamp bigint, origin_task_id bigint, text text,
     notified_at bigint, notice text);
 
--- name: messages_move
+-- name: messages_update
 -- Guarded by where it comes from: of two who end it at once, one does.
 update messages
 set status_state = b.to_state, status_timestamp = b.at, notified_at = b.notified, notice = b.why

@@ -13,7 +13,7 @@ select columns(i)
 from rows(:batch as b, zone_id text, id text)
 join agent_invocations i on i.zone_id = b.zone_id and i.id = b.id;
 
--- name: invocations_named
+-- name: invocations_get_with_context
 -- The same for whatever moves them, each with its `model.Standing`: until when the sessions it belongs to live (null: it
 -- belongs to none), whether one of them sleeps, and whether its service has gone since. Whether a time is over is for the
 -- transaction's one moment to say, which comes after this statement.
@@ -77,7 +77,7 @@ left join invocation_backlogs g on g.zone_id = i.zone_id and g.kind = 'service' 
   and g.since >= i.created_at
 order by i.available_at, i.id;
 
--- name: invocations_ready
+-- name: invocations_next_available
 -- For those who wait: when the next of each service may begin, and whether the service is there at all.
 select b.zone_id, b.service_id, (
     select min(i.available_at)
@@ -104,7 +104,7 @@ from rows(:batch as b, id text, zone_id text, service_id text, application_id te
     attempt_token text, begun_by text, holder text, claim_id text, cancel_requested_at bigint, cancel_reason text,
     invoker text, trace text, started_at bigint, completed_at bigint, created_at bigint, updated_at bigint);
 
--- name: invocations_move
+-- name: invocations_update
 -- Guarded by where it comes from, although the zone's lock has kept everybody else away since it was read.
 update agent_invocations
 set status = b.to_status, attempts = b.to_attempts, result_json = b.new_result, error_json = b.new_error,
@@ -159,7 +159,7 @@ from rows(:batch as b, zone text, name text, was text, were bigint)
 where zone_id = b.zone and id = b.name and status = b.was and attempts = b.were
 returning id;
 
--- name: invocations_park
+-- name: invocations_set_parked
 -- Put aside, or taken up again. Their own state is the same before and after.
 update agent_invocations
 set parked = :parked
@@ -167,7 +167,7 @@ from rows(:batch as b, zone text, name text, was text, were bigint)
 where zone_id = b.zone and id = b.name and status = b.was and attempts = b.were and parked <> :parked
 returning id;
 
--- name: backlogs_note
+-- name: backlogs_upsert
 -- Whose calls were too many for one transaction. Noted again, it is as of now.
 insert into invocation_backlogs (zone_id, kind, owner_id, since)
 select b.zone_id, b.kind, b.owner_id, b.since
@@ -181,7 +181,7 @@ select g.zone_id, g.kind, g.owner_id, g.since
 from rows(:batch as b, zone_id text, kind text, owner_id text)
 join invocation_backlogs g on g.zone_id = b.zone_id and g.kind = b.kind and g.owner_id = b.owner_id;
 
--- name: backlogs_end
+-- name: backlogs_delete
 -- All of their calls are settled.
 delete from invocation_backlogs
 where (zone_id, kind, owner_id) in (
@@ -293,7 +293,7 @@ where s.unregistered_at < :before and not exists (
 order by s.unregistered_at
 limit :limit;
 
--- name: invocations_forget
+-- name: invocations_delete_expired
 -- Retention: what ended long ago. Ids are made in order of time, so the index of states finds what is old enough to ask.
 delete from agent_invocations
 where (zone_id, id) in (

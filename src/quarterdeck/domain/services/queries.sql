@@ -39,7 +39,7 @@ from rows(:batch as b, zone_id text, session_id text)
 join service_sessions r on r.zone_id = b.zone_id and r.session_id = b.session_id
 join agent_services s on s.zone_id = r.zone_id and s.id = r.service_id;
 
--- name: services_left
+-- name: services_registration_state
 -- Services that somebody has just left: whether anybody is left at all, and the first session of them that lives.
 select columns(s), case when exists (
     select 1 from service_sessions r where r.zone_id = s.zone_id and r.service_id = s.id
@@ -105,7 +105,7 @@ from rows(:batch as b, zone text, service text, was bigint, agent text, versions
 where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = b.was
 returning id;
 
--- name: services_beat
+-- name: services_record_heartbeats
 -- The heartbeats that change nothing of a service: two numbers, no index, no event. (Not unregistered is 0 in the batch:
 -- a condition on the table alone would be looked up first by a plan made when the table was empty, and for ever.)
 update agent_services
@@ -114,7 +114,7 @@ from rows(:batch as b, zone text, service text, was bigint, active bigint)
 where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = b.was
 returning id;
 
--- name: services_forget
+-- name: services_delete_expired
 -- What is still as long gone as it was found; one that has come back meanwhile stays. (`coalesce` keeps the planner from
 -- the index of all that are gone.)
 delete from agent_services
@@ -146,7 +146,7 @@ insert into service_sessions (zone_id, service_id, session_id)
 select b.zone_id, b.service_id, b.session_id
 from rows(:batch as b, zone_id text, service_id text, session_id text);
 
--- name: registrations_end
+-- name: registrations_delete
 -- One session's registration of one service.
 delete from service_sessions
 where (zone_id, service_id, session_id) in (
@@ -155,14 +155,14 @@ where (zone_id, service_id, session_id) in (
 )
 returning zone_id, service_id, session_id;
 
--- name: registrations_of_sessions_end
+-- name: registrations_delete_of_sessions
 -- All that these sessions have registered, by the index of sessions. Most have registered nothing, and then this is all
 -- that their end asks here.
 delete from service_sessions
 where (zone_id, session_id) in (select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text))
 returning zone_id, service_id, session_id;
 
--- name: registrations_of_services_end
+-- name: registrations_delete_of_services
 -- Everybody's registration of these services.
 delete from service_sessions
 where (zone_id, service_id) in (select b.zone_id, b.service_id from rows(:batch as b, zone_id text, service_id text))

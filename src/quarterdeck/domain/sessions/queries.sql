@@ -36,7 +36,7 @@ from rows(:batch as b, zone_id text, id text)
 join agent_sessions p on p.zone_id = b.zone_id and p.id = b.id
 join admission_counts c on c.zone_id = p.zone_id and c.scope = 'tree' and c.key = p.root_id;
 
--- name: counts_raise
+-- name: counts_increment
 -- One row per thing that is bounded, made when the first session is counted in it.
 insert into admission_counts (zone_id, scope, key, live, ever)
 select zone_id, scope, key, n, n from rows(:batch as b, zone_id text, scope text, key text, n bigint)
@@ -44,7 +44,7 @@ where true
 on conflict (zone_id, scope, key)
 do update set live = admission_counts.live + excluded.live, ever = admission_counts.ever + excluded.ever;
 
--- name: counts_lower
+-- name: counts_decrement
 -- Never below nothing. A count that a hand has made too small would otherwise keep what must end from ending, for good;
 -- so it ends, and `qd check` says which count is wrong.
 update admission_counts
@@ -52,12 +52,12 @@ set live = case when live > b.n then live - b.n else 0 end
 from rows(:batch as b, zone text, scope_name text, key_name text, n bigint)
 where zone_id = b.zone and scope = b.scope_name and key = b.key_name;
 
--- name: counts_drop
+-- name: counts_delete
 -- What nothing can be counted in any more: the children of an ended session, the tree of an ended root.
 delete from admission_counts
 where (zone_id, scope, key) in (select b.zone_id, b.scope, b.key from rows(:batch as b, zone_id text, scope text, key text));
 
--- name: counts_wrong
+-- name: counts_mismatched
 -- One zone's counts against its rows, summed, so that what one side lacks is found as well.
 select t.scope, t.key, cast(sum(t.counted) as bigint)
 from (
@@ -82,7 +82,7 @@ from (
 group by t.scope, t.key
 having sum(t.kept) <> sum(t.counted);
 
--- name: counts_mend
+-- name: counts_repair
 -- What a tree has ever had is never forgotten: it is at least what is there.
 insert into admission_counts (zone_id, scope, key, live, ever)
 select zone_id, scope, key, n, n from rows(:batch as b, zone_id text, scope text, key text, n bigint)
@@ -91,7 +91,7 @@ on conflict (zone_id, scope, key)
 do update set live = excluded.live,
   ever = case when admission_counts.ever < excluded.ever then excluded.ever else admission_counts.ever end;
 
--- name: expired_unswept
+-- name: sessions_expired_unswept
 -- Read only when a bound would refuse: what has expired no longer holds a place, whether a sweep has come or not.
 -- What was stamped has given its place back already.
 select s.zone_id, s.application_id, s.parent_id, s.root_id, count(*)
@@ -184,7 +184,7 @@ from reached r
 join agent_sessions s on s.zone_id = r.zone_id and s.id = r.id
 order by s.depth, s.id;
 
--- name: members_of_subtrees
+-- name: session_nodes_of_subtrees
 -- What is alive or stamped under each of these sessions, and they themselves, parents first. Only through what has not
 -- been settled: children are settled before their parents, so nothing hides behind an ended session.
 -- (The state is wrapped so that no index of the living is taken for it: each step must go by the parent, whatever a
@@ -205,7 +205,7 @@ from reached r
 join agent_sessions s on s.zone_id = r.zone_id and s.id = r.id
 order by s.depth, s.id;
 
--- name: members_of_lines
+-- name: session_nodes_of_lineages
 -- These sessions and all their ancestors, nearest first: what holds one of them, if it bears no flag itself.
 with recursive line (zone_id, id) as (
     select b.zone_id, b.id from rows(:batch as b, zone_id text, id text)
@@ -220,14 +220,14 @@ from line l
 join agent_sessions s on s.zone_id = l.zone_id and s.id = l.id
 order by s.depth desc;
 
--- name: members_of_zones
+-- name: session_nodes_of_zones
 -- Everything that is alive or stamped in these zones, parents first.
 select columns(s as member)
 from agent_sessions s
 where s.zone_id in (select b.zone_id from rows(:batch as b, zone_id text)) and s.status <> 'terminated'
 order by s.depth, s.id;
 
--- name: members_of_cascade
+-- name: session_nodes_of_cascade
 -- The next chunk of a cascade, in the order its stamp laid down.
 select columns(s as member), s.termination_reason
 from agent_sessions s
@@ -235,7 +235,7 @@ where s.zone_id = :zone_id and s.cascade_id = :cascade_id and s.status <> 'termi
 order by s.cascade_place
 limit :limit;
 
--- name: ended_below
+-- name: sessions_count_ended_in_subtree
 -- How many of a subtree have ended. Told in a receipt; walks all that ever was, and under no lock.
 with recursive reached (zone_id, id) as (
     select s.zone_id, s.id from agent_sessions s where s.zone_id = :zone_id and s.id = :session_id
@@ -258,7 +258,7 @@ from rows(:batch as b, zone text, session text, was text, reason text, ended_at 
 where zone_id = b.zone and id = b.session and status = b.was
 returning id;
 
--- name: sessions_stamp
+-- name: sessions_mark_cascade
 -- From this commit on they read as terminated. The status follows when a chunk settles them. (A plain `is null` is taken
 -- for rare while the table is young, and then the batch is compared with all of it.)
 update agent_sessions
@@ -268,7 +268,7 @@ from rows(:batch as b, zone text, session text, was text, place bigint, reason t
 where zone_id = b.zone and id = b.session and status = b.was and coalesce(terminated_at, -1) < 0
 returning id;
 
--- name: sessions_settle
+-- name: sessions_finish_cascade
 -- What was stamped, and read by its cascade under the same lock.
 update agent_sessions
 set status = 'terminated', updated_at = :now
@@ -289,7 +289,7 @@ select b.zone, b.sid, (
 )
 from rows(:batch as b, zone text, sid text);
 
--- name: sessions_hold
+-- name: sessions_set_suspended
 -- Flag and state of those whom a suspension or its end has moved, from the state they were read in.
 update agent_sessions
 set held = b.flag, status = b.becomes, updated_at = :now,
@@ -303,7 +303,7 @@ returning id;
 insert into cascades (zone_id, id, target_id, reason, actor, trace, stamped, settled, started_at, finished_at)
 values (:zone_id, :id, :target_id, :reason, :actor, :trace, :stamped, 0, :started_at, null);
 
--- name: cascades_under_way
+-- name: cascades_open
 -- The endings of these zones that are not over, oldest first: they are settled in this order.
 select columns(c as cascade)
 from cascades c
@@ -346,7 +346,7 @@ limit :limit;
 -- Endings under way anywhere. One that is being settled by whoever asked for it loses nothing by a helping hand.
 select c.zone_id, c.id from cascades c where c.finished_at is null order by c.started_at, c.id limit :limit;
 
--- name: sessions_forget
+-- name: sessions_delete_expired
 -- What ended before a time and has nothing under it. Ids are made in order of time, so those that are too young are
 -- passed over by the index, not one by one.
 delete from agent_sessions
@@ -360,13 +360,13 @@ where (zone_id, id) in (
 )
 returning id;
 
--- name: cascades_forget
+-- name: cascades_delete_expired
 -- Few at any time: only endings too large for one transaction leave a row.
 delete from cascades
 where (zone_id, id) in (select c.zone_id, c.id from cascades c where c.finished_at < :before limit :limit)
 returning id;
 
--- name: slots_of
+-- name: zone_slot_counts
 -- How many children live in these zones, and the position of the log it is of: one statement sees one instant, and whoever
 -- changes a count moves the head in the same transaction.
 select z.id, z.quotas, coalesce(c.live, 0), coalesce(x.expired, 0), h.pos

@@ -32,13 +32,13 @@ where t.overdue_at is not null and t.overdue_at <= (select now_ms())
 order by t.overdue_at
 limit :limit;
 
--- name: tasks_next_moment
+-- name: tasks_next_due_time
 -- When the next moment comes that a task waits for, when the next attempt's time is over, and when the next is overdue.
 select (select min(t.available_at) from agent_tasks t where t.waits = 1),
     (select min(t.timeout_at) from agent_tasks t where t.timeout_at is not null),
     (select min(t.overdue_at) from agent_tasks t where t.overdue_at is not null), now_ms();
 
--- name: tasks_spreading
+-- name: tasks_with_pending_dependents
 -- Ended, and some that depend on them have not heard of it.
 select t.zone_id, t.id
 from agent_tasks t
@@ -49,7 +49,7 @@ limit :limit;
 
 -- == what may begin, what waits for others, and how much there is of each ==
 
--- name: tasks_ready_of
+-- name: tasks_ready_in_class
 -- The next of a class, for whoever matches them to agents: narrow, since they may be thousands.
 select t.turn, t.id
 from agent_tasks t
@@ -70,11 +70,11 @@ from (
 left join task_dependencies d on d.zone_id = w.zone_id and d.task_id = w.id and d.met = 0
 order by w.zone_id, w.id;
 
--- name: tasks_waiting_some
+-- name: tasks_any_waiting
 -- Whether there is any that waits for others: what nobody waits for is in no cycle.
 select 1 from agent_tasks t where t.waits = 2 limit 1;
 
--- name: tasks_counted
+-- name: tasks_count_by_state
 -- How many of a zone stand how, up to a bound: beyond it nobody needs the number, and counting would take its time.
 select (
     select count(*) from (
@@ -82,7 +82,7 @@ select (
     ) few)
 from rows(:batch as b, zone_id text, status text);
 
--- name: tasks_ready_counted
+-- name: tasks_count_ready
 -- Of a zone, those that wait for nothing but an agent, up to a bound.
 select (
     select count(*) from (
@@ -92,7 +92,7 @@ select (
     ) few)
 from rows(:batch as b, zone_id text);
 
--- name: tasks_pending_count
+-- name: tasks_count_ready_all_zones
 -- Across zones, those that wait for nothing but an agent, up to a bound.
 select count(*) from (
     select 1 from agent_tasks t where t.status = 'PENDING' and t.waits = 0 limit :limit
@@ -109,11 +109,11 @@ select g.strategy, g.ranked_to from task_strategies g where g.zone_id = :zone_id
 insert into task_strategies (zone_id, strategy, ranked_to, updated_at) values (:zone_id, :strategy, '', :now)
 on conflict (zone_id) do update set strategy = excluded.strategy, ranked_to = '', updated_at = excluded.updated_at;
 
--- name: task_strategy_ranked
+-- name: task_strategy_set_progress
 -- How far that has come; null when all have been.
 update task_strategies set ranked_to = :ranked_to where zone_id = :zone_id;
 
--- name: task_strategies_unsettled
+-- name: task_strategies_unfinished
 -- Across zones: where tasks are still to be ranked anew.
 select g.zone_id from task_strategies g where g.ranked_to is not null limit :limit;
 
@@ -132,7 +132,7 @@ set turn = b.to_turn, ranked_by = b.by
 from rows(:batch as b, zone text, name text, to_turn bigint, by text)
 where zone_id = b.zone and id = b.name;
 
--- name: task_shares_get
+-- name: task_fair_ranks_get
 -- Whose turn it was last, where those who ask take turns.
 select s.creator, s.turn
 from rows(:batch as b, zone_id text, creator text)
@@ -148,7 +148,7 @@ where (t.zone_id, t.status, t.id) > (:zone_id, :status, :id)
 order by t.zone_id, t.status, t.id
 limit :limit;
 
--- name: tasks_forget
+-- name: tasks_delete_expired
 -- planned: each time
 -- Only what is still put away; spelt so that they are found by their names, and not by all that are.
 delete from agent_tasks
@@ -156,7 +156,7 @@ where (zone_id, id) in (select b.zone_id, b.id from rows(:batch as b, zone_id te
   and coalesce(status, '') = 'ARCHIVED'
 returning zone_id, id, tags;
 
--- name: tasks_naming
+-- name: agents_named_by_tasks
 -- Of agents that have ended, those that some task says have worked on it. (The limit keeps the planner from a join, which
 -- might begin with the tasks of the zone.)
 select b.zone_id, b.agent_id, (
@@ -166,7 +166,7 @@ select b.zone_id, b.agent_id, (
     limit 1)
 from rows(:batch as b, zone_id text, agent_id text);
 
--- name: tasks_sealed
+-- name: tasks_encrypted
 -- planned: each time
 -- For the rotation of keys, across zones: so many rows along the key whether or not they hold secrets, so that one
 -- statement looks at no more. Texts without secrets stay where they are.
@@ -179,7 +179,7 @@ where (t.zone_id, t.id) > (:after_zone, :after_id)
 order by t.zone_id, t.id
 limit :limit;
 
--- name: tasks_reseal
+-- name: tasks_reencrypt
 -- Guarded by the texts that were read: what was said meanwhile stays as it was said.
 update agent_tasks
 set input_context = coalesce(b.new_input, input_context), output_result = coalesce(b.new_output, output_result),

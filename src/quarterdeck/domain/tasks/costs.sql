@@ -125,7 +125,7 @@ group by c.day
 order by c.day
 limit :limit;
 
--- name: costs_by
+-- name: costs_grouped
 -- planned: each time
 -- The same by whatever else a row of a day says; of a whole zone it is one row, or none if nothing was spent. The empty
 -- agent is of costs that were said by hand.
@@ -142,12 +142,12 @@ group by k.name
 order by k.name
 limit :limit;
 
--- name: task_costs_forget
+-- name: task_costs_delete_expired
 -- With the tasks they are of; what they add up to stands in cost_days.
 delete from task_costs
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
 
--- name: task_budgets_forget
+-- name: task_budgets_delete_expired
 -- Budgets of tasks that are forgotten: nothing will ever be charged to them again. (The scope is spelt as something of
 -- each row: as a constant it would have the planner go through all budgets of that scope.)
 delete from budgets

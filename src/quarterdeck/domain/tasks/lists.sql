@@ -57,7 +57,7 @@ join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
 -- == why a task is as it is, and what it hangs together with ==
 
--- name: tasks_waited_for
+-- name: task_dependencies_unmet
 -- Those that a task still waits for, as many as are told. Found first and looked up then: the limit keeps the planner
 -- from beginning with the zone's tasks.
 select a.id, a.title, a.status, a.final, a.agent_id, a.waits, a.available_at
@@ -71,7 +71,7 @@ from (
 join agent_tasks a on a.zone_id = w.zone_id and a.id = w.depends_on
 order by a.id;
 
--- name: tasks_before
+-- name: tasks_count_ranked_before
 -- How many of its class are handed out before it, counted as far as it matters.
 select count(*)
 from (
@@ -88,7 +88,7 @@ select t.id, t.title, t.task_type, t.status, t.progress_percent, t.final
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
--- name: tasks_edges_ahead
+-- name: task_edges_to_dependencies
 -- One step from these towards what they depend on.
 select d.task_id, d.depends_on
 from rows(:batch as b, zone_id text, id text)
@@ -96,7 +96,7 @@ join task_dependencies d on d.zone_id = b.zone_id and d.task_id = b.id
 order by d.task_id, d.depends_on
 limit :limit;
 
--- name: tasks_edges_behind
+-- name: task_edges_to_dependents
 -- One step from these towards what depends on them.
 select d.task_id, d.depends_on
 from rows(:batch as b, zone_id text, id text)
@@ -121,7 +121,7 @@ select b.zone_id, b.agent_id, b.state, (
     where t.agent_id = b.agent_id and t.zone_id = b.zone_id and t.status = b.state and t.agent_id is not null)
 from rows(:batch as b, zone_id text, agent_id text, state text);
 
--- name: tasks_recovering
+-- name: tasks_in_backoff
 -- Across zones: of the next for whom a moment comes, those whose backoff it ends. Others only begin later, and may be
 -- many: so the limit is of those that are looked at.
 select n.zone_id, n.id

@@ -4,7 +4,7 @@
 -- columns line: zone_id, task_id, id, number, agent_id, attempt, level, event, message, details, session_key
 -- columns line: stack_trace, size, created_at
 
--- name: task_log_subjects
+-- name: task_log_counts_and_secrets
 -- Of tasks that something is to be said of: how many lines they have, and what of their content holds secrets, which
 -- must not be said.
 select t.zone_id, t.id, coalesce(c.lines, 0),
@@ -14,7 +14,7 @@ from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id
 left join task_log_counts c on c.zone_id = b.zone_id and c.task_id = b.id;
 
--- name: task_log_lines_known
+-- name: task_log_lines_existing
 -- What is tried again after a COMMIT that nobody heard of may be there already.
 select l.id
 from rows(:batch as b, zone_id text, task_id text, id text)
@@ -61,7 +61,7 @@ where e.subject = :subject and e.zone_id = :zone_id and e.pos > :after and e.typ
 order by e.pos
 limit :limit;
 
--- name: task_log_transitions_back
+-- name: task_log_transitions_newest_first
 -- planned: each time
 -- The same, newest first.
 select e.pos, e.id, e.type, e.actor, e.from_state, e.to_state, e.data, e.at
@@ -93,7 +93,7 @@ join task_log_lines l on l.task_id = :task_id and l.zone_id = :zone_id and l.num
 where s.ahead < :bytes
 order by l.number;
 
--- name: task_log_lines_back
+-- name: task_log_lines_newest_first
 -- planned: each time
 -- The same, newest first.
 with few as (
@@ -113,7 +113,7 @@ join task_log_lines l on l.task_id = :task_id and l.zone_id = :zone_id and l.num
 where s.ahead < :bytes
 order by l.number desc;
 
--- name: task_logs_news
+-- name: task_log_ends
 -- Once for everybody in a process who follows tasks: how far the log of each goes now.
 select b.zone_id, b.task_id, coalesce((
     select e.pos from events e where e.subject = b.task_id and e.zone_id = b.zone_id order by e.pos desc limit 1
@@ -122,12 +122,12 @@ select b.zone_id, b.task_id, coalesce((
 ), 0)
 from rows(:batch as b, zone_id text, task_id text);
 
--- name: task_lines_forget
+-- name: task_log_lines_delete_expired
 -- What agents said of tasks that are forgotten.
 delete from task_log_lines
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
 
--- name: task_log_counts_forget
+-- name: task_log_counts_delete_expired
 -- With the lines they count.
 delete from task_log_counts
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));

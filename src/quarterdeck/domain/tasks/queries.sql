@@ -21,25 +21,25 @@ select columns(t)
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
--- name: tasks_whole
+-- name: tasks_with_content
 -- The same with what they say.
 select columns(t), columns(t as content)
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
--- name: tasks_contents
+-- name: tasks_get_content
 -- What those say that were just given out.
 select t.zone_id, t.id, columns(t as content)
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
--- name: tasks_standing
+-- name: task_dependency_states
 -- Of those that something is to depend on: narrow, since they may be ten thousand.
 select t.zone_id, t.id, t.status, t.final, t.completed_at
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
--- name: tasks_tagged
+-- name: tasks_get_tags
 -- Of those whose tags are replaced, the tags they have.
 select t.zone_id, t.id, t.tags
 from rows(:batch as b, zone_id text, id text)
@@ -54,7 +54,7 @@ join agent_tasks t on t.agent_id = b.agent_id and coalesce(t.zone_id, '') = b.zo
   and t.agent_id is not null
 where t.claim_id = b.claim_id or t.status = 'ASSIGNED';
 
--- name: tasks_blocked
+-- name: tasks_waiting_for
 -- Those that wait for what may end now, as many as one batch settles.
 select d.depends_on, columns(t)
 from rows(:batch as b, zone_id text, id text, met smallint)
@@ -62,14 +62,14 @@ join task_dependencies d on d.depends_on = b.id and coalesce(d.zone_id, '') = b.
 join agent_tasks t on t.zone_id = d.zone_id and t.id = d.task_id
 limit :limit;
 
--- name: tasks_ahead
+-- name: task_dependencies_list
 -- What tasks depend on, as far as it is shown.
 select d.zone_id, d.task_id, d.depends_on
 from rows(:batch as b, zone_id text, id text)
 join task_dependencies d on d.zone_id = b.zone_id and d.task_id = b.id
 limit :limit;
 
--- name: tasks_depend
+-- name: task_dependencies_with_states
 -- What tasks depend on, and how that stands.
 select d.task_id, a.zone_id, a.id, a.status, a.final, a.completed_at
 from rows(:batch as b, zone_id text, id text)
@@ -77,14 +77,14 @@ join task_dependencies d on d.zone_id = b.zone_id and d.task_id = b.id
 join agent_tasks a on a.zone_id = d.zone_id and a.id = d.depends_on
 order by d.zone_id, d.task_id, d.depends_on;
 
--- name: tasks_blocks
+-- name: task_dependents_list
 -- And which depend on them, in no order: whoever is to be shown a hundred must not pay for sorting a hundred thousand.
 select d.zone_id, d.depends_on, d.task_id
 from rows(:batch as b, zone_id text, id text)
 join task_dependencies d on d.depends_on = b.id and coalesce(d.zone_id, '') = b.zone_id
 limit :limit;
 
--- name: tasks_way_ahead
+-- name: task_dependency_closure
 -- Everything that is waited for, directly or not, by those that a task is to depend on. What is done waits for nothing.
 with recursive ahead (zone_id, task_id) as (
     select b.zone_id, b.id from rows(:batch as b, zone_id text, id text)
@@ -98,7 +98,7 @@ from ahead a
 join each task_dependencies d on d.zone_id = a.zone_id and d.task_id = a.task_id and d.met = 0
 limit :limit;
 
--- name: tasks_ranking
+-- name: task_ranks_get
 -- By what strategy a zone's tasks are ranked, and where it counts, whose turn it is.
 select b.zone_id, b.creator, coalesce(g.strategy, 'priority'), coalesce(s.turn, 0), coalesce(z.turn, 0)
 from rows(:batch as b, zone_id text, creator text)
@@ -106,7 +106,7 @@ left join task_strategies g on g.zone_id = b.zone_id
 left join task_shares s on s.zone_id = b.zone_id and s.creator = b.creator and g.strategy = 'fair'
 left join task_shares z on z.zone_id = b.zone_id and z.creator = '' and g.strategy = 'fair';
 
--- name: tasks_classes_ready
+-- name: task_classes_ready
 -- The classes of which something may begin, and the first turn of each: found by skipping from class to class along the
 -- index of what may begin, so that it costs what is found.
 with recursive k (zone_id, class_id) as (
@@ -127,7 +127,7 @@ select c.zone_id, c.id, c.task_type, c.capabilities, (
 from k
 join task_classes c on c.zone_id = k.zone_id and c.id = k.class_id;
 
--- name: tasks_next
+-- name: tasks_next_of_class
 -- The next of a class, and how much each says.
 select columns(t), bytes_of(t)
 from agent_tasks t
@@ -156,7 +156,7 @@ from rows(:batch as b, id text, zone_id text, task_type text, status text, prior
     description text, last_error text, input_context text, output_result text, summary text, checkpoint_data text,
     metadata_json text, tags text, required_capabilities text);
 
--- name: tasks_move
+-- name: tasks_update
 -- Guarded by where it comes from, although the zone's lock has kept everybody else away since it was read. What it says
 -- stays unless something new is said.
 update agent_tasks
@@ -179,8 +179,8 @@ from rows(:batch as b, zone text, name text, was text, were bigint, to_status te
 where zone_id = b.zone and id = b.name and status = b.was and attempt = b.were
 returning id;
 
--- name: tasks_begin
--- What `tasks_move` does to a task that is given out, told in a third of the columns: most moves are this one or the
+-- name: tasks_start
+-- What `tasks_update` does to a task that is given out, told in a third of the columns: most moves are this one or the
 -- next, and what is bound costs as much as what is written.
 update agent_tasks
 set status = 'RUNNING', agent_id = b.who, session_key = b.session, progress_percent = 0, current_step = null,
@@ -202,7 +202,7 @@ from rows(:batch as b, zone text, name text, was text, were bigint, moved bigint
 where zone_id = b.zone and id = b.name and status = b.was and attempt = b.were
 returning id;
 
--- name: task_classes_note
+-- name: task_classes_insert
 -- What a class asks for never changes: the first to make a task of it notes it.
 insert into task_classes (zone_id, id, task_type, capabilities, created_at)
 select b.zone_id, b.id, b.task_type, b.capabilities, b.created_at
@@ -221,7 +221,7 @@ from rows(:batch as b, zone_id text, task_id text, depends_on text, met smallint
 delete from task_dependencies
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
 
--- name: task_dependencies_settle
+-- name: task_dependencies_set_met
 -- Out of the way, or waited for again.
 update task_dependencies
 set met = b.now_met
@@ -243,7 +243,7 @@ where (zone_id, tag, task_id) in (
     select b.zone_id, b.tag, b.task_id from rows(:batch as b, zone_id text, tag text, task_id text)
 );
 
--- name: task_shares_set
+-- name: task_fair_ranks_set
 -- Turns only go forward.
 insert into task_shares (zone_id, creator, turn)
 select b.zone_id, b.creator, b.turn

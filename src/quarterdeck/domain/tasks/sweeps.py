@@ -100,7 +100,7 @@ class TaskRetention:
 
 async def delete_expired(tx: Transaction, refs: Sequence[TaskRef]) -> None:
     """Removes tasks that are put away, with everything that is kept of them."""
-    [deleted] = await tx.read(COORDINATOR.tasks_forget(batch=[*sorted(refs)]))
+    [deleted] = await tx.read(COORDINATOR.tasks_delete_expired(batch=[*sorted(refs)]))
     batch: list[tuple[object, ...]] = [*sorted((str(zone_id), str(name)) for zone_id, name, _ in deleted)]
     if not batch:
         return
@@ -111,9 +111,9 @@ async def delete_expired(tx: Transaction, refs: Sequence[TaskRef]) -> None:
         tx.write(Q.task_tags_remove(batch=sorted(tags)))
     for statement in (
         Q.task_dependencies_remove,
-        LOGS.task_lines_forget,
-        LOGS.task_log_counts_forget,
-        COSTS.task_costs_forget,
-        COSTS.task_budgets_forget,
+        LOGS.task_log_lines_delete_expired,
+        LOGS.task_log_counts_delete_expired,
+        COSTS.task_costs_delete_expired,
+        COSTS.task_budgets_delete_expired,
     ):
         tx.write(statement(batch=batch))

@@ -128,7 +128,7 @@ class WebhookFanout:
 
         async def create(tx: Transaction) -> None:
             tx.write(ENGINE.sink_create(name=self.name, id=new_id()))
-            tx.write(ENGINE.sink_attend(name=self.name))
+            tx.write(ENGINE.sink_touch(name=self.name))
 
         await self._engine.transact(create)
 
@@ -186,12 +186,12 @@ class WebhookFanout:
         self._saved_at = -math.inf
 
     async def _read_state(self, tx: Transaction) -> tuple[SinkState | None, bool, Millis]:
-        rows, endpoint_rows = await tx.read(ENGINE.sink_state(name=self.name), Q.webhooks_any())
+        rows, endpoint_rows = await tx.read(ENGINE.sink_state(name=self.name), Q.webhooks_any_enabled())
         return next(iter(decode(rows, SinkState)), None), bool(endpoint_rows), tx.now
 
     async def _read_page(self, tx: Transaction) -> _LogPage:
         [rows] = await tx.read(
-            Q.webhook_tail(after=self.position, upto=self.position + POSITIONS_MAX, limit=EVENTS_MAX)
+            Q.webhook_events_page(after=self.position, upto=self.position + POSITIONS_MAX, limit=EVENTS_MAX)
         )
         floor, head, has_endpoints, *_ = rows[0]
         # A page without events is one row all the same: of the log's bounds, and of nothing beside them.
@@ -199,7 +199,7 @@ class WebhookFanout:
         endpoints: list[Endpoint] = []
         if events:
             zones: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted({event.zone_id for event in events})]
-            [endpoint_rows] = await tx.read(Q.webhooks_hearing(batch=zones))
+            [endpoint_rows] = await tx.read(Q.webhooks_enabled_in_zones(batch=zones))
             endpoints = decode(endpoint_rows, Endpoint)
         return _LogPage(int(str(floor)), int(str(head)), bool(has_endpoints), events, endpoints, tx.now)
 
@@ -281,7 +281,9 @@ class WebhookFanout:
 
     async def _count_pending(self, endpoint_id: str) -> int:
         async def read(tx: Transaction) -> int:
-            [[[count]]] = await tx.read(Q.webhook_backlog(queue=endpoint_id, limit=self._backlog_max + 1))
+            [[[count]]] = await tx.read(
+                Q.webhook_deliveries_count_pending(queue=endpoint_id, limit=self._backlog_max + 1)
+            )
             return int(str(count))
 
         return await self._engine.read(read)

@@ -32,7 +32,7 @@ from rows(:batch as b, zone_id text, id text, url text, description text, types 
     created_at bigint, updated_at bigint, removed_at bigint)
 join log_head h on h.id = 1;
 
--- name: webhooks_change
+-- name: webhooks_update
 -- Under the zone's lock. When it began to fail is not among what is set: attempts say so, without that lock.
 update webhook_endpoints
 set url = b.new_url, description = b.new_description, types = b.new_types, secret_number = b.new_number,
@@ -43,28 +43,28 @@ from rows(:batch as b, zone text, name text, new_url text, new_description text,
 where zone_id = b.zone and id = b.name and coalesce(removed_at, -1) < 0
 returning zone_id, id;
 
--- name: webhooks_begin
+-- name: webhooks_reset_position
 -- Those that hear again, of what happens from here on; and whatever had failed is forgotten.
 update webhook_endpoints
 set position = (select h.pos from log_head h where h.id = 1), failing_since = null
 from rows(:batch as b, zone text, name text)
 where zone_id = b.zone and id = b.name;
 
--- name: webhooks_recover
+-- name: webhooks_clear_failing
 -- What reached an endpoint, or its being another now, ends its failing.
 update webhook_endpoints
 set failing_since = null
 from rows(:batch as b, zone text, name text)
 where zone_id = b.zone and id = b.name and coalesce(failing_since, -1) >= 0;
 
--- name: webhooks_falter
+-- name: webhooks_mark_failing
 -- The first failure since anything reached it: the ones after it change nothing.
 update webhook_endpoints
 set failing_since = :now
 from rows(:batch as b, zone text, name text)
 where zone_id = b.zone and id = b.name and coalesce(failing_since, -1) < 0;
 
--- name: webhooks_forget
+-- name: webhooks_delete_expired
 -- Retention, across zones: endpoints that were removed long ago, once nothing is left of what was sent to them.
 delete from webhook_endpoints
 where (zone_id, id) in (
@@ -77,7 +77,7 @@ where (zone_id, id) in (
 )
 returning id;
 
--- name: webhook_tail
+-- name: webhook_events_page
 -- For the sink, across zones: the events of zones in which somebody hears, after a position and no further than `upto`.
 -- The head of the log, and whether anybody hears at all, come with them in one statement, because they must be of the
 -- same instant: an endpoint that is not seen here hears of nothing up to this head.
@@ -97,11 +97,11 @@ left join (
 where h.id = 1
 order by e.pos;
 
--- name: webhooks_any
+-- name: webhooks_any_enabled
 -- Whether anybody hears of anything.
 select 1 from webhook_endpoints w where w.enabled = 1 limit 1;
 
--- name: webhooks_hearing
+-- name: webhooks_enabled_in_zones
 -- planned: each time
 -- Who hears in these zones. Read after the events: of whatever was committed before one of those, something is seen.
 select columns(w)
@@ -119,12 +119,12 @@ from rows(:batch as b, endpoint_id text, zone_id text, id text, pos bigint, type
 where true
 on conflict (endpoint_id, zone_id, id) do nothing;
 
--- name: webhook_backlog
+-- name: webhook_deliveries_count_pending
 -- How many wait for an endpoint, counted no further than there may be.
 select count(*)
 from (select 1 from webhook_deliveries d where d.queue = :queue limit :limit) waiting;
 
--- name: webhook_deliveries_to_take
+-- name: webhook_endpoints_with_pending
 -- For whoever delivers, across zones: each endpoint for which something waits, and when the first of it is due. From one
 -- endpoint to the next in the index of what waits, however much waits for each. Those that have all the slots they may
 -- have are passed over here; a zone that has all of its own stands there without an endpoint. Those that hear of nothing
@@ -154,7 +154,7 @@ order by d.next_at
 limit :limit
 for update skip locked;
 
--- name: webhook_deliveries_take
+-- name: webhook_deliveries_claim
 -- Counted when it is taken: an attempt whose server dies is one of those it may have. The guard names the moment it was due.
 update webhook_deliveries
 set attempts = attempts + 1, next_at = b.until, updated_at = :now
@@ -185,7 +185,7 @@ set status = 'pending', attempts = 0, queue = b.new_queue, next_at = b.new_next_
 from rows(:batch as b, endpoint text, zone text, name text, new_queue text, new_next_at bigint)
 where endpoint_id = b.endpoint and zone_id = b.zone and id = b.name;
 
--- name: webhook_deliveries_settle
+-- name: webhook_deliveries_fail_pending
 -- What waits for an endpoint that hears of nothing any more has failed with it. What is being sent just now, too: its
 -- report moves nothing then.
 update webhook_deliveries
@@ -208,7 +208,7 @@ where d.status = :status and d.endpoint_id = :endpoint_id and d.zone_id = :zone_
 order by d.id desc
 limit :limit;
 
--- name: webhook_deliveries_forget
+-- name: webhook_deliveries_delete_expired
 -- Retention, across zones: what is over and was made long ago. Ids are made in order of time, and what is over has an
 -- index of its own, so that a pass that finds nothing looks at nothing.
 delete from webhook_deliveries

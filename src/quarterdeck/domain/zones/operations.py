@@ -30,12 +30,12 @@ from quarterdeck.store.sql import BoundStatement
 def lock_statement(tx: Transaction, zone_ids: Iterable[str]) -> BoundStatement:
     """The statement that locks the zones of a batch. It goes first, and what decides is read after it."""
     batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(set(zone_ids))]
-    return Q.zones_lock_waiting(batch=batch) if tx.wait_for_locks else Q.zones_lock_ready(batch=batch)
+    return Q.zones_lock(batch=batch) if tx.wait_for_locks else Q.zones_lock_skip_locked(batch=batch)
 
 
 async def wait_for_lock(tx: Transaction, zone_id: str) -> None:
     """Returns when nobody holds the zone's lock; it is given back at once, with this round trip."""
-    await tx.read(Q.zones_lock_waiting(batch=[(zone_id,)]))
+    await tx.read(Q.zones_lock(batch=[(zone_id,)]))
 
 
 def get_statement(zone_id: str) -> BoundStatement:
@@ -51,7 +51,7 @@ async def lock_failures(tx: Transaction, zone_ids: set[str]) -> dict[str, Proble
     """Why each of these zones could not be locked: it is busy, or it does not exist."""
     if not zone_ids:
         return {}
-    [rows] = await tx.read(Q.zones_known(batch=[(zone_id,) for zone_id in sorted(zone_ids)]))
+    [rows] = await tx.read(Q.zones_existing(batch=[(zone_id,) for zone_id in sorted(zone_ids)]))
     existing = {str(row[0]) for row in rows}
     return {zone_id: BUSY if zone_id in existing else rules.zone_not_found(zone_id) for zone_id in zone_ids}
 
@@ -145,7 +145,7 @@ def end_zone(tx: Transaction, zone: Zone, actor: str, trace: str | None) -> Zone
 
 async def show_zones(tx: Transaction, commands: Sequence[ZoneRef]) -> list[ZoneUsage | Problem | Busy]:
     """Zones with what is used of their limits."""
-    [rows] = await tx.read(Q.zone_use(batch=[(command.zone_id,) for command in commands]))
+    [rows] = await tx.read(Q.zone_usage(batch=[(command.zone_id,) for command in commands]))
     usages = {}
     for row in rows:
         *columns, sessions, concurrent = row
@@ -156,13 +156,13 @@ async def show_zones(tx: Transaction, commands: Sequence[ZoneRef]) -> list[ZoneU
 
 async def require_zone(tx: Transaction, zone_id: str) -> None:
     """Refuses a zone that does not exist: an empty answer would hide a mistyped name."""
-    [rows] = await tx.read(Q.zones_known(batch=[(zone_id,)]))
+    [rows] = await tx.read(Q.zones_existing(batch=[(zone_id,)]))
     if not rows:
         raise rules.zone_not_found(zone_id)
 
 
 async def exists(tx: Transaction, zone_id: str) -> bool:
-    [rows] = await tx.read(Q.zones_known(batch=[(zone_id,)]))
+    [rows] = await tx.read(Q.zones_existing(batch=[(zone_id,)]))
     return bool(rows)
 
 
@@ -184,7 +184,7 @@ def decode_role_assignments(rows: Sequence[Row]) -> dict[tuple[str, str], RoleAs
 
 
 def role_counts_statement(zone_ids: Iterable[str]) -> BoundStatement:
-    return Q.zone_members_counted(batch=[(zone_id,) for zone_id in sorted(set(zone_ids))])
+    return Q.zone_members_count(batch=[(zone_id,) for zone_id in sorted(set(zone_ids))])
 
 
 def decode_role_counts(rows: Sequence[Row]) -> dict[str, rules.RoleCounts]:
@@ -210,6 +210,6 @@ async def persist_role_changes(tx: Transaction, changes: Iterable[RoleChange]) -
             updated.append((after.zone_id, after.subject, before.role, after.role, after.updated_at))
     if inserted:
         tx.write(Q.zone_members_insert(batch=inserted))
-    for statement, batch in ((Q.zone_members_change, updated), (Q.zone_members_remove, deleted)):
+    for statement, batch in ((Q.zone_members_update, updated), (Q.zone_members_delete, deleted)):
         if batch and len((await tx.read(statement(batch=batch)))[0]) != len(batch):
             raise RuntimeError("members moved under the zone's lock")

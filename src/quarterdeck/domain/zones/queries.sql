@@ -3,7 +3,7 @@
 -- The row of a member, in the order of `model.Member`.
 -- columns member: zone_id, subject, role, added_by, created_at, updated_at
 
--- name: zones_lock_waiting
+-- name: zones_lock
 -- The one lock of admission, in order of id so that two batches never wait for each other.
 select columns(z)
 from zones z
@@ -11,7 +11,7 @@ where z.id in (select b.id from rows(:batch as b, id text))
 order by id
 for update;
 
--- name: zones_lock_ready
+-- name: zones_lock_skip_locked
 -- The same, passing over zones that another transaction holds: one busy zone must not stall the others.
 select columns(z)
 from zones z
@@ -19,7 +19,7 @@ where z.id in (select b.id from rows(:batch as b, id text))
 order by id
 for update skip locked;
 
--- name: zones_known
+-- name: zones_existing
 -- Tells a zone that is busy from one that does not exist.
 select id from zones where id in (select b.id from rows(:batch as b, id text));
 
@@ -28,7 +28,7 @@ select id from zones where id in (select b.id from rows(:batch as b, id text));
 select columns(z)
 from zones z where z.id = :id;
 
--- name: zone_use
+-- name: zone_usage
 -- Zones with what is live in them: what has expired is gone, whether a sweep has come or not. The clock is asked once,
 -- so that the index by expiry can be.
 select columns(z), coalesce(s.live, 0) - coalesce(x.dead, 0), coalesce(c.live, 0) - coalesce(x.dead_children, 0)
@@ -76,7 +76,7 @@ select columns(m as member)
 from rows(:batch as b, zone_id text, subject text)
 join zone_members m on m.zone_id = b.zone_id and m.subject = b.subject;
 
--- name: zone_members_counted
+-- name: zone_members_count
 -- Read under the zones' locks, which every change of a member takes. A zone has so few that counting them costs less
 -- than a count that must be kept right.
 select m.zone_id, count(*), count(case when m.role = 'OWNER' then 1 end)
@@ -98,7 +98,7 @@ insert into zone_members (zone_id, subject, role, added_by, created_at, updated_
 select columns(b as member)
 from rows(:batch as b, zone_id text, subject text, role text, added_by text, created_at bigint, updated_at bigint);
 
--- name: zone_members_change
+-- name: zone_members_update
 -- The guard names the role each may come from, as it was read under the zone's lock.
 update zone_members
 set role = b.new_role, updated_at = b.changed_at
@@ -106,7 +106,7 @@ from rows(:batch as b, zone text, name text, was text, new_role text, changed_at
 where zone_id = b.zone and subject = b.name and coalesce(role, '') = b.was
 returning zone_id, subject;
 
--- name: zone_members_remove
+-- name: zone_members_delete
 -- Under the zone's lock; what it returns is held against what was to go.
 delete from zone_members
 where (zone_id, subject) in (select b.zone, b.name from rows(:batch as b, zone text, name text))

@@ -267,5 +267,5 @@ async def _recently_changed(tx: Transaction, uncertain: Mapping[SlotUsage, Store
         for usage, stored in uncertain.items()
     ]
     types: list[tuple[object, ...]] = [(name,) for name in SLOT_EVENT_TYPES]
-    [rows] = await tx.read(Q.log_touched(batch=batch, types=types, since=tx.now - WRITE_GRACE_MS))
+    [rows] = await tx.read(Q.log_zones_changed(batch=batch, types=types, since=tx.now - WRITE_GRACE_MS))
     return {str(zone_id) for zone_id, changed in rows if changed is not None}

@@ -20,7 +20,7 @@ CHECK_TEXT = "quarterdeck"
 
 async def check_keys(tx: Transaction, keyring: Keyring, lost_key_ids: Collection[str]) -> None:
     """Raises RingError with a sentence. What is sealed from here on can be checked by whoever comes next."""
-    _, rows = await tx.read(Q.secret_checks_turn(), Q.secret_checks_all())
+    _, rows = await tx.read(Q.secret_checks_lock(), Q.secret_checks_all())
     stored_checks = {str(key_id): str(sealed) for key_id, sealed in rows}
     for key_id, encrypted in stored_checks.items():
         if key_id in keyring.key_ids:
@@ -46,7 +46,7 @@ async def list_key_ids(tx: Transaction) -> list[str]:
 
 async def delete_key(tx: Transaction, key_id: str) -> bool:
     """Whether there was such a key: from now on servers start without it."""
-    [rows] = await tx.read(Q.secret_checks_forget(key_id=key_id))
+    [rows] = await tx.read(Q.secret_checks_delete(key_id=key_id))
     return bool(rows)
 
 

@@ -65,7 +65,7 @@ async def list_names(tx: Transaction) -> list[str]:
 
 async def load_view(tx: Transaction, name: str) -> SinkView:
     """One sink, by a look at its row, the log and what waits at one instant. Raises if there is none."""
-    states, tallies = await tx.read(Q.sink_state(name=name), Q.sink_tally(sink=name))
+    states, tallies = await tx.read(Q.sink_state(name=name), Q.sink_entries_count(sink=name))
     if not states:
         raise not_found(name)
     [state] = decode(states, SinkState)
@@ -83,7 +83,7 @@ async def load_entries(tx: Transaction, name: str) -> list[SinkEntryView]:
 
 async def requeue(tx: Transaction, name: str, pos: int | None) -> int:
     """Has what was given up tried again: all, or what is of one position. How many that are."""
-    sinks, requeued = await tx.read(Q.sink_state(name=name), Q.sink_requeue(sink=name, pos=pos))
+    sinks, requeued = await tx.read(Q.sink_state(name=name), Q.sink_entries_requeue(sink=name, pos=pos))
     if not sinks:
         raise not_found(name)
     return len(requeued)

@@ -36,24 +36,24 @@ class SinkRetention:
 
     async def _list_abandoned(self, tx: Transaction) -> list[str]:
         await tx.read()
-        [rows] = await tx.read(Q.sinks_unattended(before=tx.now - self._retention_ms))
+        [rows] = await tx.read(Q.sinks_abandoned(before=tx.now - self._retention_ms))
         return [str(row[0]) for row in rows]
 
     async def _delete_sink(self, tx: Transaction, name: str) -> None:
         await tx.read()
-        [deleted] = await tx.read(Q.sink_forget(name=name, before=tx.now - self._retention_ms))
+        [deleted] = await tx.read(Q.sink_delete_expired(name=name, before=tx.now - self._retention_ms))
         if deleted:
-            tx.write(Q.sink_forget_entries(sink=name))
+            tx.write(Q.sink_entries_delete_all(sink=name))
             log.warning("the sink %s is forgotten: no server has run it for long", name)
 
     async def _delete_dead_entries(self, tx: Transaction, limit: int) -> int:
         await tx.read()
-        [deleted] = await tx.read(Q.sink_forget_dead(before=tx.now - self._retention_ms, limit=limit))
+        [deleted] = await tx.read(Q.sink_entries_delete_expired(before=tx.now - self._retention_ms, limit=limit))
         return len(deleted)
 
 
 async def lowest_needed_position(tx: Transaction) -> int | None:
     """The lowest position that a sink has still to tell; None if there is no sink."""
-    [rows] = await tx.read(Q.sinks_needed())
+    [rows] = await tx.read(Q.sinks_lowest_position())
     lowest = rows[0][0]
     return None if lowest is None else int(str(lowest)) + 1

@@ -55,14 +55,14 @@ class _DatabaseChecks:
 
     async def has_event(self, marker: Marker) -> bool:
         async def read(tx: Transaction) -> bool:
-            [found] = await tx.read(Q.log_has(pos=marker.pos, id=marker.event_id))
+            [found] = await tx.read(Q.log_has_event(pos=marker.pos, id=marker.event_id))
             return bool(found)
 
         return marker.pos <= journal.POSITION_MAX and await self.engine.read(read)
 
     async def holds_lease(self) -> bool:
         async def read(tx: Transaction) -> bool:
-            [found] = await tx.read(Q.lease_fence(name=self.fence.name, term=self.fence.term))
+            [found] = await tx.read(Q.lease_check_term(name=self.fence.name, term=self.fence.term))
             return bool(found)
 
         return await self.engine.transact(read)
@@ -102,7 +102,7 @@ class Sink:
 
         async def create(tx: Transaction) -> None:
             tx.write(Q.sink_create(name=self.name, id=new_id()))
-            tx.write(Q.sink_attend(name=self.name))
+            tx.write(Q.sink_touch(name=self.name))
 
         await self._engine.transact(create)
 
@@ -167,8 +167,8 @@ class Sink:
     async def _read_snapshot(self, tx: Transaction) -> _Snapshot:
         events, due_entries, waiting, bounds = await tx.read(
             Q.log_tail(after=self.position, limit=self._batch_max),
-            Q.sink_due(sink=self.name, limit=self._batch_max),
-            Q.sink_next(sink=self.name),
+            Q.sink_entries_list_due(sink=self.name, limit=self._batch_max),
+            Q.sink_entries_next_due(sink=self.name),
             Q.log_bounds(),
         )
         decoded_events = decode(events, Event)
@@ -225,7 +225,7 @@ class Sink:
         orders = {(self.name, entry.stream, entry.subject) for _, entries in pending for entry in entries}
 
         async def read(tx: Transaction) -> dict[OrderKey, Millis]:
-            [rows] = await tx.read(Q.sink_waiting(batch=[*sorted(orders)]))
+            [rows] = await tx.read(Q.sink_entries_waiting(batch=[*sorted(orders)]))
             return {(str(stream), str(subject)): int(str(next_at)) for stream, subject, next_at in rows}
 
         return await self._engine.read(read) if orders else {}
@@ -283,10 +283,10 @@ class Sink:
         async def write(tx: Transaction) -> None:
             await fence.check(tx)
             if delivered:
-                tx.write(Q.sink_unpark(batch=delivered))
+                tx.write(Q.sink_entries_delete(batch=delivered))
             if deferred:
-                tx.write(Q.sink_put_off(batch=deferred))
-                tx.write(Q.sink_put_off_behind(batch=deferred_orders))
+                tx.write(Q.sink_entries_defer(batch=deferred))
+                tx.write(Q.sink_entries_defer_following(batch=deferred_orders))
 
         await self._engine.transact(write)
         self.delivered += len(delivered)
@@ -328,7 +328,7 @@ class Sink:
             [rows] = await tx.read(Q.sink_advance(name=self.name, id=self._sink_id(), position=position))
             self._touched_at = tx.now
             if rows and parked:
-                tx.write(Q.sink_park(batch=[msgspec.structs.astuple(row) for row in parked]))
+                tx.write(Q.sink_entries_insert(batch=[msgspec.structs.astuple(row) for row in parked]))
             return bool(rows)
 
         try:

@@ -1,4 +1,4 @@
-"""Written by `make sdk` from `sdk/client.py`: change that, or `generate`, and not this."""
+"""Written by `make sdk` from `sdk/client.py`: do not edit."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from quarterdeck.sdk.transport import Options, TokenSource
 class Quarterdeck:
     """A client for one zone. Nothing is looked for before the first call; `close` lets go of everything."""
 
-    def __init__(self, inner: client.Quarterdeck, background: LoopThread) -> None:
+    def __init__(self, inner: client.Quarterdeck, loop_thread: LoopThread) -> None:
         self._inner = inner
-        self._background = background
-        self.zones = Zones(inner.zones, background)
-        self.sessions = Sessions(inner.sessions, background)
-        self.services = Services(inner.services, background)
-        self.invocations = Invocations(inner.invocations, background)
-        self.delegations = Delegations(inner.delegations, background)
-        self.events = Events(inner.events, background)
-        self.agents = Agents(inner.agents, background)
-        self.tasks = Tasks(inner.tasks, background)
-        self.members = Members(inner.members, background)
-        self.coordinator = Coordinator(inner.coordinator, background)
-        self.costs = Costs(inner.costs, background)
-        self.budgets = Budgets(inner.budgets, background)
-        self.webhooks = Webhooks(inner.webhooks, background)
+        self._loop_thread = loop_thread
+        self.zones = Zones(inner.zones, loop_thread)
+        self.sessions = Sessions(inner.sessions, loop_thread)
+        self.services = Services(inner.services, loop_thread)
+        self.invocations = Invocations(inner.invocations, loop_thread)
+        self.delegations = Delegations(inner.delegations, loop_thread)
+        self.events = Events(inner.events, loop_thread)
+        self.agents = Agents(inner.agents, loop_thread)
+        self.tasks = Tasks(inner.tasks, loop_thread)
+        self.members = Members(inner.members, loop_thread)
+        self.coordinator = Coordinator(inner.coordinator, loop_thread)
+        self.costs = Costs(inner.costs, loop_thread)
+        self.budgets = Budgets(inner.budgets, loop_thread)
+        self.webhooks = Webhooks(inner.webhooks, loop_thread)
 
     @classmethod
     def connect(
@@ -62,15 +62,15 @@ class Quarterdeck:
 
     def in_zone(self, zone: str) -> Quarterdeck:
         """A client for another zone, over the same connections."""
-        return Quarterdeck(self._inner.in_zone(zone), self._background)
+        return Quarterdeck(self._inner.in_zone(zone), self._loop_thread)
 
     def close(self) -> None:
-        self._background.finish(self._inner.close())
+        self._loop_thread.finish(self._inner.close())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, wrong: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()

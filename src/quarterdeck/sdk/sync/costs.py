@@ -1,4 +1,4 @@
-"""Written by `make sdk` from `sdk/costs.py`: change that, or `generate`, and not this."""
+"""Written by `make sdk` from `sdk/costs.py`: do not edit."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from quarterdeck.sdk.work_types import Budget, CostSum, GroupBy, Period, Scope
 
 
 class Costs:
-    def __init__(self, inner: costs.Costs, background: LoopThread) -> None:
+    def __init__(self, inner: costs.Costs, loop_thread: LoopThread) -> None:
         self._inner = inner
-        self._background = background
+        self._loop_thread = loop_thread
 
     def list(
         self, group_by: GroupBy = "workspace", *, since: date | None = None, until: date | None = None
     ) -> Iterator[CostSum]:
         """Sums, from one day to before another, in UTC."""
-        return self._background.iterate(self._inner.list(group_by, since=since, until=until))
+        return self._loop_thread.iterate(self._inner.list(group_by, since=since, until=until))
 
 
 class Budgets:
-    def __init__(self, inner: costs.Budgets, background: LoopThread) -> None:
+    def __init__(self, inner: costs.Budgets, loop_thread: LoopThread) -> None:
         self._inner = inner
-        self._background = background
+        self._loop_thread = loop_thread
 
     def list(self) -> Iterator[Budget]:
-        return self._background.iterate(self._inner.list())
+        return self._loop_thread.iterate(self._inner.list())
 
     def put(
         self,
@@ -40,8 +40,8 @@ class Budgets:
         tokens: int | None = None,
     ) -> Budget:
         """Sets a budget. Where it is spent nothing more is given out, until it begins anew."""
-        return self._background.run(self._inner.put(scope, period, key=key, usd=usd, tokens=tokens))
+        return self._loop_thread.run(self._inner.put(scope, period, key=key, usd=usd, tokens=tokens))
 
     def remove(self, scope: Scope, period: Period, *, key: str | None = None) -> None:
         """Not repeated after a lost answer: it would not be found."""
-        self._background.run(self._inner.remove(scope, period, key=key))
+        self._loop_thread.run(self._inner.remove(scope, period, key=key))

@@ -1,4 +1,4 @@
-"""Written by `make sdk` from `sdk/sessions.py`: change that, or `generate`, and not this."""
+"""Written by `make sdk` from `sdk/sessions.py`: do not edit."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from quarterdeck.sdk.types import Receipt, Session, SessionStatus
 
 
 class Sessions:
-    def __init__(self, inner: sessions.Sessions, background: LoopThread) -> None:
+    def __init__(self, inner: sessions.Sessions, loop_thread: LoopThread) -> None:
         self._inner = inner
-        self._background = background
+        self._loop_thread = loop_thread
 
     def spawn(self, application_id: str, *, key: str | None = None, **options: Unpack[SpawnOptions]) -> Session:
         """Spawns a session of an application. With the same `key`, the same session while it lives."""
-        return self._background.run(self._inner.spawn(application_id, key=key, **options))
+        return self._loop_thread.run(self._inner.spawn(application_id, key=key, **options))
 
     def get(self, session_id: str) -> Session:
-        return self._background.run(self._inner.get(session_id))
+        return self._loop_thread.run(self._inner.get(session_id))
 
     def list(
         self,
@@ -32,27 +32,27 @@ class Sessions:
         root_id: str | None = None,
     ) -> Iterator[Session]:
         """Newest first."""
-        return self._background.iterate(
+        return self._loop_thread.iterate(
             self._inner.list(status=status, application_id=application_id, parent_id=parent_id, root_id=root_id)
         )
 
     def children(self, session_id: str, *, status: SessionStatus | None = None) -> Iterator[Session]:
         """Those spawned directly under a session, newest first."""
-        return self._background.iterate(self._inner.children(session_id, status=status))
+        return self._loop_thread.iterate(self._inner.children(session_id, status=status))
 
     def tree(self, session_id: str) -> tuple[Session, ...]:
         """A session with its whole subtree, parents before their children."""
-        return self._background.run(self._inner.tree(session_id))
+        return self._loop_thread.run(self._inner.tree(session_id))
 
     def suspend(self, session_id: str) -> int:
         """Puts a session and everything under it to sleep; how many fell asleep. Not made again by itself if its answer
         is lost: suspending twice is two events."""
-        return self._background.run(self._inner.suspend(session_id))
+        return self._loop_thread.run(self._inner.suspend(session_id))
 
     def resume(self, session_id: str) -> int:
         """Clears a session's own suspension; how many woke."""
-        return self._background.run(self._inner.resume(session_id))
+        return self._loop_thread.run(self._inner.resume(session_id))
 
     def end(self, session_id: str, *, reason: str | None = None) -> Receipt:
         """Ends a session and its whole subtree; what was stopped, counted afterwards. Ending twice is harmless."""
-        return self._background.run(self._inner.end(session_id, reason=reason))
+        return self._loop_thread.run(self._inner.end(session_id, reason=reason))

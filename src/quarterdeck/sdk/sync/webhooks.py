@@ -1,4 +1,4 @@
-"""Written by `make sdk` from `sdk/webhooks.py`: change that, or `generate`, and not this."""
+"""Written by `make sdk` from `sdk/webhooks.py`: do not edit."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from quarterdeck.sdk.work_types import Webhook, WebhookDelivery
 
 
 class Webhooks:
-    def __init__(self, inner: webhooks.Webhooks, background: LoopThread) -> None:
+    def __init__(self, inner: webhooks.Webhooks, loop_thread: LoopThread) -> None:
         self._inner = inner
-        self._background = background
+        self._loop_thread = loop_thread
 
-    def create(self, url: str, *, key: str | None = None, **described: Unpack[WebhookOptions]) -> Webhook:
+    def create(self, url: str, *, key: str | None = None, **options: Unpack[WebhookOptions]) -> Webhook:
         """Has an endpoint told from now on, once for each `key`. The answer holds the secret that deliveries are signed
         with, this once."""
-        return self._background.run(self._inner.create(url, key=key, **described))
+        return self._loop_thread.run(self._inner.create(url, key=key, **options))
 
     def get(self, webhook_id: str) -> Webhook:
-        return self._background.run(self._inner.get(webhook_id))
+        return self._loop_thread.run(self._inner.get(webhook_id))
 
     def list(self) -> Iterator[Webhook]:
         """Newest first."""
-        return self._background.iterate(self._inner.list())
+        return self._loop_thread.iterate(self._inner.list())
 
     def patch(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> Webhook:
-        return self._background.run(self._inner.patch(webhook_id, **changes))
+        return self._loop_thread.run(self._inner.patch(webhook_id, **changes))
 
     def rotate_secret(self, webhook_id: str) -> Webhook:
         """The answer holds the new secret, this once. Not repeated after a lost answer."""
-        return self._background.run(self._inner.rotate_secret(webhook_id))
+        return self._loop_thread.run(self._inner.rotate_secret(webhook_id))
 
     def remove(self, webhook_id: str) -> None:
         """Not repeated after a lost answer: it would not be found."""
-        self._background.run(self._inner.remove(webhook_id))
+        self._loop_thread.run(self._inner.remove(webhook_id))
 
     def test(self, webhook_id: str) -> WebhookDelivery:
         """Sends a `webhook.test`. Not repeated after a lost answer."""
-        return self._background.run(self._inner.test(webhook_id))
+        return self._loop_thread.run(self._inner.test(webhook_id))
 
     def deliveries(
         self, webhook_id: str, *, status: Literal["pending", "delivered", "failed"] | None = None
     ) -> Iterator[WebhookDelivery]:
         """What was sent, newest first."""
-        return self._background.iterate(self._inner.deliveries(webhook_id, status=status))
+        return self._loop_thread.iterate(self._inner.deliveries(webhook_id, status=status))
 
     def replay(self, webhook_id: str, delivery_id: str) -> WebhookDelivery:
         """Sends a delivery again, with the same id."""
-        return self._background.run(self._inner.replay(webhook_id, delivery_id))
+        return self._loop_thread.run(self._inner.replay(webhook_id, delivery_id))

@@ -67,7 +67,7 @@ class CallerChecks:
         """Up to three. They go into the first round trip, after the zones' locks."""
         statements = [sessions.get_statement(self._sessions)] if self._sessions else []
         if self._agents:
-            statements.append(Q.agents_speaking(batch=[*self._agents]))
+            statements.append(Q.agents_auth_state(batch=[*self._agents]))
         if self._subjects:
             statements.append(zones.role_assignments_statement(self._subjects))
         return statements
@@ -148,7 +148,7 @@ async def check_agent_callers(tx: Transaction, commands: Sequence[AgentCaller]) 
     refs = sorted(
         {(command.zone_id, command.caller.agent_id) for command in commands if command.caller.agent_id is not None}
     )
-    [rows] = await tx.read(Q.agents_speaking(batch=[*refs]))
+    [rows] = await tx.read(Q.agents_auth_state(batch=[*refs]))
     agents = {
         (str(zone_id), str(name)): (State(str(status)), int(str(registered_at)))
         for zone_id, name, status, registered_at in rows

@@ -22,5 +22,5 @@ async def list_launchable(tx: Transaction, launcher_zones: Sequence[tuple[str, s
     batch: list[tuple[object, ...]] = [
         (*launcher_zone, State.IDLE, 1, 0) for launcher_zone in sorted(set(launcher_zones))
     ]
-    [rows] = await tx.read(Q.agents_launchable_in(batch=batch, limit=limit))
+    [rows] = await tx.read(Q.agents_launchable(batch=batch, limit=limit))
     return decode(rows, Agent)

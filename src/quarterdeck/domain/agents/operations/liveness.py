@@ -78,13 +78,13 @@ def _record_change(
 
 async def list_liveness_due(tx: Transaction, limit: int, zone_id: str | None = None) -> list[LivenessDue]:
     """Agents of all zones, or of one, that may have been silent for too long, the longest first."""
-    [rows] = await tx.read(Q.agents_to_look_at(limit=limit, zone_id=zone_id))
+    [rows] = await tx.read(Q.agents_liveness_due(limit=limit, zone_id=zone_id))
     return decode(rows, LivenessDue)
 
 
 async def next_liveness_due(tx: Transaction) -> Millis | None:
     """In how many milliseconds the next agent will have to be looked at; None if there is none."""
-    [[row]] = await tx.read(Q.agents_next_look())
+    [[row]] = await tx.read(Q.agents_next_liveness_due())
     look_at, now = row
     return None if look_at is None else max(0, int(str(look_at)) - int(str(now)))
 

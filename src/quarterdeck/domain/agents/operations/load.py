@@ -48,7 +48,7 @@ def decode_agents(rows: Sequence[Row]) -> dict[Ref, Agent]:
 
 async def load_contact_deadlines(tx: Transaction, refs: Iterable[Ref]) -> dict[Ref, Millis]:
     """Of those that wait for work: in how long each must be heard of again."""
-    [rows] = await tx.read(Q.agents_waiting(batch=[*sorted(refs)]))
+    [rows] = await tx.read(Q.agents_contact_state(batch=[*sorted(refs)]))
     return {(agent.zone_id, agent.id): rules.contact_due_in(agent, tx.now) for agent in decode(rows, WaitingAgent)}
 
 

@@ -20,7 +20,7 @@ async def update_agents(tx: Transaction, changes: Mapping[Ref, tuple[Agent, Agen
     """Agents from how they stood to how they stand. The pulse is not written here: it is as it was."""
     batch: Batch = [_update_row(before, after) for _, (before, after) in sorted(changes.items()) if before != after]
     for piece in chunks(batch):
-        [rows] = await tx.read(Q.agents_move(batch=piece))
+        [rows] = await tx.read(Q.agents_update_status(batch=piece))
         if len(rows) != len(piece):
             raise RuntimeError("agents moved under the zone's lock")
 
@@ -57,7 +57,7 @@ def write_pulses(tx: Transaction, agents: Iterable[Agent]) -> None:
         for agent in agents
     ]
     if batch:
-        tx.write(Q.agent_pulses_beat(batch=batch))
+        tx.write(Q.agent_pulses_update(batch=batch))
 
 
 def change_event(change: AgentChange, actor: str, trace: str | None) -> NewEvent:

@@ -80,5 +80,5 @@ async def count_by_status(tx: Transaction, zone_id: str) -> dict[AgentStatus, in
 
 async def list_agent_ids(tx: Transaction, zone_id: str, *, after: str, limit: int) -> list[str]:
     """Of all agents that a zone has, or had, from one on: for whoever shows them to others."""
-    [rows] = await tx.read(Q.agents_named(zone_id=zone_id, after=after, limit=limit))
+    [rows] = await tx.read(Q.agents_list_ids(zone_id=zone_id, after=after, limit=limit))
     return [str(row[0]) for row in rows]

@@ -125,7 +125,7 @@ def _write_capabilities(tx: Transaction, changes: dict[Ref, tuple[Agent | None, 
         removed += [(zone_id, name, agent_id) for name in sorted(old - new)]
         added += [(zone_id, name, agent_id) for name in sorted(new - old)]
     if removed:
-        tx.write(Q.agent_capabilities_remove(batch=removed))
+        tx.write(Q.agent_capabilities_delete(batch=removed))
     if added:
         tx.write(Q.agent_capabilities_insert(batch=added))
 

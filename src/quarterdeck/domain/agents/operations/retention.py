@@ -25,19 +25,21 @@ async def delete_expired(tx: Transaction, commands: Sequence[DeleteAgent]) -> li
     locked = zones.decode_zones(zone_rows)
     lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
     expired: Batch = [*sorted({(*command.ref, command.before) for command in commands if command.zone_id in locked})]
-    _, deleted = await tx.read(Q.agent_pulses_lock(batch=[row[:2] for row in expired]), Q.agents_forget(batch=expired))
+    _, deleted = await tx.read(
+        Q.agent_pulses_lock(batch=[row[:2] for row in expired]), Q.agents_delete_expired(batch=expired)
+    )
     capabilities_by_ref = {
         (str(zone_id), str(agent_id)): _decode_names(str(capabilities)) for zone_id, agent_id, capabilities in deleted
     }
     if capabilities_by_ref:
         refs: Batch = [*sorted(capabilities_by_ref)]
-        tx.write(Q.agent_pulses_forget(batch=refs))
-        tx.write(Q.agent_heartbeats_forget_all(batch=refs))
+        tx.write(Q.agent_pulses_delete(batch=refs))
+        tx.write(Q.agent_heartbeats_delete_of_agents(batch=refs))
         capability_rows: Batch = [
             (zone, name, agent) for (zone, agent), names in sorted(capabilities_by_ref.items()) for name in names
         ]
         if capability_rows:
-            tx.write(Q.agent_capabilities_remove(batch=capability_rows))
+            tx.write(Q.agent_capabilities_delete(batch=capability_rows))
     return [
         lock_failures.get(command.zone_id) or DeleteAgentResult(command.ref in capabilities_by_ref)
         for command in commands

@@ -22,7 +22,7 @@ async def adjust_held(tx: Transaction, deltas: Mapping[Ref, int], seen: Collecti
     ended: list[Ref] = []
     for piece in chunks(batch):
         tx.write(Q.agent_pulses_lock(batch=[row[:2] for row in piece]))
-        statement = Q.agents_hold(batch=piece, now=tx.now)
+        statement = Q.agents_adjust_held(batch=piece, now=tx.now)
         if all(delta >= 0 for delta in deltas.values()):
             # Whoever drains takes nothing, so there is nobody whose last task this could be, and nothing to wait for.
             tx.write(statement)

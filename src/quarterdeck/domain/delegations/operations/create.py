@@ -47,8 +47,8 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
     locked_rows, named_rows, inbound_rows, target_rows, rank_rows, zone_rows, session_rows = await tx.read(
         zones.lock_statement(tx, zone_ids),
         Q.delegations_get(batch=_named_edge_refs(commands)),
-        Q.delegations_into(batch=source_refs),
-        Q.delegations_led_to(batch=source_refs),
+        Q.delegations_inbound(batch=source_refs),
+        Q.delegation_target_sessions(batch=source_refs),
         Q.delegation_ranks_get(batch=[*sorted(endpoint_refs)]),
         zone_epochs_statement(zone_ids),
         sessions.get_statement(sorted(endpoint_refs | bearer_refs(commands))),

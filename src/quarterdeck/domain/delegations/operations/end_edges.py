@@ -86,7 +86,7 @@ def _event_data(edge: Edge | GraphEdge) -> dict[str, object]:
 
 
 def zone_epochs_statement(zone_ids: Iterable[str]) -> BoundStatement:
-    return Q.delegation_zones(batch=[(zone_id,) for zone_id in sorted(set(zone_ids))])
+    return Q.delegation_zone_epochs(batch=[(zone_id,) for zone_id in sorted(set(zone_ids))])
 
 
 def decode_zone_epochs(rows: Sequence[Row]) -> dict[str, ZoneEpoch]:

@@ -65,5 +65,5 @@ async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> i
     """Removes up to so many edges that were over before the window."""
     # A read of nothing but the clock: what is old is decided by the database's time.
     await tx.read()
-    [deleted_rows] = await tx.read(Q.delegations_forget(before=tx.now - retention_ms, limit=limit))
+    [deleted_rows] = await tx.read(Q.delegations_delete_expired(before=tx.now - retention_ms, limit=limit))
     return len(deleted_rows)

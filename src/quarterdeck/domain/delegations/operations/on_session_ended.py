@@ -32,7 +32,7 @@ async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     )
     zone_epochs = decode_zone_epochs(zone_rows)
     if ranked_refs := [ref for ref in sorted(ended_sessions) if zone_epochs[ref[0]].lowest_rank is not None]:
-        tx.write(Q.delegation_ranks_drop(batch=[*ranked_refs]))
+        tx.write(Q.delegation_ranks_delete(batch=[*ranked_refs]))
     # Past its time is over already, by another name: that is for the sweep to write down.
     edges = [edge for edge in decode(rows, GraphEdge) if edge.expires_at > tx.now]
     if not edges:

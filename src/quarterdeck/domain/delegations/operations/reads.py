@@ -89,7 +89,9 @@ async def traverse(tx: Transaction, ref: EdgeRef, limit: int) -> Traversal:
     """An edge and what is ahead of it, nearest first: up to `limit` edges in all."""
     first = await _require_edge(tx, ref)
     # One more than can be shown of each: if there is more, that is seen.
-    [rows] = await tx.read(Q.delegations_reached(zone_id=ref.zone_id, id=ref.edge_id, limit=limit + 1, most=limit + 1))
+    [rows] = await tx.read(
+        Q.delegations_reachable(zone_id=ref.zone_id, id=ref.edge_id, limit=limit + 1, most=limit + 1)
+    )
     graph_edges = [graph_edge for graph_edge in decode(rows, GraphEdge) if graph_edge.expires_at > tx.now]
     reachable = rules.edges_by_level(to_graph_edge(first), graph_edges if rules.is_active(first, tx.now) else [])
     [edge_rows] = await tx.read(
@@ -107,7 +109,7 @@ async def read_authority(tx: Transaction, ref: SessionRef) -> Authority:
     """By which edges a session holds what."""
     session = await _require_session(tx, ref)
     batch: list[tuple[object, ...]] = [(ref.zone_id, ref.session_id)]
-    inbound_rows, zone_rows = await tx.read(Q.delegations_into(batch=batch), zone_epochs_statement([ref.zone_id]))
+    inbound_rows, zone_rows = await tx.read(Q.delegations_inbound(batch=batch), zone_epochs_statement([ref.zone_id]))
     edges, zone_epochs = decode(inbound_rows, Edge), decode_zone_epochs(zone_rows)
     orphaned = await load_orphaned(tx, ((edge.zone_id, edge.id) for edge in edges), zone_epochs)
     return rules.session_authority(session, edges, orphaned, zone_epochs[ref.zone_id].epoch, tx.now)
@@ -118,7 +120,7 @@ async def explain(tx: Transaction, ref: EdgeRef) -> EdgeExplanation:
     edge = await _require_edge(tx, ref)
     # One parent more than is shown: if there are more, that is seen.
     rows, zone_rows = await tx.read(
-        Q.delegations_line(zone_id=ref.zone_id, id=ref.edge_id, most=CHAIN_MAX + 1),
+        Q.delegations_chain(zone_id=ref.zone_id, id=ref.edge_id, most=CHAIN_MAX + 1),
         zone_epochs_statement([ref.zone_id]),
     )
     _, *ancestors = decode(rows, Edge)
@@ -167,5 +169,5 @@ async def load_orphaned(tx: Transaction, edges: Iterable[Ref], zone_epochs: Mapp
     refs: list[tuple[object, ...]] = [*sorted({ref for ref in edges if zone_epochs[ref[0]].has_open_cascade})]
     if not refs:
         return set()
-    [rows] = await tx.read(Q.delegations_above(batch=refs))
+    [rows] = await tx.read(Q.delegations_ancestors(batch=refs))
     return rules.find_orphaned(decode(rows, ChainEdge))

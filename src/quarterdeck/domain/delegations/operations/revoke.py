@@ -127,7 +127,7 @@ class _GraphLoader:
         if not accepted:
             return {}
         refs: Batch = [*sorted({(command.zone_id, command.edge_id) for command in accepted.values()})]
-        [edge_rows] = await self._tx.read(Q.delegations_falling(batch=refs))
+        [edge_rows] = await self._tx.read(Q.delegations_to_revoke(batch=refs))
         await self._add_rows(edge_rows)
         return {index: await self._revoke_one(command) for index, command in accepted.items()}
 
@@ -137,7 +137,8 @@ class _GraphLoader:
         while ended_sessions := revocation.ended_sessions[handled:]:
             handled = len(revocation.ended_sessions)
             subtree_rows, edge_rows = await self._tx.read(
-                Q.delegations_below(batch=[*ended_sessions]), Q.delegations_ahead_of_trees(batch=[*ended_sessions])
+                Q.delegation_session_subtrees(batch=[*ended_sessions]),
+                Q.delegations_reachable_from_subtrees(batch=[*ended_sessions]),
             )
             await self._add_rows(edge_rows)
             self._graph.end_sessions(

@@ -34,31 +34,33 @@ async def resolve_missing(tx: Transaction, order: TopologicalOrder, missing: Wal
 
 async def build_order(tx: Transaction, zone_id: str, order: TopologicalOrder) -> None:
     """The order of a zone whose edges were made by somebody who knew of none."""
-    _, rows = await tx.read(Q.delegation_ranks_clear(zone_id=zone_id), Q.delegation_pairs(zone_id=zone_id, now=tx.now))
+    _, rows = await tx.read(
+        Q.delegation_ranks_delete_of_zone(zone_id=zone_id), Q.delegation_pairs(zone_id=zone_id, now=tx.now)
+    )
     log.info("a zone's delegations are put in order", extra={"zone": zone_id, "pairs": len(rows)})
     session_ids = topological_sort((str(source), str(target)) for source, target in rows)
     order.replace_ranks(zone_id, _assign_ranks(tx, zone_id, session_ids, order))
-    tx.write(Q.delegation_epochs_ranked(zone_id=zone_id))
+    tx.write(Q.delegation_epochs_mark_ranked(zone_id=zone_id))
 
 
 def write_ranks(tx: Transaction, order: TopologicalOrder) -> None:
     for piece in chunks(order.take_changes()):
-        tx.write(Q.delegation_ranks_put(batch=piece))
+        tx.write(Q.delegation_ranks_upsert(batch=piece))
 
 
 def _assign_ranks(tx: Transaction, zone_id: str, session_ids: Sequence[str], order: TopologicalOrder) -> dict[str, int]:
     ranks = dict(zip(session_ids, spaced_ranks(len(session_ids), *order.rank_bounds(zone_id)), strict=True))
     for piece in chunks([(zone_id, session_id, rank) for session_id, rank in ranks.items()]):
-        tx.write(Q.delegation_ranks_put(batch=piece))
+        tx.write(Q.delegation_ranks_upsert(batch=piece))
     return ranks
 
 
 async def _load_region(tx: Transaction, walk: WalkRequest) -> Region:
     common: dict[str, str | int] = {"zone_id": walk.zone_id, "now": tx.now, "most": walk.limit}
     forward_rows, backward_rows, [(rank_below, rank_above)] = await tx.read(
-        Q.delegations_ahead(target=walk.target, high=walk.source_rank, **common),
-        Q.delegations_behind(source=walk.source, low=walk.target_rank, **common),
-        Q.delegation_ranks_beside(zone_id=walk.zone_id, low=walk.target_rank, high=walk.source_rank),
+        Q.delegations_forward_region(target=walk.target, high=walk.source_rank, **common),
+        Q.delegations_backward_region(source=walk.source, low=walk.target_rank, **common),
+        Q.delegation_ranks_adjacent(zone_id=walk.zone_id, low=walk.target_rank, high=walk.source_rank),
     )
     return Region(
         _decode_ranks(forward_rows), _decode_ranks(backward_rows), _decode_rank(rank_below), _decode_rank(rank_above)

@@ -7,20 +7,20 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from quarterdeck.domain.fleets.model.rows import MessageState, Policy
+from quarterdeck.domain.fleets.model.rows import MessageState, PingPolicy
 
 Id = Annotated[int, Meta(ge=1, le=2**53)]
-TEXT_MAX = 256 * 1024
+MESSAGE_LENGTH_MAX = 256 * 1024
 """Characters of one message."""
-Text = Annotated[str, Meta(min_length=1, max_length=TEXT_MAX)]
+MessageText = Annotated[str, Meta(min_length=1, max_length=MESSAGE_LENGTH_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$(?!\n)")]
-Described = Annotated[str, Meta(max_length=4_096)]
+Description = Annotated[str, Meta(max_length=4_096)]
 Label = Annotated[str, Meta(max_length=255)]
-Coding = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$(?!\n)")]
+CodingAgentName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$(?!\n)")]
 PaneId = Annotated[str, Meta(pattern=r"^%[0-9]{1,9}$(?!\n)")]
 SocketPath = Annotated[str, Meta(min_length=1, max_length=1_024)]
 Cursor = Annotated[str, Meta(max_length=512)]
-LIMIT_MAX = 500
+PAGE_LIMIT_MAX = 500
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -36,7 +36,7 @@ class Pane(_Body, frozen=True):
 
 class FleetBody(_Body, frozen=True):
     label: Label | None = None
-    coding_agent: Coding | None = None
+    coding_agent: CodingAgentName | None = None
     pane: Pane | None = None
     """Without it the director has no pane."""
 
@@ -48,17 +48,17 @@ class FleetsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
 
 
-class DeleteQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeleteFleetQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_panes: bool = False
 
 
 class MemberBody(_Body, frozen=True):
     name: Name
-    description: Described
+    description: Description
     skills: Annotated[list[dict[str, object]], Meta(max_length=100)] = []
     director_id: Id | None = None
     """With it, a pane is made beside the director's, and the coding agent begun in it."""
-    coding_agent: Coding | None = None
+    coding_agent: CodingAgentName | None = None
     model: Name | None = None
     prompt: Annotated[str, Meta(max_length=64 * 1024)] | None = None
     """Its bytes are bounded, too: `asking.refuse_long_prompt`."""
@@ -70,10 +70,10 @@ class MembersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     activity: bool = False
     """Whether it is counted how many messages wait for each."""
     cursor: Cursor | None = None
-    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
+    limit: Annotated[int, Meta(ge=1, le=PAGE_LIMIT_MAX)] = 100
 
 
-class MemberDeleteQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeleteMemberQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     force: bool = False
 
 
@@ -81,12 +81,12 @@ class MessageBody(_Body, frozen=True):
     from_agent_id: Id
     to_agent_id: Id | Literal["*"]
     """`*`: everybody but oneself."""
-    text: Text
+    text: MessageText
     wait_ms: Annotated[int, Meta(ge=0, le=10_000)] = 0
     """Of a broadcast: how long to wait until its recipients were told in their panes, and counted."""
 
 
-class AgentBody(_Body, frozen=True):
+class ActingAgentBody(_Body, frozen=True):
     """Who acts."""
 
     agent_id: Id
@@ -95,7 +95,7 @@ class AgentBody(_Body, frozen=True):
 class MessagesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after: Annotated[int, Meta(ge=0, le=2**53, description="only those with a higher id")] = 0
     cursor: Cursor | None = None
-    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
+    limit: Annotated[int, Meta(ge=1, le=PAGE_LIMIT_MAX)] = 100
     order: Literal["asc", "desc"] = "desc"
 
 
@@ -122,30 +122,30 @@ class TimelineQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
 
 
-class MonitorBody(_Body, frozen=True):
+class ConfigureMonitorBody(_Body, frozen=True):
     interval_seconds: Annotated[int, Meta(ge=1, le=86_400)] | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
 
 
-class ClaimBody(_Body, frozen=True):
+class ClaimMonitorBody(_Body, frozen=True):
     pid: Annotated[int, Meta(ge=1, le=2**31)]
     host_id: Annotated[str, Meta(min_length=1, max_length=255)]
     user_id: Annotated[int, Meta(ge=0, le=2**32)]
     tick_seconds: Annotated[int, Meta(ge=1, le=3_600)] = 5
-    policy: Policy = Policy.QUIET
+    policy: PingPolicy = PingPolicy.QUIET
     previous_pid: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     """Who held it when somebody looked."""
     previous_is_alive: bool | None = None
     """Whether that pid is alive, if it is of this host: only there can anybody tell."""
 
 
-class BeatBody(_Body, frozen=True):
+class MonitorHeartbeatBody(_Body, frozen=True):
     pid: Annotated[int, Meta(ge=1, le=2**31)]
     host_id: Annotated[str, Meta(min_length=1, max_length=255)]
     pinged: Annotated[list[Id], Meta(max_length=1_000)] = []
 
 
-class ReleaseBody(_Body, frozen=True):
+class ReleaseMonitorBody(_Body, frozen=True):
     pid: Annotated[int, Meta(ge=1, le=2**31)]
     host_id: Annotated[str, Meta(min_length=1, max_length=255)]
 

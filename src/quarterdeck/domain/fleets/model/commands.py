@@ -15,13 +15,13 @@ from quarterdeck.domain.fleets.model.rows import (
     Message,
     MonitorConfig,
     MonitorRuntime,
-    Notice,
+    NoticeFailure,
+    PingPolicy,
     Placement,
-    Policy,
 )
 
 
-class Place(msgspec.Struct, frozen=True):
+class PaneLocation(msgspec.Struct, frozen=True):
     """A pane, or the window in which one is to be made."""
 
     session: str
@@ -37,65 +37,65 @@ class Place(msgspec.Struct, frozen=True):
 # -- the lane `fleet` --------------------------------------------------------------------------------------------
 
 
-class Fleetwide(Command, frozen=True, kw_only=True):
+class BaseFleetCommand(Command, frozen=True, kw_only=True):
     fleet_id: int = 0
 
 
-class CreateFleet(Fleetwide, frozen=True, kw_only=True):
+class CreateFleet(BaseFleetCommand, frozen=True, kw_only=True):
     """A fleet, its director (with the pane it is in), and its administrator: all or nothing."""
 
     label: str | None
-    position: Place | None
-    key: str | None = None
-    digest: str = ""
+    location: PaneLocation | None
+    idempotency_key: str | None = None
+    request_digest: str = ""
 
 
-class DeleteFleet(Fleetwide, frozen=True, kw_only=True):
+class DeleteFleet(BaseFleetCommand, frozen=True, kw_only=True):
     """For good: everybody is deregistered, messages stay."""
 
 
-class RegisterMember(Fleetwide, frozen=True, kw_only=True):
+class RegisterMember(BaseFleetCommand, frozen=True, kw_only=True):
     name: str
     description: str
     skills: str = "[]"
     """JSON."""
     director_id: int | None = None
     """Who asks for a member with a pane: the fleet's root director, and nobody else."""
-    position: Place | None = None
-    key: str | None = None
-    digest: str = ""
+    location: PaneLocation | None = None
+    idempotency_key: str | None = None
+    request_digest: str = ""
 
 
-class DeregisterMember(Fleetwide, frozen=True, kw_only=True):
+class DeregisterMember(BaseFleetCommand, frozen=True, kw_only=True):
     agent_id: int
 
 
-class PlaceMember(Fleetwide, frozen=True, kw_only=True):
+class SetMemberPane(BaseFleetCommand, frozen=True, kw_only=True):
     """Its pane is there now."""
 
     agent_id: int
     pane_id: str
 
 
-class ConfigureMonitor(Fleetwide, frozen=True, kw_only=True):
+class ConfigureMonitor(BaseFleetCommand, frozen=True, kw_only=True):
     agent_id: int
     interval_seconds: int | None = None
     enabled: bool | None = None
 
 
-class ClaimMonitor(Fleetwide, frozen=True, kw_only=True):
+class ClaimMonitor(BaseFleetCommand, frozen=True, kw_only=True):
     """One process watches over a fleet. `is_alive`: of `previous_pid`, as far as one on its host knows."""
 
     pid: int
     host_id: str
     user_id: int
     tick_seconds: int
-    policy: Policy
-    is_alive: bool | None = None
+    policy: PingPolicy
+    previous_is_alive: bool | None = None
     previous_pid: int | None = None
 
 
-class BeatMonitor(Fleetwide, frozen=True, kw_only=True):
+class RecordMonitorHeartbeat(BaseFleetCommand, frozen=True, kw_only=True):
     """Still there; and whom it has pinged since the last time."""
 
     pid: int
@@ -103,34 +103,34 @@ class BeatMonitor(Fleetwide, frozen=True, kw_only=True):
     pinged: tuple[int, ...] = ()
 
 
-class ReleaseMonitor(Fleetwide, frozen=True, kw_only=True):
+class ReleaseMonitor(BaseFleetCommand, frozen=True, kw_only=True):
     pid: int
     host_id: str
 
 
-class FleetMade(msgspec.Struct, frozen=True):
+class CreateFleetResult(msgspec.Struct, frozen=True):
     fleet: Fleet
     director: Member
     administrator: Member
     placement: Placement | None
-    made: bool = True
+    created: bool = True
     """False: the key was used before."""
 
 
-class FleetDeleted(msgspec.Struct, frozen=True):
+class DeleteFleetResult(msgspec.Struct, frozen=True):
     fleet: Fleet
-    deregistered: int
+    deregistered_count: int
     placements: tuple[Placement, ...] = ()
     """Where panes are to be closed."""
 
 
-class MemberMade(msgspec.Struct, frozen=True):
+class RegisterMemberResult(msgspec.Struct, frozen=True):
     member: Member
     placement: Placement | None
-    made: bool = True
+    created: bool = True
 
 
-class MemberGone(msgspec.Struct, frozen=True):
+class DeregisterMemberResult(msgspec.Struct, frozen=True):
     member: Member
     placement: Placement | None
 
@@ -140,62 +140,70 @@ FleetCommand = (
     | DeleteFleet
     | RegisterMember
     | DeregisterMember
-    | PlaceMember
+    | SetMemberPane
     | ConfigureMonitor
     | ClaimMonitor
-    | BeatMonitor
+    | RecordMonitorHeartbeat
     | ReleaseMonitor
 )
-FleetOutcome = FleetMade | FleetDeleted | MemberMade | MemberGone | Placement | MonitorConfig | MonitorRuntime
+FleetOutcome = (
+    CreateFleetResult
+    | DeleteFleetResult
+    | RegisterMemberResult
+    | DeregisterMemberResult
+    | Placement
+    | MonitorConfig
+    | MonitorRuntime
+)
 
 
 # -- the lane `message` ------------------------------------------------------------------------------------------
 
 
-class Spoken(Command, frozen=True, kw_only=True):
+class BaseMessageCommand(Command, frozen=True, kw_only=True):
     fleet_id: int
 
 
-class Send(Spoken, frozen=True, kw_only=True):
+class Send(BaseMessageCommand, frozen=True, kw_only=True):
     from_agent_id: int
     to_agent_id: int
     text: str
-    key: str | None = None
-    digest: str = ""
+    idempotency_key: str | None = None
+    request_digest: str = ""
 
 
-class Broadcast(Spoken, frozen=True, kw_only=True):
+class Broadcast(BaseMessageCommand, frozen=True, kw_only=True):
     from_agent_id: int
     text: str
-    key: str | None = None
-    digest: str = ""
+    idempotency_key: str | None = None
+    request_digest: str = ""
 
 
-class Acknowledge(Spoken, frozen=True, kw_only=True):
+class Acknowledge(BaseMessageCommand, frozen=True, kw_only=True):
     agent_id: int
     message_id: int
 
 
-class Cancel(Spoken, frozen=True, kw_only=True):
+class Cancel(BaseMessageCommand, frozen=True, kw_only=True):
     agent_id: int
     message_id: int
 
 
-class Receipt(Spoken, frozen=True, kw_only=True):
+class RecordReceipt(BaseMessageCommand, frozen=True, kw_only=True):
     """By the server: whether a message was typed into its recipient's pane."""
 
     message_id: int
-    notice: Notice | None
+    failure: NoticeFailure | None
     """None: it was."""
 
 
-class Sent(msgspec.Struct, frozen=True):
+class SendResult(msgspec.Struct, frozen=True):
     """One message, or of a broadcast the summary and what was delivered."""
 
     message: Message
     deliveries: tuple[Message, ...] = ()
-    made: bool = True
+    created: bool = True
 
 
-SpokenCommand = Send | Broadcast | Acknowledge | Cancel | Receipt
-SpokenOutcome = Sent | Message
+MessageCommand = Send | Broadcast | Acknowledge | Cancel | RecordReceipt
+MessageOutcome = SendResult | Message

@@ -8,48 +8,48 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Command
 from quarterdeck.domain.fleets.model.rows import MemberStatus, MessageState
 
-LAST = 2**62
+UPPER_BOUND = 2**62
 """Above every id and every instant."""
 
 
 class Position(NamedTuple):
     """Where a list of messages goes on: by when they last moved, and then by their ids."""
 
-    at: Millis
+    timestamp: Millis
     id: int
 
 
 class FleetsFilter(Command, frozen=True, kw_only=True):
     limit: int
-    before: int = LAST
+    before: int = UPPER_BOUND
     with_deleted: bool = False
 
 
-class OfFleet(Command, frozen=True, kw_only=True):
+class FleetRequest(Command, frozen=True, kw_only=True):
     fleet_id: int
 
 
-class OfMember(OfFleet, frozen=True, kw_only=True):
+class MemberRequest(FleetRequest, frozen=True, kw_only=True):
     agent_id: int
 
 
-class OfMessage(OfFleet, frozen=True, kw_only=True):
+class MessageRequest(FleetRequest, frozen=True, kw_only=True):
     message_id: int
 
 
-class MembersFilter(OfFleet, frozen=True, kw_only=True):
+class MembersFilter(FleetRequest, frozen=True, kw_only=True):
     limit: int
     statuses: tuple[MemberStatus, ...]
     after: int = 0
     with_unread: bool = False
 
 
-class TimelineFilter(OfFleet, frozen=True, kw_only=True):
+class TimelineFilter(FleetRequest, frozen=True, kw_only=True):
     limit: int
-    before: int = LAST
+    before: int = UPPER_BOUND
 
 
-class MessagesFilter(OfFleet, frozen=True, kw_only=True):
+class MessagesFilter(FleetRequest, frozen=True, kw_only=True):
     """Of a fleet."""
 
     limit: int

@@ -18,11 +18,11 @@ MessageRef = tuple[str, int]
 """(zone, message)"""
 MEMBERS_MAX = 1_000
 """Active ones of a fleet: a broadcast is one transaction."""
-BROADCAST_MAX = 4 * 1024 * 1024
+BROADCAST_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of a broadcast's text, once for each of its recipients: it is stored as often."""
-CODING_AGENT = "claude"
+DEFAULT_CODING_AGENT = "claude"
 """What runs in a pane where nobody has chosen."""
-NOBODY = 0
+NO_RECIPIENT = 0
 """To whom a broadcast's summary goes: ids begin at 1."""
 
 
@@ -42,7 +42,7 @@ class MessageState(StrEnum):
     CANCELED = "canceled"
 
 
-class Policy(StrEnum):
+class PingPolicy(StrEnum):
     """Whom a monitor pings, of those that are due."""
 
     QUIET = "quiet"
@@ -51,7 +51,7 @@ class Policy(StrEnum):
     """Everybody."""
 
 
-class Notice(StrEnum):
+class NoticeFailure(StrEnum):
     """Why a message was not typed into its recipient's pane."""
 
     NO_PANE = "no_pane"
@@ -66,7 +66,7 @@ class Notice(StrEnum):
     FAILED = "failed"
 
 
-class Fate(StrEnum):
+class PaneOutcome(StrEnum):
     """What became of a member's pane. Where it was left alone, a `Notice` says why."""
 
     EXITED = "exited"
@@ -76,7 +76,7 @@ class Fate(StrEnum):
 Argv = Annotated[tuple[str, ...], Meta(max_length=256)]
 
 
-class CodingAgentTold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CodingAgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a coding agent is begun in a pane, how it is known there, and how it is told to leave. What is not said of
     one that is known stays as it is. In arguments `{name}`, `{model}` and `{prompt}` stand for what a member is given.
     """
@@ -104,7 +104,7 @@ class FleetSettings(msgspec.Struct, frozen=True):
     ] = 90
     coding_agents: (
         Annotated[
-            dict[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$(?!\n)")], CodingAgentTold],
+            dict[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$(?!\n)")], CodingAgentConfig],
             Meta(description="what may be begun in panes, by name, beside claude, codex and opencode; in the file"),
         ]
         | None
@@ -167,7 +167,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     origin_task_id: int | None
     text: str
     notified_at: Millis | None
-    notice: Notice | None
+    notice: NoticeFailure | None
 
     @property
     def ref(self) -> MessageRef:
@@ -213,4 +213,4 @@ class MonitorRuntime(msgspec.Struct, frozen=True, array_like=True):
     tick_seconds: int
     host_id: str | None
     user_id: int | None
-    policy: Policy
+    policy: PingPolicy

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["builtin-administrator", "user"]
+MemberKind = Literal["builtin-administrator", "user"]
 
 
 class PlacementView(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class FleetMemberView(msgspec.Struct, frozen=True):
     name: str
     description: str
     status: str
-    kind: Kind
+    kind: MemberKind
     registered_at: str
     deregistered_at: str | None
     registry_id: str | None
@@ -53,13 +53,13 @@ class FleetMemberDeleted(msgspec.Struct, frozen=True):
     """What became of its pane; null if it had none."""
 
 
-class ScreenView(msgspec.Struct, frozen=True):
+class PaneCaptureView(msgspec.Struct, frozen=True):
     agent_id: int
     pane_id: str
     text: str
 
 
-class TypedView(msgspec.Struct, frozen=True):
+class PaneInputView(msgspec.Struct, frozen=True):
     """What was typed is in the pane."""
 
     agent_id: int
@@ -130,7 +130,7 @@ class BroadcastView(msgspec.Struct, frozen=True):
     """How many were told of it in their panes; null where that was not waited for."""
 
 
-class EntryView(msgspec.Struct, frozen=True):
+class TimelineEntryView(msgspec.Struct, frozen=True):
     """One line of the timeline: a message, or a broadcast with all its deliveries."""
 
     id: int
@@ -155,7 +155,7 @@ class RecipientView(msgspec.Struct, frozen=True):
     notice: str | None
 
 
-class MovedView(msgspec.Struct, frozen=True):
+class TimelineChangeView(msgspec.Struct, frozen=True):
     """Of an entry of the timeline, those of its recipients who have acknowledged it, or for whom it was canceled."""
 
     id: int
@@ -163,11 +163,11 @@ class MovedView(msgspec.Struct, frozen=True):
 
 
 class TimelineView(msgspec.Struct, frozen=True):
-    items: list[EntryView]
+    items: list[TimelineEntryView]
     next_cursor: str | None
 
 
-class MonitoredView(msgspec.Struct, frozen=True):
+class MonitoredMemberView(msgspec.Struct, frozen=True):
     agent_id: int
     name: str
     interval_seconds: int
@@ -189,4 +189,4 @@ class MonitorView(msgspec.Struct, frozen=True):
     policy: str
     is_recent: bool
     """Its heartbeat is no older than it may be; whether its process lives, only its user on its host knows."""
-    members: list[MonitoredView]
+    members: list[MonitoredMemberView]

@@ -8,185 +8,195 @@ from typing import TypeVar
 import msgspec
 
 from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
-from quarterdeck.domain.fleets.model.filters import FleetsFilter, MembersFilter, OfFleet, OfMember, SentFilter
+from quarterdeck.domain.fleets.model.filters import FleetRequest, FleetsFilter, MemberRequest, MembersFilter, SentFilter
 from quarterdeck.domain.fleets.model.rows import Fleet, Member, MemberStatus, MonitorConfig, MonitorRuntime, Placement
-from quarterdeck.domain.fleets.model.views import FleetMemberView, MonitoredView, MonitorView
+from quarterdeck.domain.fleets.model.views import FleetMemberView, MonitoredMemberView, MonitorView
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules import agent_cards, errors, views
-from quarterdeck.domain.fleets.rules.views import FleetSeen, Watched
+from quarterdeck.domain.fleets.rules.views import FleetDetails, MonitoredMember
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement
 
-READ, CHANGE = "fleets.read", "fleets.change"
+READ_PERMISSION, CHANGE_PERMISSION = "fleets.read", "fleets.change"
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-async def in_fleet(
-    tx: Transaction, ask: OfFleet, *statements: BoundStatement, power: str = READ
+async def read_fleet(
+    tx: Transaction, request: FleetRequest, *statements: BoundStatement, permission: str = READ_PERMISSION
 ) -> tuple[Fleet, list[list[Row]]]:
     """The fleet, and what these find, in one round trip. Refuses a caller who may not, and a fleet that is nowhere."""
-    speakers = CallerChecks([ask])
-    said = speakers.statements()
-    answers = await tx.read(*said, Q.fleets_get(batch=[(ask.zone_id, ask.fleet_id)]), *statements)
-    if problem := speakers.build_state(answers[: len(said)], tx.now).problem(ask, power):
+    caller_checks = CallerChecks([request])
+    caller_statements = caller_checks.statements()
+    results = await tx.read(*caller_statements, Q.fleets_get(batch=[(request.zone_id, request.fleet_id)]), *statements)
+    if problem := caller_checks.build_state(results[: len(caller_statements)], tx.now).problem(request, permission):
         raise problem
-    rows, *found = answers[len(said) :]
-    if ask.caller is not None and not agent_cards.may_look(ask.caller, ask.fleet_id):
-        raise errors.fleet_not_found(ask.fleet_id)
+    rows, *found = results[len(caller_statements) :]
+    if request.caller is not None and not agent_cards.can_read_fleet(request.caller, request.fleet_id):
+        raise errors.fleet_not_found(request.fleet_id)
     if not rows:
-        await zones.require_zone(tx, ask.zone_id)
-        raise errors.fleet_not_found(ask.fleet_id)
+        await zones.require_zone(tx, request.zone_id)
+        raise errors.fleet_not_found(request.fleet_id)
     return decode(rows, Fleet)[0], found
 
 
-async def changeable(tx: Transaction, ask: OfFleet) -> None:
+async def require_changeable(tx: Transaction, request: FleetRequest) -> None:
     """Refuses whoever may not change fleets, and a fleet that cannot be changed."""
-    found, _ = await in_fleet(tx, ask, power=CHANGE)
+    found, _ = await read_fleet(tx, request, permission=CHANGE_PERMISSION)
     if found.deleted_at is not None:
-        raise errors.fleet_deleted(ask.fleet_id)
+        raise errors.fleet_deleted(request.fleet_id)
 
 
-async def fleet(tx: Transaction, wanted: OfFleet) -> FleetSeen:
-    found, _ = await in_fleet(tx, wanted)
-    [seen] = await _seen(tx, [found])
-    return seen
+async def get_fleet(tx: Transaction, request: FleetRequest) -> FleetDetails:
+    found, _ = await read_fleet(tx, request)
+    [details] = await _load_details(tx, [found])
+    return details
 
 
-async def fleets(tx: Transaction, wanted: FleetsFilter) -> list[FleetSeen]:
+async def list_fleets(tx: Transaction, filters: FleetsFilter) -> list[FleetDetails]:
     """Up to so many, newest first."""
-    await require_permission(tx, wanted.caller, wanted.zone_id, READ)
-    if wanted.caller is not None and wanted.caller.agent_id is not None:
-        return await _own(tx, wanted, wanted.caller.agent_id)
+    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
+    if filters.caller is not None and filters.caller.agent_id is not None:
+        return await _list_own_fleet(tx, filters, filters.caller.agent_id)
     [rows] = await tx.read(
         LISTS.fleets_page(
-            zone_id=wanted.zone_id, before=wanted.before, with_deleted=int(wanted.with_deleted), limit=wanted.limit
+            zone_id=filters.zone_id, before=filters.before, with_deleted=int(filters.with_deleted), limit=filters.limit
         )
     )
     if not rows:
-        await zones.require_zone(tx, wanted.zone_id)
-    return await _seen(tx, decode(rows, Fleet))
+        await zones.require_zone(tx, filters.zone_id)
+    return await _load_details(tx, decode(rows, Fleet))
 
 
-async def _own(tx: Transaction, wanted: FleetsFilter, agent_id: str) -> list[FleetSeen]:
+async def _list_own_fleet(tx: Transaction, filters: FleetsFilter, agent_id: str) -> list[FleetDetails]:
     """An agent sees the fleet that it is a member of."""
-    fleet_id = agent_cards.fleet_of(agent_id)
-    if fleet_id is None or fleet_id >= wanted.before:
+    fleet_id = agent_cards.parse_fleet_id(agent_id)
+    if fleet_id is None or fleet_id >= filters.before:
         return []
-    [rows] = await tx.read(Q.fleets_get(batch=[(wanted.zone_id, fleet_id)]))
-    return await _seen(tx, [each for each in decode(rows, Fleet) if each.deleted_at is None])
+    [rows] = await tx.read(Q.fleets_get(batch=[(filters.zone_id, fleet_id)]))
+    return await _load_details(tx, [fleet for fleet in decode(rows, Fleet) if fleet.deleted_at is None])
 
 
-async def _seen(tx: Transaction, found: Sequence[Fleet]) -> list[FleetSeen]:
-    if not found:
+async def _load_details(tx: Transaction, fleets: Sequence[Fleet]) -> list[FleetDetails]:
+    if not fleets:
         return []
     active, deregistered = MemberStatus.ACTIVE, MemberStatus.DEREGISTERED
-    headed: list[tuple[object, ...]] = [
-        (*each.ref, active if each.deleted_at is None else deregistered, each.director_agent_id) for each in found
+    root_member_keys: list[tuple[object, ...]] = [
+        (*fleet.ref, active if fleet.deleted_at is None else deregistered, fleet.director_agent_id) for fleet in fleets
     ]
-    head_rows, counted, placement_rows = await tx.read(
-        LISTS.fleets_headed(batch=headed),
-        LISTS.fleets_counted(batch=[(*each.ref, active) for each in found]),
-        LISTS.placements_get(batch=[(each.zone_id, each.director_agent_id) for each in found]),
+    root_member_rows, count_rows, placement_rows = await tx.read(
+        LISTS.fleets_root_members(batch=root_member_keys),
+        LISTS.fleets_count_members(batch=[(*fleet.ref, active) for fleet in fleets]),
+        LISTS.placements_get(batch=[(fleet.zone_id, fleet.director_agent_id) for fleet in fleets]),
     )
     placements = {placement.agent_id: placement for placement in decode(placement_rows, Placement)}
-    numbers = {int(str(fleet_id)): int(str(number)) for _, fleet_id, number in counted}
-    heads: dict[int, list[Member]] = {}
-    for head in decode(head_rows, Member):
-        heads.setdefault(head.fleet_id, []).append(head)
+    counts = {int(str(fleet_id)): int(str(count)) for _, fleet_id, count in count_rows}
+    root_members: dict[int, list[Member]] = {}
+    for member in decode(root_member_rows, Member):
+        root_members.setdefault(member.fleet_id, []).append(member)
     return [
-        FleetSeen(
-            each,
-            heads.get(each.fleet_id, []),
-            placements.get(each.director_agent_id or 0),
-            numbers.get(each.fleet_id, 0),
+        FleetDetails(
+            fleet,
+            root_members.get(fleet.fleet_id, []),
+            placements.get(fleet.director_agent_id or 0),
+            counts.get(fleet.fleet_id, 0),
         )
-        for each in found
+        for fleet in fleets
     ]
 
 
-async def member(tx: Transaction, wanted: OfMember) -> FleetMemberView:
+async def get_member(tx: Transaction, request: MemberRequest) -> FleetMemberView:
     """Also one that has left."""
-    found = await _member(tx, wanted)
+    found = await _load_member(tx, request)
     placements, unread = await tx.read(
         LISTS.placements_get(batch=[found.ref]), LISTS.messages_unread_counts(batch=[found.ref])
     )
-    return views.member_view(found, _first(placements, Placement), _counts(unread)[found.agent_id])
+    return views.member_view(found, decode_first(placements, Placement), _decode_counts(unread)[found.agent_id])
 
 
-async def _member(tx: Transaction, wanted: OfMember) -> Member:
-    _, [rows] = await in_fleet(tx, wanted, Q.members_get(batch=[(wanted.zone_id, wanted.agent_id)]))
-    return _of_fleet(rows, wanted)
+async def _load_member(tx: Transaction, request: MemberRequest) -> Member:
+    _, [rows] = await read_fleet(tx, request, Q.members_get(batch=[(request.zone_id, request.agent_id)]))
+    return require_in_fleet(rows, request)
 
 
-def _of_fleet(rows: Sequence[Row], wanted: OfMember | SentFilter) -> Member:
-    found = _first(rows, Member)
-    if found is None or found.fleet_id != wanted.fleet_id:
-        raise errors.not_a_member(wanted.agent_id, wanted.fleet_id)
+def require_in_fleet(rows: Sequence[Row], request: MemberRequest | SentFilter) -> Member:
+    found = decode_first(rows, Member)
+    if found is None or found.fleet_id != request.fleet_id:
+        raise errors.member_not_found(request.agent_id, request.fleet_id)
     return found
 
 
-async def members(tx: Transaction, wanted: MembersFilter) -> list[FleetMemberView]:
+async def list_members(tx: Transaction, filters: MembersFilter) -> list[FleetMemberView]:
     """Up to so many, in the order they came."""
-    _, pages = await in_fleet(
+    _, pages = await read_fleet(
         tx,
-        wanted,
+        filters,
         *(
             LISTS.members_page(
-                zone_id=wanted.zone_id, fleet_id=wanted.fleet_id, state=status, after=wanted.after, limit=wanted.limit
+                zone_id=filters.zone_id,
+                fleet_id=filters.fleet_id,
+                state=status,
+                after=filters.after,
+                limit=filters.limit,
             )
-            for status in wanted.statuses
+            for status in filters.statuses
         ),
     )
     found = decode([row for page in pages for row in page], Member)
-    shown = sorted(found, key=lambda each: each.agent_id)[: wanted.limit]
-    refs: list[tuple[object, ...]] = [each.ref for each in shown]
-    counting = [LISTS.messages_unread_counts(batch=refs)] if wanted.with_unread else []
-    placement_rows, *counted = await tx.read(LISTS.placements_get(batch=refs), *counting)
+    listed = sorted(found, key=lambda member: member.agent_id)[: filters.limit]
+    refs: list[tuple[object, ...]] = [member.ref for member in listed]
+    count_statements = [LISTS.messages_unread_counts(batch=refs)] if filters.with_unread else []
+    placement_rows, *count_results = await tx.read(LISTS.placements_get(batch=refs), *count_statements)
     placements = {placement.agent_id: placement for placement in decode(placement_rows, Placement)}
-    unread = _counts(counted[0]) if counted else {}
-    return [views.member_view(each, placements.get(each.agent_id), unread.get(each.agent_id)) for each in shown]
+    unread = _decode_counts(count_results[0]) if count_results else {}
+    return [
+        views.member_view(member, placements.get(member.agent_id), unread.get(member.agent_id)) for member in listed
+    ]
 
 
-def _counts(rows: Sequence[Row]) -> dict[int, int]:
-    return {int(str(agent_id)): int(str(number)) for _, agent_id, number in rows}
+def _decode_counts(rows: Sequence[Row]) -> dict[int, int]:
+    return {int(str(agent_id)): int(str(count)) for _, agent_id, count in rows}
 
 
-async def monitor(tx: Transaction, wanted: OfFleet) -> MonitorView:
-    ref = (wanted.zone_id, wanted.fleet_id)
-    _, [rows] = await in_fleet(tx, wanted, Q.monitor_runtimes_get(batch=[ref]))
-    watched = await _watched(tx, wanted)
-    return views.monitor_view(wanted.fleet_id, _first(rows, MonitorRuntime), watched, tx.now)
+async def get_monitor(tx: Transaction, request: FleetRequest) -> MonitorView:
+    ref = (request.zone_id, request.fleet_id)
+    _, [rows] = await read_fleet(tx, request, Q.monitor_runtimes_get(batch=[ref]))
+    monitored = await _load_monitored(tx, request)
+    return views.monitor_view(request.fleet_id, decode_first(rows, MonitorRuntime), monitored, tx.now)
 
 
-async def monitored(tx: Transaction, wanted: OfMember) -> MonitoredView:
-    found = await _member(tx, wanted)
-    for each in await _watched(tx, wanted):
-        if each.member.agent_id == found.agent_id:
-            return views.monitored_view(each, tx.now)
+async def get_monitored_member(tx: Transaction, request: MemberRequest) -> MonitoredMemberView:
+    found = await _load_member(tx, request)
+    for monitored_member in await _load_monitored(tx, request):
+        if monitored_member.member.agent_id == found.agent_id:
+            return views.monitored_member_view(monitored_member, tx.now)
     raise errors.no_placement(found.agent_id)
 
 
-async def _watched(tx: Transaction, wanted: OfFleet) -> list[Watched]:
-    there: list[tuple[object, ...]] = [(wanted.zone_id, wanted.fleet_id, MemberStatus.ACTIVE)]
+async def _load_monitored(tx: Transaction, request: FleetRequest) -> list[MonitoredMember]:
+    active_keys: list[tuple[object, ...]] = [(request.zone_id, request.fleet_id, MemberStatus.ACTIVE)]
     member_rows, placement_rows, config_rows = await tx.read(
-        Q.members_of_fleets(batch=there), Q.placements_of_fleets(batch=there), Q.monitor_configs_of_fleets(batch=there)
+        Q.members_of_fleets(batch=active_keys),
+        Q.placements_of_fleets(batch=active_keys),
+        Q.monitor_configs_of_fleets(batch=active_keys),
     )
-    known = {each.agent_id: each for each in decode(member_rows, Member)}
-    placements = {each.agent_id: each for each in decode(placement_rows, Placement)}
+    members_by_id = {row.agent_id: row for row in decode(member_rows, Member)}
+    placements = {row.agent_id: row for row in decode(placement_rows, Placement)}
     configs = sorted(decode(config_rows, MonitorConfig), key=lambda config: config.agent_id)
     if not configs:
         return []
     refs: list[tuple[object, ...]] = [(config.zone_id, config.agent_id) for config in configs]
     [rows] = await tx.read(LISTS.messages_unread_counts(batch=refs))
-    unread = _counts(rows)
+    unread = _decode_counts(rows)
     return [
-        Watched(known[config.agent_id], config, placements.get(config.agent_id), unread.get(config.agent_id, 0))
+        MonitoredMember(
+            members_by_id[config.agent_id], config, placements.get(config.agent_id), unread.get(config.agent_id, 0)
+        )
         for config in configs
     ]
 
 
-def _first(rows: Sequence[Row], kind: type[T]) -> T | None:
-    found = decode(rows[:1], kind)
+def decode_first(rows: Sequence[Row], row_type: type[T]) -> T | None:
+    found = decode(rows[:1], row_type)
     return found[0] if found else None

@@ -13,73 +13,73 @@ from typing import NamedTuple
 from quarterdeck.domain.fleets.model.filters import InboxFilter
 from quarterdeck.domain.fleets.model.rows import MemberStatus
 from quarterdeck.domain.fleets.operations import message_reads
-from quarterdeck.domain.fleets.operations.message_reads import Pages
+from quarterdeck.domain.fleets.operations.message_reads import MessagePage
 from quarterdeck.domain.fleets.queries import LISTS
 from quarterdeck.engine import long_poll
 from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.transaction import Engine, Transaction
 
-Key = tuple[str, str]
+InboxKey = tuple[str, str]
 """(zone, member)"""
-Poll = long_poll.LongPoll[InboxFilter, Key, Pages]
-Polls = long_poll.LongPolls[InboxFilter, Key, Pages]
-LOOK_SECONDS = 1.0
+InboxPoll = long_poll.LongPoll[InboxFilter, InboxKey, MessagePage]
+InboxPolls = long_poll.LongPolls[InboxFilter, InboxKey, MessagePage]
+CHECK_SECONDS = 1.0
 """Between two looks, should a wake be lost on its way from another server."""
 
 
-def polls() -> Polls:
-    return Polls(lambda page: page.messages[0].ref)
+def new_inbox_polls() -> InboxPolls:
+    return InboxPolls(lambda page: page.messages[0].ref)
 
 
-class Awaiting:
-    def __init__(self, engine: Engine, waiting_polls: Polls) -> None:
+class InboxLongPoll:
+    def __init__(self, engine: Engine, polls: InboxPolls) -> None:
         self._engine = engine
-        self._polls = waiting_polls
+        self._polls = polls
 
-    async def inbox(self, wanted: InboxFilter, seconds: float) -> Pages:
+    async def list_inbox(self, filters: InboxFilter, timeout_seconds: float) -> MessagePage:
         """What there is; or, if there is nothing, the first that comes in time."""
 
-        async def read(asked: InboxFilter) -> tuple[Pages, ...]:
-            poll = asked.waiter
+        async def read(request: InboxFilter) -> tuple[MessagePage, ...]:
+            poll = request.waiter
             assert isinstance(poll, long_poll.LongPoll)
-            found = await self._engine.read(lambda tx: message_reads.inbox(tx, wanted), zones=zones_of([wanted]))
+            found = await self._engine.read(lambda tx: message_reads.list_inbox(tx, filters), zones=zones_of([filters]))
             if found.messages:
                 return (found,)
             self._polls.add(poll)
             return ()
 
-        key = (wanted.zone_id, str(wanted.agent_id))
-        pages = await long_poll.wait_for_work(wanted, key, read, self._polls, seconds)
-        return pages[0] if pages else Pages([], {})
+        key = (filters.zone_id, str(filters.agent_id))
+        pages = await long_poll.wait_for_work(filters, key, read, self._polls, timeout_seconds)
+        return pages[0] if pages else MessagePage([], {})
 
 
-class PollLook:
+class InboxWakeups:
     """Once for all who wait: has those read again for whom something came, or who are there no more, and are refused
     then."""
 
-    def __init__(self, engine: Engine, waiting_polls: Polls) -> None:
+    def __init__(self, engine: Engine, polls: InboxPolls) -> None:
         self._engine = engine
-        self._polls = waiting_polls
+        self._polls = polls
 
-    async def __call__(self, keys: Sequence[Key]) -> float:
-        found = await self._engine.read(lambda tx: _news(tx, keys), zones={zone_id for zone_id, _ in keys})
-        for key, news in found.items():
+    async def __call__(self, keys: Sequence[InboxKey]) -> float:
+        states = await self._engine.read(lambda tx: _load_states(tx, keys), zones={zone_id for zone_id, _ in keys})
+        for key, state in states.items():
             for poll in self._polls.waiting(key):
-                if news.has_left or news.newest > poll.claim.after:
+                if state.has_left or state.newest_id > poll.claim.after:
                     self._polls.retry(poll)
-        return LOOK_SECONDS
+        return CHECK_SECONDS
 
 
-class _News(NamedTuple):
-    newest: int
+class _InboxState(NamedTuple):
+    newest_id: int
     """0: nothing waits."""
     has_left: bool
 
 
-async def _news(tx: Transaction, keys: Sequence[Key]) -> dict[Key, _News]:
+async def _load_states(tx: Transaction, keys: Sequence[InboxKey]) -> dict[InboxKey, _InboxState]:
     batch: list[tuple[object, ...]] = [(zone_id, int(agent_id)) for zone_id, agent_id in keys]
-    [rows] = await tx.read(LISTS.messages_newest(batch=batch))
+    [rows] = await tx.read(LISTS.messages_newest_unread(batch=batch))
     return {
-        (str(zone_id), str(agent_id)): _News(int(str(newest or 0)), status != MemberStatus.ACTIVE)
-        for zone_id, agent_id, newest, status in rows
+        (str(zone_id), str(agent_id)): _InboxState(int(str(newest_id or 0)), status != MemberStatus.ACTIVE)
+        for zone_id, agent_id, newest_id, status in rows
     }

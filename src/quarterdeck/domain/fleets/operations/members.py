@@ -15,13 +15,27 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.model import AgentUpdate as AgentSaid, Register, RegisterResult, Terminate
+from quarterdeck.domain.agents.model import AgentUpdate, Register, RegisterResult, Terminate
 from quarterdeck.domain.agents.operations.authorization import CallerChecks
-from quarterdeck.domain.fleets.model.commands import CreateFleet, FleetCommand, FleetOutcome, Fleetwide, RegisterMember
+from quarterdeck.domain.fleets.model.commands import (
+    BaseFleetCommand,
+    CreateFleet,
+    FleetCommand,
+    FleetOutcome,
+    RegisterMember,
+)
 from quarterdeck.domain.fleets.model.rows import Fleet, Member, MemberStatus, MonitorConfig, MonitorRuntime, Placement
 from quarterdeck.domain.fleets.queries import LISTS, Q
-from quarterdeck.domain.fleets.rules.agent_cards import BUILTIN, kind_of
-from quarterdeck.domain.fleets.rules.members import Crew, Known, LastIds, Told, Wanted, key_of, wanted
+from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, member_kind
+from quarterdeck.domain.fleets.rules.members import (
+    FleetBatch,
+    FleetBatchInput,
+    FleetBatchRefs,
+    LastIds,
+    PendingEvent,
+    collect_refs,
+    command_key,
+)
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency
@@ -31,226 +45,260 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement, Statement
 
-Batch = list[tuple[object, ...]]
+SqlRows = list[tuple[object, ...]]
 K = TypeVar("K")
 V = TypeVar("V", bound=msgspec.Struct)
-LEFT_FLEET = "left_fleet"
+LEFT_FLEET_REASON = "left_fleet"
 
 
-async def change(tx: Transaction, asks: Sequence[FleetCommand]) -> list[FleetOutcome | Problem | Busy]:
+async def change_fleets(tx: Transaction, commands: Sequence[FleetCommand]) -> list[FleetOutcome | Problem | Busy]:
     """Every verb, in order of arrival."""
-    speakers = CallerChecks(asks)
-    keys = [key for ask in asks if isinstance(ask, CreateFleet | RegisterMember) and (key := key_of(ask)) is not None]
-    zone_ids: Batch = [(zone_id,) for zone_id in sorted({ask.zone_id for ask in asks})]
-    locked_rows, *said, ids, bound = await tx.read(
-        zones.lock_statement(tx, zones_of(asks)),
-        *speakers.statements(),
-        Q.fleet_ids(batch=zone_ids),
+    caller_checks = CallerChecks(commands)
+    keys = [
+        key
+        for command in commands
+        if isinstance(command, CreateFleet | RegisterMember) and (key := command_key(command)) is not None
+    ]
+    zone_ids: SqlRows = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+    locked_rows, *caller_rows, last_id_rows, key_rows = await tx.read(
+        zones.lock_statement(tx, zones_of(commands)),
+        *caller_checks.statements(),
+        Q.fleet_counters_get(batch=zone_ids),
         idempotency.load_keys(keys),
     )
-    locked = zones.decode_zones(locked_rows)
-    why_not = await zones.lock_failures(tx, zones_of(asks) - locked.keys())
-    bindings = idempotency.decode_records(bound)
-    stored = await _stored(tx, _within(locked, wanted(asks, [*bindings.values()])))
-    known = replace(
-        stored,
-        problem_of=speakers.build_state(said, tx.now).problem,
-        zones=zone_rules.ended_zone_problems(locked.values()),
-        last_ids={last.zone_id: last for last in decode(ids, LastIds)},
-        keys=bindings,
+    locked_zones = zones.decode_zones(locked_rows)
+    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked_zones.keys())
+    key_records = idempotency.decode_records(key_rows)
+    loaded_rows = await _load(tx, _restrict_to_zones(locked_zones, collect_refs(commands, [*key_records.values()])))
+    loaded = replace(
+        loaded_rows,
+        caller_problem=caller_checks.build_state(caller_rows, tx.now).problem,
+        zone_problems=zone_rules.ended_zone_problems(locked_zones.values()),
+        last_ids={last.zone_id: last for last in decode(last_id_rows, LastIds)},
+        key_records=key_records,
     )
-    crew = Crew(known)
-    outcomes = [sessions.blocked(ask, why_not) or crew.decide(ask) for ask in asks]
-    await _write(tx, known, crew)
+    batch = FleetBatch(loaded)
+    outcomes = [sessions.blocked(command, lock_failures) or batch.decide(command) for command in commands]
+    await _persist(tx, loaded, batch)
     return outcomes
 
 
-def _within(locked: Container[str], asked: Wanted) -> Wanted:
+def _restrict_to_zones(locked_zones: Container[str], refs: FleetBatchRefs) -> FleetBatchRefs:
     """What is of zones that this transaction has to itself."""
-    found = (asked.fleets, asked.members, asked.whole, asked.joined)
-    return Wanted(*({ref for ref in refs if ref[0] in locked} for refs in found))
+    ref_sets = (refs.fleets, refs.members, refs.complete_fleets, refs.counted_fleets)
+    return FleetBatchRefs(*({ref for ref in ref_set if ref[0] in locked_zones} for ref_set in ref_sets))
 
 
-async def _stored(tx: Transaction, asked: Wanted) -> Known:
+async def _load(tx: Transaction, batch_refs: FleetBatchRefs) -> FleetBatchInput:
     """In one round trip, by as many statements as there is something to ask for."""
-    refs, own = [*sorted(asked.fleets)], [*sorted(asked.members)]
-    whole: Batch = [(*ref, MemberStatus.ACTIVE) for ref in sorted(asked.whole)]
-    joined: Batch = [(*ref, MemberStatus.ACTIVE) for ref in sorted(asked.joined)]
-    fleets, runtimes, counts, *found = await _read(
+    fleet_refs, member_refs = [*sorted(batch_refs.fleets)], [*sorted(batch_refs.members)]
+    complete_keys: SqlRows = [(*ref, MemberStatus.ACTIVE) for ref in sorted(batch_refs.complete_fleets)]
+    counted_keys: SqlRows = [(*ref, MemberStatus.ACTIVE) for ref in sorted(batch_refs.counted_fleets)]
+    fleet_rows, runtime_rows, count_rows, *row_sets = await _read_nonempty(
         tx,
-        (Q.fleets_get, [*refs]),
-        (Q.monitor_runtimes_get, [*refs]),
-        (LISTS.fleets_counted, joined),
-        (Q.members_get, [*own]),
-        (Q.members_of_fleets, whole),
-        (LISTS.placements_get, [*own]),
-        (Q.placements_of_fleets, whole),
-        (Q.monitor_configs_get, [*own]),
-        (Q.monitor_configs_of_fleets, whole),
+        (Q.fleets_get, [*fleet_refs]),
+        (Q.monitor_runtimes_get, [*fleet_refs]),
+        (LISTS.fleets_count_members, counted_keys),
+        (Q.members_get, [*member_refs]),
+        (Q.members_of_fleets, complete_keys),
+        (LISTS.placements_get, [*member_refs]),
+        (Q.placements_of_fleets, complete_keys),
+        (Q.monitor_configs_get, [*member_refs]),
+        (Q.monitor_configs_of_fleets, complete_keys),
     )
-    members, placements, configs = ([*found[at], *found[at + 1]] for at in (0, 2, 4))
-    return Known(
+    member_rows, placement_rows, config_rows = ([*row_sets[index], *row_sets[index + 1]] for index in (0, 2, 4))
+    return FleetBatchInput(
         tx.now,
-        _nobody,
-        fleets={fleet.ref: fleet for fleet in decode(fleets, Fleet)},
-        members={member.ref: member for member in decode(members, Member)},
-        placements={placement.ref: placement for placement in decode(placements, Placement)},
-        configs={(config.zone_id, config.agent_id): config for config in decode(configs, MonitorConfig)},
-        runtimes={(each.zone_id, each.fleet_id): each for each in decode(runtimes, MonitorRuntime)},
-        counts={(str(zone_id), int(str(fleet_id))): int(str(number)) for zone_id, fleet_id, number in counts},
+        _no_caller_check,
+        fleets={fleet.ref: fleet for fleet in decode(fleet_rows, Fleet)},
+        members={member.ref: member for member in decode(member_rows, Member)},
+        placements={placement.ref: placement for placement in decode(placement_rows, Placement)},
+        configs={(config.zone_id, config.agent_id): config for config in decode(config_rows, MonitorConfig)},
+        runtimes={(runtime.zone_id, runtime.fleet_id): runtime for runtime in decode(runtime_rows, MonitorRuntime)},
+        active_counts={(str(zone_id), int(str(fleet_id))): int(str(count)) for zone_id, fleet_id, count in count_rows},
     )
 
 
-async def _read(tx: Transaction, *asked: tuple[Statement, Batch]) -> list[list[Row]]:
+async def _read_nonempty(tx: Transaction, *queries: tuple[Statement, SqlRows]) -> list[list[Row]]:
     """What each finds. Those with nothing to look for are not sent."""
-    answers = iter(await tx.read(*(statement(batch=batch) for statement, batch in asked if batch)))
-    return [next(answers) if batch else [] for _, batch in asked]
+    results = iter(await tx.read(*(statement(batch=batch) for statement, batch in queries if batch)))
+    return [next(results) if batch else [] for _, batch in queries]
 
 
-def _nobody(ask: Fleetwide, power: str) -> Problem | None:
+def _no_caller_check(command: BaseFleetCommand, permission: str) -> Problem | None:
     raise AssertionError("who may speak is known before anything is decided")
 
 
 # -- writing -----------------------------------------------------------------------------------------------------
 
 
-async def _write(tx: Transaction, known: Known, crew: Crew) -> None:
+async def _persist(tx: Transaction, loaded: FleetBatchInput, batch: FleetBatch) -> None:
     """What refers to something comes after it; the administrators last of all."""
-    if counted := _differing(known.last_ids, crew.last_ids):
-        tx.write(Q.fleet_ids_set(batch=_rows(counted)))
-    made = [fleet for ref, fleet in crew.fleets.items() if ref not in known.fleets]
-    come = [member for ref, member in crew.members.items() if ref not in known.members]
-    others = [member for member in come if kind_of(member.agent_card_json) != BUILTIN]
-    _begin(tx, made, others, [each for ref, each in crew.placements.items() if ref not in known.placements])
-    gone = await _leave(tx, known, crew)
-    await _watch(tx, known, crew)
-    if crew.keys.bindings:
-        tx.write(idempotency.store_records(crew.keys.bindings, tx.now))
-    await _register(tx, others)
-    await _terminate(tx, [*gone, *(member for member in others if not member.is_active)])
-    if administrators := [member for member in come if kind_of(member.agent_card_json) == BUILTIN]:
-        tx.write(Q.members_insert(batch=_rows(administrators)))
-    for told in crew.told:
-        tx.emit(event(told))
+    if last_ids := _changed_values(loaded.last_ids, batch.last_ids):
+        tx.write(Q.fleet_counters_set(batch=_to_rows(last_ids)))
+    new_fleets = [fleet for ref, fleet in batch.fleets.items() if ref not in loaded.fleets]
+    new_members = [member for ref, member in batch.members.items() if ref not in loaded.members]
+    registered = [member for member in new_members if member_kind(member.agent_card_json) != ADMINISTRATOR_KIND]
+    _insert_new(
+        tx,
+        new_fleets,
+        registered,
+        [placement for ref, placement in batch.placements.items() if ref not in loaded.placements],
+    )
+    removed = await _persist_removals(tx, loaded, batch)
+    await _persist_panes_and_monitors(tx, loaded, batch)
+    if batch.keys.new_records:
+        tx.write(idempotency.store_records(batch.keys.new_records, tx.now))
+    await _register_agents(tx, registered)
+    await _terminate_agents(tx, [*removed, *(member for member in registered if not member.is_active)])
+    if administrators := [
+        member for member in new_members if member_kind(member.agent_card_json) == ADMINISTRATOR_KIND
+    ]:
+        tx.write(Q.members_insert(batch=_to_rows(administrators)))
+    for pending in batch.events:
+        tx.emit(to_new_event(pending))
 
 
-def _begin(tx: Transaction, made: Sequence[Fleet], come: Sequence[Member], placed: Sequence[Placement]) -> None:
+def _insert_new(
+    tx: Transaction, fleets: Sequence[Fleet], members: Sequence[Member], placements: Sequence[Placement]
+) -> None:
     """In the order in which they name each other."""
-    if made:
+    if fleets:
         tx.write(
             Q.fleets_insert(
-                batch=[(*each.ref, each.label, each.created_at, each.deleted_at, each.created_by) for each in made]
+                batch=[
+                    (*fleet.ref, fleet.label, fleet.created_at, fleet.deleted_at, fleet.created_by) for fleet in fleets
+                ]
             )
         )
-    if come:
-        tx.write(Q.members_insert(batch=_rows(come)))
-    if placed:
-        tx.write(Q.placements_insert(batch=_rows(placed)))
-    if made:
-        tx.write(Q.fleets_direct(batch=[(*each.ref, each.director_agent_id) for each in made]))
+    if members:
+        tx.write(Q.members_insert(batch=_to_rows(members)))
+    if placements:
+        tx.write(Q.placements_insert(batch=_to_rows(placements)))
+    if fleets:
+        tx.write(Q.fleets_set_director(batch=[(*fleet.ref, fleet.director_agent_id) for fleet in fleets]))
 
 
-async def _leave(tx: Transaction, known: Known, crew: Crew) -> list[Member]:
+async def _persist_removals(tx: Transaction, loaded: FleetBatchInput, batch: FleetBatch) -> list[Member]:
     """Those who were there and have left, and the fleets that were deleted."""
-    gone = [
-        (was, crew.members[ref])
-        for ref, was in sorted(known.members.items())
-        if crew.members[ref].status is not was.status
+    removed = [
+        (before, batch.members[ref])
+        for ref, before in sorted(loaded.members.items())
+        if batch.members[ref].status is not before.status
     ]
-    if gone:
-        leaving: Batch = [(*now.ref, was.status, now.status, now.deregistered_at) for was, now in gone]
-        await _moved(tx, Q.members_leave(batch=leaving), len(leaving))
-    deleted: Batch = [
-        (*ref, crew.fleets[ref].deleted_at, 0)
-        for ref, was in sorted(known.fleets.items())
-        if was.deleted_at is None and crew.fleets[ref].deleted_at is not None
+    if removed:
+        removed_rows: SqlRows = [
+            (*after.ref, before.status, after.status, after.deregistered_at) for before, after in removed
+        ]
+        await _update_checked(tx, Q.members_deregister(batch=removed_rows), len(removed_rows))
+    deleted_rows: SqlRows = [
+        (*ref, batch.fleets[ref].deleted_at, 0)
+        for ref, before in sorted(loaded.fleets.items())
+        if before.deleted_at is None and batch.fleets[ref].deleted_at is not None
     ]
-    if deleted:
-        await _moved(tx, Q.fleets_delete(batch=deleted), len(deleted))
-    return [now for _, now in gone]
+    if deleted_rows:
+        await _update_checked(tx, Q.fleets_delete(batch=deleted_rows), len(deleted_rows))
+    return [after for _, after in removed]
 
 
-async def _watch(tx: Transaction, known: Known, crew: Crew) -> None:
+async def _persist_panes_and_monitors(tx: Transaction, loaded: FleetBatchInput, batch: FleetBatch) -> None:
     """Panes that are there now, and those that are nobody's any more; how they are watched over, and by whom."""
-    filled: Batch = [
+    pane_rows: SqlRows = [
         (*ref, placement.tmux_pane_id, "")
-        for ref, placement in sorted(crew.placements.items())
-        if ref in known.placements and known.placements[ref] != placement
+        for ref, placement in sorted(batch.placements.items())
+        if ref in loaded.placements and loaded.placements[ref] != placement
     ]
-    if filled:
-        await _moved(tx, Q.placements_fill(batch=filled), len(filled))
-    if removed := sorted(known.placements.keys() - crew.placements.keys()):
-        tx.write(Q.placements_remove(batch=[*removed]))
-    if configs := _differing(known.configs, crew.configs):
-        tx.write(Q.monitor_configs_set(batch=_rows(configs)))
-    if removed := sorted(known.configs.keys() - crew.configs.keys()):
-        tx.write(Q.monitor_configs_remove(batch=[*removed]))
-    if runtimes := _differing(known.runtimes, crew.runtimes):
-        tx.write(Q.monitor_runtimes_set(batch=_rows(runtimes)))
-    if removed := sorted(known.runtimes.keys() - crew.runtimes.keys()):
-        tx.write(Q.monitor_runtimes_remove(batch=[*removed]))
+    if pane_rows:
+        await _update_checked(tx, Q.placements_set_pane(batch=pane_rows), len(pane_rows))
+    if removed := sorted(loaded.placements.keys() - batch.placements.keys()):
+        tx.write(Q.placements_delete(batch=[*removed]))
+    if configs := _changed_values(loaded.configs, batch.configs):
+        tx.write(Q.monitor_configs_set(batch=_to_rows(configs)))
+    if removed := sorted(loaded.configs.keys() - batch.configs.keys()):
+        tx.write(Q.monitor_configs_delete(batch=[*removed]))
+    if runtimes := _changed_values(loaded.runtimes, batch.runtimes):
+        tx.write(Q.monitor_runtimes_set(batch=_to_rows(runtimes)))
+    if removed := sorted(loaded.runtimes.keys() - batch.runtimes.keys()):
+        tx.write(Q.monitor_runtimes_delete(batch=[*removed]))
 
 
-async def _moved(tx: Transaction, statement: BoundStatement, number: int) -> None:
+async def _update_checked(tx: Transaction, statement: BoundStatement, expected: int) -> None:
     [rows] = await tx.read(statement)
-    if len(rows) != number:
+    if len(rows) != expected:
         raise RuntimeError("fleets moved under the zone's lock")
 
 
 # -- the registry ------------------------------------------------------------------------------------------------
 
 
-async def _register(tx: Transaction, come: Sequence[Member]) -> None:
+async def _register_agents(tx: Transaction, members: Sequence[Member]) -> None:
     """They are not missed there before they have spoken: a pane sends no heartbeats."""
-    asked = [
+    commands = [
         Register(
             zone_id=member.zone_id,
             agent_id=member.registry_id,
-            update=AgentSaid(name=member.name, description=member.description),
+            update=AgentUpdate(name=member.name, description=member.description),
             awaits_first_contact=True,
         )
-        for member in come
+        for member in members
         if member.registry_id is not None
     ]
-    if not asked:
+    if not commands:
         return
-    there_before = [ask for ask, made in zip(asked, await _registered(tx, asked), strict=True) if not made]
-    if there_before:
+    existing = [
+        command
+        for command, is_new in zip(commands, await _submit_registrations(tx, commands), strict=True)
+        if not is_new
+    ]
+    if existing:
         # Of before such ids were kept for members. Whoever speaks for that agent must not speak for the member.
-        await agents.terminate_agents(tx, [_end(ask.zone_id, ask.agent_id) for ask in there_before])
-        await _registered(tx, there_before)
+        await agents.terminate_agents(
+            tx, [_terminate_command(command.zone_id, command.agent_id) for command in existing]
+        )
+        await _submit_registrations(tx, existing)
 
 
-async def _registered(tx: Transaction, asked: Sequence[Register]) -> list[bool]:
+async def _submit_registrations(tx: Transaction, commands: Sequence[Register]) -> list[bool]:
     """Whether each was new."""
-    found: list[bool] = []
-    for outcome in await agents.Registrar(()).register(tx, asked):
+    created: list[bool] = []
+    for outcome in await agents.Registrar(()).register(tx, commands):
         if not isinstance(outcome, RegisterResult):
             raise outcome if isinstance(outcome, Problem) else RuntimeError("the zone is locked, and busy")
-        found.append(outcome.created)
-    return found
+        created.append(outcome.created)
+    return created
 
 
-async def _terminate(tx: Transaction, gone: Sequence[Member]) -> None:
+async def _terminate_agents(tx: Transaction, members: Sequence[Member]) -> None:
     """What they held is taken back by the room of tasks, which hears of it in this transaction."""
-    ended = [_end(member.zone_id, member.registry_id) for member in gone if member.registry_id is not None]
-    if ended:
+    commands = [
+        _terminate_command(member.zone_id, member.registry_id) for member in members if member.registry_id is not None
+    ]
+    if commands:
         # An agent that somebody ended before, or that was forgotten since, is as gone as it is to be.
-        await agents.terminate_agents(tx, ended)
+        await agents.terminate_agents(tx, commands)
 
 
-def _end(zone_id: str, agent_id: str) -> Terminate:
-    return Terminate(zone_id=zone_id, agent_id=agent_id, reason=LEFT_FLEET)
+def _terminate_command(zone_id: str, agent_id: str) -> Terminate:
+    return Terminate(zone_id=zone_id, agent_id=agent_id, reason=LEFT_FLEET_REASON)
 
 
-def _rows(each: Sequence[msgspec.Struct]) -> Batch:
-    return [msgspec.structs.astuple(row) for row in each]
+def _to_rows(structs: Sequence[msgspec.Struct]) -> SqlRows:
+    return [msgspec.structs.astuple(struct) for struct in structs]
 
 
-def _differing(before: Mapping[K, V], after: Mapping[K, V]) -> list[V]:
-    return [each for key, each in after.items() if before.get(key) != each]
+def _changed_values(before: Mapping[K, V], after: Mapping[K, V]) -> list[V]:
+    return [value for key, value in after.items() if before.get(key) != value]
 
 
-def event(told: Told) -> NewEvent:
-    data = msgspec.json.encode({"fleetId": told.fleet_id}).decode()
-    return NewEvent(told.type, told.zone_id, str(told.subject), told.actor, told.before, told.after, data, told.trace)
+def to_new_event(pending: PendingEvent) -> NewEvent:
+    data = msgspec.json.encode({"fleetId": pending.fleet_id}).decode()
+    return NewEvent(
+        pending.type,
+        pending.zone_id,
+        str(pending.subject_id),
+        pending.actor,
+        pending.before,
+        pending.after,
+        data,
+        pending.trace,
+    )

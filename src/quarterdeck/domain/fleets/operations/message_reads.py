@@ -8,156 +8,176 @@ from typing import TypeVar
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.fleets.model.filters import LAST, InboxFilter, MessagesFilter, OfMessage, Position, SentFilter
+from quarterdeck.domain.fleets.model.filters import (
+    UPPER_BOUND,
+    InboxFilter,
+    MessageRequest,
+    MessagesFilter,
+    Position,
+    SentFilter,
+)
 from quarterdeck.domain.fleets.model.rows import Member, MemberRef, Message, MessageState
-from quarterdeck.domain.fleets.operations.fleet_reads import _first, _of_fleet, in_fleet
+from quarterdeck.domain.fleets.operations.fleet_reads import decode_first, read_fleet, require_in_fleet
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules import errors
-from quarterdeck.domain.fleets.rules.views import Names
+from quarterdeck.domain.fleets.rules.views import MemberNames
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement
 
-SLICE = 64
+SLICE_MESSAGES = 64
 """Messages that are read at once."""
-PAGE_CHARACTERS = 4 * 1024 * 1024
+PAGE_CHARACTERS_MAX = 4 * 1024 * 1024
 """After so many a page ends, however many messages were asked for."""
-M = TypeVar("M", bound=MessagesFilter)
-W = TypeVar("W", bound=SentFilter)
+AnyMessagesFilter = TypeVar("AnyMessagesFilter", bound=MessagesFilter)
+AnySentFilter = TypeVar("AnySentFilter", bound=SentFilter)
 
 
-class Pages(msgspec.Struct, frozen=True):
+class MessagePage(msgspec.Struct, frozen=True):
     """A page of messages, and what those are called whom they name."""
 
     messages: list[Message]
-    names: Names
-    is_cut: bool = False
+    names: MemberNames
+    is_truncated: bool = False
     """It is shorter than was asked for, because its messages are so long."""
 
 
-async def message(tx: Transaction, wanted: OfMessage) -> Pages:
+async def get_message(tx: Transaction, request: MessageRequest) -> MessagePage:
     """One of whose ends at least one is in the fleet."""
-    _, [rows] = await in_fleet(tx, wanted, Q.messages_get(batch=[(wanted.zone_id, wanted.message_id)]))
-    found = _first(rows, Message)
+    _, [rows] = await read_fleet(tx, request, Q.messages_get(batch=[(request.zone_id, request.message_id)]))
+    found = decode_first(rows, Message)
     if found is None:
-        raise errors.message_not_found(wanted.message_id)
-    ends: list[tuple[object, ...]] = [
+        raise errors.message_not_found(request.message_id)
+    member_refs: list[tuple[object, ...]] = [
         (found.zone_id, agent_id) for agent_id in sorted({found.from_agent_id, found.to_agent_id})
     ]
-    [rows] = await tx.read(Q.members_get(batch=ends))
-    known = decode(rows, Member)
-    if all(each.fleet_id != wanted.fleet_id for each in known):
-        raise errors.message_not_found(wanted.message_id)
-    return Pages([found], {each.agent_id: each.name for each in known})
+    [rows] = await tx.read(Q.members_get(batch=member_refs))
+    members = decode(rows, Member)
+    if all(member.fleet_id != request.fleet_id for member in members):
+        raise errors.message_not_found(request.message_id)
+    return MessagePage([found], {member.agent_id: member.name for member in members})
 
 
-async def inbox(tx: Transaction, wanted: InboxFilter) -> Pages:
+async def list_inbox(tx: Transaction, filters: InboxFilter) -> MessagePage:
     """What a member was sent. What still waits for it comes in the order of its ids, which is the order in which it was
     sent; everything else by when it last moved."""
-    return await _of_member(tx, wanted, _inbox)
+    return await _list_of_member(tx, filters, _inbox_statement)
 
 
-async def sent(tx: Transaction, wanted: SentFilter) -> Pages:
+async def list_sent(tx: Transaction, filters: SentFilter) -> MessagePage:
     """What a member has sent, by when it last moved."""
-    return await _of_member(tx, wanted, _sent)
+    return await _list_of_member(tx, filters, _sent_statement)
 
 
-async def _of_member(tx: Transaction, wanted: W, statement: Callable[[W], BoundStatement]) -> Pages:
-    asked = Q.members_get(batch=[(wanted.zone_id, wanted.agent_id)])
-    fleet, [member_rows, rows] = await in_fleet(tx, wanted, asked, statement(_slice(wanted)))
-    member = _of_fleet(member_rows, wanted)
-    if isinstance(wanted, InboxFilter) and wanted.is_poll and (gone := errors.over(fleet, member)):
-        raise gone
-    return await _page(tx, wanted, statement, decode(rows, Message))
+async def _list_of_member(
+    tx: Transaction, filters: AnySentFilter, build_statement: Callable[[AnySentFilter], BoundStatement]
+) -> MessagePage:
+    member_statement = Q.members_get(batch=[(filters.zone_id, filters.agent_id)])
+    fleet, [member_rows, rows] = await read_fleet(
+        tx, filters, member_statement, build_statement(_limit_to_slice(filters))
+    )
+    member = require_in_fleet(member_rows, filters)
+    if (
+        isinstance(filters, InboxFilter)
+        and filters.is_poll
+        and (problem := errors.inactive_member_problem(fleet, member))
+    ):
+        raise problem
+    return await _read_page(tx, filters, build_statement, decode(rows, Message))
 
 
-async def messages(tx: Transaction, wanted: MessagesFilter) -> Pages:
+async def list_messages(tx: Transaction, filters: MessagesFilter) -> MessagePage:
     """Everything that was said in a fleet, row by row."""
-    _, [rows] = await in_fleet(tx, wanted, _messages(_slice(wanted)))
-    return await _page(tx, wanted, _messages, decode(rows, Message))
+    _, [rows] = await read_fleet(tx, filters, _messages_statement(_limit_to_slice(filters)))
+    return await _read_page(tx, filters, _messages_statement, decode(rows, Message))
 
 
-async def _page(tx: Transaction, wanted: M, statement: Callable[[M], BoundStatement], found: list[Message]) -> Pages:
+async def _read_page(
+    tx: Transaction,
+    filters: AnyMessagesFilter,
+    build_statement: Callable[[AnyMessagesFilter], BoundStatement],
+    messages: list[Message],
+) -> MessagePage:
     """Goes on after a first slice: texts may be long, and a page is held in memory as a whole."""
-    read, size = len(found), _size(found)
-    while read == SLICE and len(found) < wanted.limit and size < PAGE_CHARACTERS:
-        last = found[-1]
-        following = msgspec.structs.replace(
-            wanted, position=Position(last.status_timestamp, last.task_id), limit=wanted.limit - len(found)
+    slice_count, size = len(messages), _text_length(messages)
+    while slice_count == SLICE_MESSAGES and len(messages) < filters.limit and size < PAGE_CHARACTERS_MAX:
+        last = messages[-1]
+        next_filters = msgspec.structs.replace(
+            filters, position=Position(last.status_timestamp, last.task_id), limit=filters.limit - len(messages)
         )
-        [rows] = await tx.read(statement(_slice(following)))
+        [rows] = await tx.read(build_statement(_limit_to_slice(next_filters)))
         more = decode(rows, Message)
-        read, size = len(more), size + _size(more)
-        found += more
-    is_cut = read == SLICE and len(found) < wanted.limit
-    return Pages(found, await names(tx, found), is_cut)
+        slice_count, size = len(more), size + _text_length(more)
+        messages += more
+    is_truncated = slice_count == SLICE_MESSAGES and len(messages) < filters.limit
+    return MessagePage(messages, await load_names(tx, messages), is_truncated)
 
 
-def _slice(wanted: M) -> M:
-    return msgspec.structs.replace(wanted, limit=min(wanted.limit, SLICE))
+def _limit_to_slice(filters: AnyMessagesFilter) -> AnyMessagesFilter:
+    return msgspec.structs.replace(filters, limit=min(filters.limit, SLICE_MESSAGES))
 
 
-def _size(found: Iterable[Message]) -> int:
-    return sum(len(each.text) for each in found)
+def _text_length(messages: Iterable[Message]) -> int:
+    return sum(len(message.text) for message in messages)
 
 
-def _inbox(wanted: InboxFilter) -> BoundStatement:
-    if wanted.state is MessageState.INPUT_REQUIRED:
-        statement = LISTS.messages_poll_oldest if wanted.oldest_first else LISTS.messages_poll
-        return statement(agent_id=wanted.agent_id, **_by_id(wanted))
-    statement = LISTS.messages_inbox_oldest if wanted.oldest_first else LISTS.messages_inbox
-    return statement(**_by_instant(wanted))
+def _inbox_statement(filters: InboxFilter) -> BoundStatement:
+    if filters.state is MessageState.INPUT_REQUIRED:
+        statement = LISTS.messages_unread_oldest if filters.oldest_first else LISTS.messages_unread
+        return statement(agent_id=filters.agent_id, **_id_params(filters))
+    statement = LISTS.messages_inbox_oldest if filters.oldest_first else LISTS.messages_inbox
+    return statement(**_timestamp_params(filters))
 
 
-def _sent(wanted: SentFilter) -> BoundStatement:
-    statement = LISTS.messages_sent_oldest if wanted.oldest_first else LISTS.messages_sent
-    return statement(**_by_instant(wanted))
+def _sent_statement(filters: SentFilter) -> BoundStatement:
+    statement = LISTS.messages_sent_oldest if filters.oldest_first else LISTS.messages_sent
+    return statement(**_timestamp_params(filters))
 
 
-def _messages(wanted: MessagesFilter) -> BoundStatement:
-    statement = LISTS.messages_page_oldest if wanted.oldest_first else LISTS.messages_page
-    return statement(fleet_id=wanted.fleet_id, **_by_id(wanted))
+def _messages_statement(filters: MessagesFilter) -> BoundStatement:
+    statement = LISTS.messages_page_oldest if filters.oldest_first else LISTS.messages_page
+    return statement(fleet_id=filters.fleet_id, **_id_params(filters))
 
 
-def _by_id(wanted: MessagesFilter) -> dict[str, str | int | None]:
+def _id_params(filters: MessagesFilter) -> dict[str, str | int | None]:
     """Where a page goes on, in the order of ids, is only another bound."""
-    position = wanted.position
-    after = max(wanted.after, position.id) if position and wanted.oldest_first else wanted.after
-    before = position.id if position and not wanted.oldest_first else LAST
-    return {"zone_id": wanted.zone_id, "after": after, "before": before, "limit": wanted.limit}
+    position = filters.position
+    after = max(filters.after, position.id) if position and filters.oldest_first else filters.after
+    before = position.id if position and not filters.oldest_first else UPPER_BOUND
+    return {"zone_id": filters.zone_id, "after": after, "before": before, "limit": filters.limit}
 
 
-def _by_instant(wanted: SentFilter) -> dict[str, str | int | None]:
-    first = Position(0, 0) if wanted.oldest_first else Position(LAST, LAST)
-    position = wanted.position or first
+def _timestamp_params(filters: SentFilter) -> dict[str, str | int | None]:
+    first = Position(0, 0) if filters.oldest_first else Position(UPPER_BOUND, UPPER_BOUND)
+    position = filters.position or first
     return {
-        "zone_id": wanted.zone_id,
-        "agent_id": wanted.agent_id,
-        "state": wanted.state,
-        "after": wanted.after,
-        "at": position.at,
+        "zone_id": filters.zone_id,
+        "agent_id": filters.agent_id,
+        "state": filters.state,
+        "after": filters.after,
+        "at": position.timestamp,
         "id": position.id,
-        "limit": wanted.limit,
+        "limit": filters.limit,
     }
 
 
-async def names(tx: Transaction, found: Iterable[Message]) -> Names:
+async def load_names(tx: Transaction, messages: Iterable[Message]) -> MemberNames:
     """What those are called whom these name, all of one zone."""
-    return {agent_id: name for (_, agent_id), name in (await _names(tx, found)).items()}
+    return {agent_id: name for (_, agent_id), name in (await _load_names_by_ref(tx, messages)).items()}
 
 
-async def _names(tx: Transaction, found: Iterable[Message]) -> dict[MemberRef, str]:
+async def _load_names_by_ref(tx: Transaction, messages: Iterable[Message]) -> dict[MemberRef, str]:
     refs: set[MemberRef] = set()
-    for each in found:
-        refs |= {(each.zone_id, each.from_agent_id), (each.zone_id, each.to_agent_id)}
+    for message in messages:
+        refs |= {(message.zone_id, message.from_agent_id), (message.zone_id, message.to_agent_id)}
     if not refs:
         return {}
-    [rows] = await tx.read(LISTS.members_named(batch=[*sorted(refs)]))
+    [rows] = await tx.read(LISTS.members_get_names(batch=[*sorted(refs)]))
     return {(str(zone_id), int(str(agent_id))): str(name) for zone_id, agent_id, name in rows}
 
 
-class NamesOf(msgspec.Struct, frozen=True):
+class LoadNames(msgspec.Struct, frozen=True):
     """Of a message that was just sent, or has just moved."""
 
     message: Message
@@ -167,14 +187,14 @@ class NamesOf(msgspec.Struct, frozen=True):
         return self.message.zone_id
 
 
-async def names_of(tx: Transaction, asks: Sequence[NamesOf]) -> list[Names | Problem | Busy]:
+async def load_names_batch(tx: Transaction, commands: Sequence[LoadNames]) -> list[MemberNames | Problem | Busy]:
     """One statement finds them for all who ask at once."""
-    found = await _names(tx, [ask.message for ask in asks])
+    names = await _load_names_by_ref(tx, [command.message for command in commands])
     return [
         {
-            agent_id: found[ask.zone_id, agent_id]
-            for agent_id in (ask.message.from_agent_id, ask.message.to_agent_id)
-            if (ask.zone_id, agent_id) in found
+            agent_id: names[command.zone_id, agent_id]
+            for agent_id in (command.message.from_agent_id, command.message.to_agent_id)
+            if (command.zone_id, agent_id) in names
         }
-        for ask in asks
+        for command in commands
     ]

@@ -10,11 +10,24 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.agents.operations.authorization import CallerChecks
-from quarterdeck.domain.fleets.model.commands import Acknowledge, Broadcast, Cancel, Send, SpokenCommand, SpokenOutcome
+from quarterdeck.domain.fleets.model.commands import (
+    Acknowledge,
+    Broadcast,
+    Cancel,
+    MessageCommand,
+    MessageOutcome,
+    Send,
+)
 from quarterdeck.domain.fleets.model.rows import MEMBERS_MAX, Fleet, Member, MemberStatus, Message, MessageType
 from quarterdeck.domain.fleets.queries import Q
 from quarterdeck.domain.fleets.rules.members import LastIds
-from quarterdeck.domain.fleets.rules.messages import Known, Talk, Told, asked_ids, key_of
+from quarterdeck.domain.fleets.rules.messages import (
+    MessageBatch,
+    MessageBatchInput,
+    PendingEvent,
+    command_key,
+    named_messages,
+)
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency
@@ -24,111 +37,128 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import chunks
 
-Batch = list[tuple[object, ...]]
-Delivered = Callable[[Sequence[Message]], None]
+SqlRows = list[tuple[object, ...]]
+OnDelivered = Callable[[Sequence[Message]], None]
 
 
-class Talking:
+class MessageBatchRunner:
     """An object because it knows who is told of what was delivered, once that is committed."""
 
-    def __init__(self, delivered: Delivered) -> None:
-        self._delivered = delivered
+    def __init__(self, on_delivered: OnDelivered) -> None:
+        self._on_delivered = on_delivered
 
-    async def run(self, tx: Transaction, asks: Sequence[SpokenCommand]) -> list[SpokenOutcome | Problem | Busy]:
+    async def run(self, tx: Transaction, commands: Sequence[MessageCommand]) -> list[MessageOutcome | Problem | Busy]:
         """Every verb, in order of arrival."""
-        speakers = CallerChecks(asks)
-        keys = [key for ask in asks if isinstance(ask, Send | Broadcast) and (key := key_of(ask)) is not None]
-        zone_ids: Batch = [(zone_id,) for zone_id in sorted({ask.zone_id for ask in asks})]
-        locked_rows, *said, ids, fleets, named, crews, messages, bound = await tx.read(
-            zones.lock_statement(tx, zones_of(asks)),
-            *speakers.statements(),
-            Q.fleet_ids(batch=zone_ids),
-            Q.fleets_get(batch=sorted({(ask.zone_id, ask.fleet_id) for ask in asks})),
-            Q.members_get(batch=_named(asks)),
-            Q.members_of_fleets(batch=_crews(asks)),
-            Q.messages_get(batch=sorted(asked_ids(asks))),
+        caller_checks = CallerChecks(commands)
+        keys = [
+            key
+            for command in commands
+            if isinstance(command, Send | Broadcast) and (key := command_key(command)) is not None
+        ]
+        zone_ids: SqlRows = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+        (
+            locked_rows,
+            *caller_rows,
+            last_id_rows,
+            fleet_rows,
+            named_rows,
+            recipient_rows,
+            message_rows,
+            key_rows,
+        ) = await tx.read(
+            zones.lock_statement(tx, zones_of(commands)),
+            *caller_checks.statements(),
+            Q.fleet_counters_get(batch=zone_ids),
+            Q.fleets_get(batch=sorted({(command.zone_id, command.fleet_id) for command in commands})),
+            Q.members_get(batch=_named_members(commands)),
+            Q.members_of_fleets(batch=_broadcast_fleets(commands)),
+            Q.messages_get(batch=sorted(named_messages(commands))),
             idempotency.load_keys(keys),
         )
-        locked = zones.decode_zones(locked_rows)
-        why_not = await zones.lock_failures(tx, zones_of(asks) - locked.keys())
-        bindings = idempotency.decode_records(bound)
-        known_messages = [*decode(messages, Message), *await _kept(tx, [*bindings.values()])]
-        last_ids = {last.zone_id: last for last in decode(ids, LastIds)}
-        talk = Talk(
-            Known(
+        locked_zones = zones.decode_zones(locked_rows)
+        lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked_zones.keys())
+        key_records = idempotency.decode_records(key_rows)
+        messages = [*decode(message_rows, Message), *await _load_keyed_messages(tx, [*key_records.values()])]
+        last_ids = {last.zone_id: last for last in decode(last_id_rows, LastIds)}
+        batch = MessageBatch(
+            MessageBatchInput(
                 tx.now,
-                speakers.build_state(said, tx.now).problem,
-                zone_rules.ended_zone_problems(locked.values()),
-                {fleet.ref: fleet for fleet in decode(fleets, Fleet) if fleet.zone_id in locked},
-                {member.ref: member for member in decode([*named, *crews], Member)},
-                {message.ref: message for message in known_messages},
+                caller_checks.build_state(caller_rows, tx.now).problem,
+                zone_rules.ended_zone_problems(locked_zones.values()),
+                {fleet.ref: fleet for fleet in decode(fleet_rows, Fleet) if fleet.zone_id in locked_zones},
+                {member.ref: member for member in decode([*named_rows, *recipient_rows], Member)},
+                {message.ref: message for message in messages},
                 {zone_id: last.messages for zone_id, last in last_ids.items()},
-                bindings,
+                key_records,
             )
         )
-        outcomes = [sessions.blocked(ask, why_not) or talk.decide(ask) for ask in asks]
-        await self._write(tx, talk, last_ids)
+        outcomes = [sessions.blocked(command, lock_failures) or batch.decide(command) for command in commands]
+        await self._persist(tx, batch, last_ids)
         return outcomes
 
-    async def _write(self, tx: Transaction, talk: Talk, last_ids: Mapping[str, LastIds]) -> None:
-        if talk.sent:
+    async def _persist(self, tx: Transaction, batch: MessageBatch, last_ids: Mapping[str, LastIds]) -> None:
+        if batch.sent:
             # Of the zones in which something was said, and no others: those may not even be locked.
-            zone_ids = sorted({message.zone_id for message in talk.sent})
-            tx.write(Q.fleet_ids_set(batch=[_counted(last_ids, zone_id, talk) for zone_id in zone_ids]))
-            rows: Batch = [msgspec.structs.astuple(message) for message in talk.sent]
-            for piece in chunks(rows):
-                tx.write(Q.messages_insert(batch=piece))
-        if talk.keys.bindings:
-            tx.write(idempotency.store_records(talk.keys.bindings, tx.now))
-        if talk.changed:
-            moves = [_move(before, talk.message(ref)) for ref, before in sorted(talk.changed.items())]
-            [moved] = await tx.read(Q.messages_move(batch=moves))
-            if len(moved) != len(moves):
+            zone_ids = sorted({message.zone_id for message in batch.sent})
+            tx.write(Q.fleet_counters_set(batch=[_last_ids_row(last_ids, zone_id, batch) for zone_id in zone_ids]))
+            rows: SqlRows = [msgspec.structs.astuple(message) for message in batch.sent]
+            for chunk in chunks(rows):
+                tx.write(Q.messages_insert(batch=chunk))
+        if batch.keys.new_records:
+            tx.write(idempotency.store_records(batch.keys.new_records, tx.now))
+        if batch.originals:
+            updates = [
+                _update_row(before, batch.current_message(ref)) for ref, before in sorted(batch.originals.items())
+            ]
+            [updated] = await tx.read(Q.messages_update(batch=updates))
+            if len(updated) != len(updates):
                 raise RuntimeError("messages moved under the zone's lock")
-        for told in talk.told:
-            tx.emit(event(told))
-        if deliveries := [each for each in talk.sent if each.type is MessageType.UNICAST]:
-            tx.on_commit(partial(self._delivered, deliveries))
+        for pending in batch.events:
+            tx.emit(to_new_event(pending))
+        if deliveries := [message for message in batch.sent if message.type is MessageType.UNICAST]:
+            tx.on_commit(partial(self._on_delivered, deliveries))
 
 
-def _named(asks: Sequence[SpokenCommand]) -> Batch:
-    found: set[tuple[str, int]] = set()
-    for ask in asks:
-        match ask:
+def _named_members(commands: Sequence[MessageCommand]) -> SqlRows:
+    refs: set[tuple[str, int]] = set()
+    for command in commands:
+        match command:
             case Send():
-                found |= {(ask.zone_id, ask.from_agent_id), (ask.zone_id, ask.to_agent_id)}
+                refs |= {(command.zone_id, command.from_agent_id), (command.zone_id, command.to_agent_id)}
             case Broadcast():
-                found.add((ask.zone_id, ask.from_agent_id))
+                refs.add((command.zone_id, command.from_agent_id))
             case Acknowledge() | Cancel():
-                found.add((ask.zone_id, ask.agent_id))
-    return [*sorted(found)]
+                refs.add((command.zone_id, command.agent_id))
+    return [*sorted(refs)]
 
 
-def _crews(asks: Sequence[SpokenCommand]) -> Batch:
-    fleets = {(ask.zone_id, ask.fleet_id) for ask in asks if isinstance(ask, Broadcast)}
+def _broadcast_fleets(commands: Sequence[MessageCommand]) -> SqlRows:
+    fleets = {(command.zone_id, command.fleet_id) for command in commands if isinstance(command, Broadcast)}
     return [(*fleet, MemberStatus.ACTIVE) for fleet in sorted(fleets)]
 
 
-async def _kept(tx: Transaction, bindings: Sequence[KeyRecord]) -> list[Message]:
+async def _load_keyed_messages(tx: Transaction, key_records: Sequence[KeyRecord]) -> list[Message]:
     """What keys stand for that were used before; of a broadcast also what was delivered."""
-    if not bindings:
+    if not key_records:
         return []
-    refs: Batch = sorted((each.zone_id, int(each.subject_id)) for each in bindings)
+    refs: SqlRows = sorted((record.zone_id, int(record.subject_id)) for record in key_records)
     [rows] = await tx.read(Q.messages_get(batch=refs))
-    found = decode(rows, Message)
-    spans: Batch = [(*each.ref, each.task_id + MEMBERS_MAX) for each in found if each.type is MessageType.SUMMARY]
+    messages = decode(rows, Message)
+    spans: SqlRows = [
+        (*record.ref, record.task_id + MEMBERS_MAX) for record in messages if record.type is MessageType.SUMMARY
+    ]
     if not spans:
-        return found
-    [delivered] = await tx.read(Q.messages_delivered(batch=spans))
-    return [*found, *decode(delivered, Message)]
+        return messages
+    [delivery_rows] = await tx.read(Q.messages_get_deliveries(batch=spans))
+    return [*messages, *decode(delivery_rows, Message)]
 
 
-def _counted(last_ids: Mapping[str, LastIds], zone_id: str, talk: Talk) -> tuple[object, ...]:
+def _last_ids_row(last_ids: Mapping[str, LastIds], zone_id: str, batch: MessageBatch) -> tuple[object, ...]:
     before = last_ids.get(zone_id) or LastIds(zone_id)
-    return msgspec.structs.astuple(msgspec.structs.replace(before, messages=talk.last_ids[zone_id]))
+    return msgspec.structs.astuple(msgspec.structs.replace(before, messages=batch.last_ids[zone_id]))
 
 
-def _move(before: Message, after: Message) -> tuple[object, ...]:
+def _update_row(before: Message, after: Message) -> tuple[object, ...]:
     return (
         after.zone_id,
         after.task_id,
@@ -140,25 +170,25 @@ def _move(before: Message, after: Message) -> tuple[object, ...]:
     )
 
 
-def event(told: Told) -> NewEvent:
+def to_new_event(pending: PendingEvent) -> NewEvent:
     """Never what was said: whoever may read the log need not know it."""
-    message = told.message
+    message = pending.message
     data = {
         "fleetId": message.fleet_id,
         "from": message.from_agent_id,
         "to": message.to_agent_id,
         "kind": message.type,
         "origin": message.origin_task_id,
-        "recipients": told.recipients,
+        "recipients": pending.recipient_count,
     }
     encoded = msgspec.json.encode(data).decode()
     return NewEvent(
-        told.type,
+        pending.type,
         message.zone_id,
         str(message.task_id),
-        told.actor,
-        told.before,
+        pending.actor,
+        pending.before,
         message.status_state,
         encoded,
-        told.trace,
+        pending.trace,
     )

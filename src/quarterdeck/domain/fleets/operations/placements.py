@@ -8,7 +8,7 @@ import msgspec
 
 from quarterdeck.core.caller import Caller
 from quarterdeck.domain.agents.operations.authorization import require_permission
-from quarterdeck.domain.fleets.model.filters import OfFleet
+from quarterdeck.domain.fleets.model.filters import FleetRequest
 from quarterdeck.domain.fleets.model.rows import (
     Fleet,
     Member,
@@ -18,23 +18,23 @@ from quarterdeck.domain.fleets.model.rows import (
     MessageState,
     Placement,
 )
-from quarterdeck.domain.fleets.operations.fleet_reads import in_fleet
+from quarterdeck.domain.fleets.operations.fleet_reads import read_fleet
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules import errors
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
-CHANGE = "fleets.change"
+CHANGE_PERMISSION = "fleets.change"
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class MemberLookup(msgspec.Struct, frozen=True):
     zone_id: str
     fleet_id: int
     agent_id: int
     caller: Caller
 
 
-class Standing(msgspec.Struct, frozen=True):
+class MemberPlacement(msgspec.Struct, frozen=True):
     fleet: Fleet
     member: Member
     placement: Placement | None
@@ -44,34 +44,34 @@ class Standing(msgspec.Struct, frozen=True):
         return self.member.agent_id == self.fleet.director_agent_id
 
 
-async def standing(tx: Transaction, wanted: Wanted) -> Standing:
+async def load_member_placement(tx: Transaction, lookup: MemberLookup) -> MemberPlacement:
     """Of a member that is there. Panes are for those who may change fleets, to look at them as well as to type."""
-    await require_permission(tx, wanted.caller, wanted.zone_id, CHANGE)
-    ref = (wanted.zone_id, wanted.agent_id)
-    fleets, members, placements = await tx.read(
-        Q.fleets_get(batch=[(wanted.zone_id, wanted.fleet_id)]),
+    await require_permission(tx, lookup.caller, lookup.zone_id, CHANGE_PERMISSION)
+    ref = (lookup.zone_id, lookup.agent_id)
+    fleet_rows, member_rows, placement_rows = await tx.read(
+        Q.fleets_get(batch=[(lookup.zone_id, lookup.fleet_id)]),
         Q.members_get(batch=[ref]),
         LISTS.placements_get(batch=[ref]),
     )
-    fleet = next(iter(decode(fleets, Fleet)), None)
+    fleet = next(iter(decode(fleet_rows, Fleet)), None)
     if fleet is None:
-        raise errors.fleet_not_found(wanted.fleet_id)
+        raise errors.fleet_not_found(lookup.fleet_id)
     if fleet.deleted_at is not None:
-        raise errors.fleet_deleted(wanted.fleet_id)
-    member = next(iter(decode(members, Member)), None)
+        raise errors.fleet_deleted(lookup.fleet_id)
+    member = next(iter(decode(member_rows, Member)), None)
     if member is None or not member.is_active or member.fleet_id != fleet.fleet_id:
-        raise errors.not_a_member(wanted.agent_id, wanted.fleet_id)
-    return Standing(fleet, member, next(iter(decode(placements, Placement)), None))
+        raise errors.member_not_found(lookup.agent_id, lookup.fleet_id)
+    return MemberPlacement(fleet, member, next(iter(decode(placement_rows, Placement)), None))
 
 
-async def placed(tx: Transaction, ask: OfFleet) -> list[Placement]:
+async def list_fleet_placements(tx: Transaction, request: FleetRequest) -> list[Placement]:
     """Where the panes of a fleet are, for whoever may change it."""
-    of_fleet = Q.placements_of_fleets(batch=[(ask.zone_id, ask.fleet_id, MemberStatus.ACTIVE)])
-    _, [rows] = await in_fleet(tx, ask, of_fleet, power=CHANGE)
+    statement = Q.placements_of_fleets(batch=[(request.zone_id, request.fleet_id, MemberStatus.ACTIVE)])
+    _, [rows] = await read_fleet(tx, request, statement, permission=CHANGE_PERMISSION)
     return decode(rows, Placement)
 
 
-class Pending(msgspec.Struct, frozen=True, array_like=True):
+class NoticeState(msgspec.Struct, frozen=True, array_like=True):
     """A message that is about to be typed, as it is now."""
 
     zone_id: str
@@ -81,12 +81,12 @@ class Pending(msgspec.Struct, frozen=True, array_like=True):
     """Of its recipient; whoever has left has none."""
 
 
-async def pending(tx: Transaction, refs: Sequence[MessageRef]) -> Mapping[MessageRef, Pending]:
-    [rows] = await tx.read(LISTS.notices_pending(batch=[*refs]))
-    return {(each.zone_id, each.task_id): each for each in decode(rows, Pending)}
+async def load_notice_states(tx: Transaction, refs: Sequence[MessageRef]) -> Mapping[MessageRef, NoticeState]:
+    [rows] = await tx.read(LISTS.messages_notice_states(batch=[*refs]))
+    return {(state.zone_id, state.task_id): state for state in decode(rows, NoticeState)}
 
 
-async def placements(tx: Transaction, refs: Sequence[MemberRef]) -> Mapping[MemberRef, Placement]:
+async def load_placements(tx: Transaction, refs: Sequence[MemberRef]) -> Mapping[MemberRef, Placement]:
     """Where the panes of these are. Whoever has left has none."""
     [rows] = await tx.read(LISTS.placements_get(batch=[*refs]))
     return {placement.ref: placement for placement in decode(rows, Placement)}

@@ -10,72 +10,78 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from quarterdeck.domain.fleets.model.filters import OfFleet, TimelineFilter
+from quarterdeck.domain.fleets.model.filters import FleetRequest, TimelineFilter
 from quarterdeck.domain.fleets.model.rows import MEMBERS_MAX, Message, MessageType
-from quarterdeck.domain.fleets.operations.fleet_reads import in_fleet
-from quarterdeck.domain.fleets.operations.message_reads import PAGE_CHARACTERS, SLICE, names
+from quarterdeck.domain.fleets.operations.fleet_reads import read_fleet
+from quarterdeck.domain.fleets.operations.message_reads import PAGE_CHARACTERS_MAX, SLICE_MESSAGES, load_names
 from quarterdeck.domain.fleets.queries import LISTS, Q
-from quarterdeck.domain.fleets.rules.views import Entry, Names
+from quarterdeck.domain.fleets.rules.views import MemberNames, TimelineEntry
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement
 
 
-class Entries(msgspec.Struct, frozen=True):
-    entries: list[Entry]
-    names: Names
-    is_cut: bool = False
+class TimelinePage(msgspec.Struct, frozen=True):
+    entries: list[TimelineEntry]
+    names: MemberNames
+    is_truncated: bool = False
     """There are fewer than were asked for, because they are so long."""
 
 
-class News(msgspec.Struct, frozen=True):
+class TimelineChanges(msgspec.Struct, frozen=True):
     """By their ids: entries that were not there before; and messages that have moved, without what they say."""
 
-    entries: dict[int, Entry]
-    moved: dict[int, Message]
-    names: Names
+    entries: dict[int, TimelineEntry]
+    changed_messages: dict[int, Message]
+    names: MemberNames
 
 
-async def page(tx: Transaction, wanted: TimelineFilter) -> Entries:
+async def list_entries(tx: Transaction, filters: TimelineFilter) -> TimelinePage:
     """Up to so many, newest first."""
-    _, [rows] = await in_fleet(tx, wanted, _heads(wanted, wanted.before, wanted.limit))
-    before, entries, known = wanted.before, list[Entry](), dict[int, str]()
+    _, [rows] = await read_fleet(tx, filters, _heads_statement(filters, filters.before, filters.limit))
+    before, entries, names = filters.before, list[TimelineEntry](), dict[int, str]()
     while heads := decode(rows, Message):
         ends = [before, *(head.task_id for head in heads[:-1])]
-        found = await _whole(tx, heads, ends)
-        entries += found.entries
-        known.update(found.names)
-        left, before = wanted.limit - len(entries), heads[-1].task_id
-        if len(heads) < SLICE or not left:
+        chunk = await _load_deliveries(tx, heads, ends)
+        entries += chunk.entries
+        names.update(chunk.names)
+        remaining, before = filters.limit - len(entries), heads[-1].task_id
+        if len(heads) < SLICE_MESSAGES or not remaining:
             break
-        if sum(len(entry.text) for entry in entries) >= PAGE_CHARACTERS:
-            return Entries(entries, known, is_cut=True)
-        [rows] = await tx.read(_heads(wanted, before, left))
-    return Entries(entries, known)
+        if sum(len(entry.text) for entry in entries) >= PAGE_CHARACTERS_MAX:
+            return TimelinePage(entries, names, is_truncated=True)
+        [rows] = await tx.read(_heads_statement(filters, before, remaining))
+    return TimelinePage(entries, names)
 
 
-def _heads(wanted: TimelineFilter, before: int, limit: int) -> BoundStatement:
+def _heads_statement(filters: TimelineFilter, before: int, limit: int) -> BoundStatement:
     return LISTS.timeline_heads(
-        fleet_id=wanted.fleet_id, zone_id=wanted.zone_id, before=before, limit=min(limit, SLICE)
+        fleet_id=filters.fleet_id, zone_id=filters.zone_id, before=before, limit=min(limit, SLICE_MESSAGES)
     )
 
 
-async def news(tx: Transaction, fleet: OfFleet, begun: Iterable[int], moved: Iterable[int]) -> News:
+async def load_changes(
+    tx: Transaction, request: FleetRequest, new_entry_ids: Iterable[int], changed_ids: Iterable[int]
+) -> TimelineChanges:
     """Of the fleet, the entries with these ids, and the messages with those."""
-    _, [head_rows, moved_rows] = await in_fleet(
+    _, [head_rows, changed_rows] = await read_fleet(
         tx,
-        fleet,
-        Q.messages_get(batch=[(fleet.zone_id, task_id) for task_id in sorted(begun)]),
-        LISTS.timeline_moved(batch=[(fleet.zone_id, fleet.fleet_id, task_id) for task_id in sorted(moved)]),
+        request,
+        Q.messages_get(batch=[(request.zone_id, task_id) for task_id in sorted(new_entry_ids)]),
+        LISTS.timeline_changed(batch=[(request.zone_id, request.fleet_id, task_id) for task_id in sorted(changed_ids)]),
     )
-    heads = [head for head in decode(head_rows, Message) if head.fleet_id == fleet.fleet_id]
-    found = await _whole(tx, heads, [head.task_id + MEMBERS_MAX for head in heads])
-    since = decode(moved_rows, Message)
-    called = {**found.names, **await names(tx, since)}
-    return News({entry.head.task_id: entry for entry in found.entries}, {each.task_id: each for each in since}, called)
+    heads = [head for head in decode(head_rows, Message) if head.fleet_id == request.fleet_id]
+    new_entries = await _load_deliveries(tx, heads, [head.task_id + MEMBERS_MAX for head in heads])
+    changed = decode(changed_rows, Message)
+    names = {**new_entries.names, **await load_names(tx, changed)}
+    return TimelineChanges(
+        {entry.head.task_id: entry for entry in new_entries.entries},
+        {message.task_id: message for message in changed},
+        names,
+    )
 
 
-async def told(tx: Transaction, deliveries: Sequence[Message]) -> int:
+async def count_notified(tx: Transaction, deliveries: Sequence[Message]) -> int:
     """How many of these, which are those of one broadcast, their recipients were told of in their panes."""
     if not deliveries:
         return 0
@@ -85,9 +91,9 @@ async def told(tx: Transaction, deliveries: Sequence[Message]) -> int:
     return sum(message.notified_at is not None for message in decode(rows, Message))
 
 
-async def _whole(tx: Transaction, heads: Sequence[Message], ends: Sequence[int]) -> Entries:
+async def _load_deliveries(tx: Transaction, heads: Sequence[Message], ends: Sequence[int]) -> TimelinePage:
     """With what was delivered of each, all of which has lower ids than its end."""
-    entries = {head.task_id: Entry(head) for head in heads}
+    entries = {head.task_id: TimelineEntry(head) for head in heads}
     spans: list[tuple[object, ...]] = [
         (head.zone_id, head.fleet_id, head.task_id, end)
         for head, end in zip(heads, ends, strict=True)
@@ -97,5 +103,7 @@ async def _whole(tx: Transaction, heads: Sequence[Message], ends: Sequence[int])
         [rows] = await tx.read(LISTS.timeline_deliveries(batch=spans))
         for delivery in decode(rows, Message):
             entries[delivery.origin_task_id or 0].deliveries.append(delivery)
-    found = [*entries.values()]
-    return Entries(found, await names(tx, (each for entry in found for each in entry.messages)))
+    timeline_entries = [*entries.values()]
+    return TimelinePage(
+        timeline_entries, await load_names(tx, (message for entry in timeline_entries for message in entry.messages))
+    )

@@ -10,62 +10,62 @@ import re
 import msgspec
 
 from quarterdeck.core.caller import Caller
-from quarterdeck.domain.fleets.model.views import Kind
+from quarterdeck.domain.fleets.model.views import MemberKind
 
-ADMINISTRATOR = "Administrator"
-DIRECTOR = "Director"
-BUILTIN: Kind = "builtin-administrator"
-USER: Kind = "user"
+ADMINISTRATOR_NAME = "Administrator"
+DIRECTOR_NAME = "Director"
+ADMINISTRATOR_KIND: MemberKind = "builtin-administrator"
+USER_KIND: MemberKind = "user"
 
 
-class _Own(msgspec.Struct, frozen=True):
+class _ServerFields(msgspec.Struct, frozen=True):
     kind: str | None = None
 
 
 class _Card(msgspec.Struct, frozen=True):
-    cafleet: _Own = _Own()
+    cafleet: _ServerFields = _ServerFields()
 
 
-_MEMBER = re.compile(r"fleet-([0-9]{1,16})-[0-9]{1,16}")
-_own = msgspec.json.Decoder(_Card).decode
-_skills = msgspec.json.Decoder(list[dict[str, object]]).decode
+_REGISTRY_ID_PATTERN = re.compile(r"fleet-([0-9]{1,16})-[0-9]{1,16}")
+_decode_card = msgspec.json.Decoder(_Card).decode
+_decode_skills = msgspec.json.Decoder(list[dict[str, object]]).decode
 
 
-def card(name: str, description: str, skills: str = "[]") -> str:
+def build_card(name: str, description: str, skills: str = "[]") -> str:
     """`skills` are JSON, and read before they are written: as text, they could say what stands beside them."""
-    said = {"name": name, "description": description, "skills": _skills(skills)}
-    return msgspec.json.encode(said).decode()
+    fields = {"name": name, "description": description, "skills": _decode_skills(skills)}
+    return msgspec.json.encode(fields).decode()
 
 
-def administrators_card(fleet_id: int) -> str:
-    said = {
-        "name": ADMINISTRATOR,
-        "description": described_administrator(fleet_id),
+def build_administrator_card(fleet_id: int) -> str:
+    fields = {
+        "name": ADMINISTRATOR_NAME,
+        "description": administrator_description(fleet_id),
         "skills": [],
-        "cafleet": {"kind": BUILTIN},
+        "cafleet": {"kind": ADMINISTRATOR_KIND},
     }
-    return msgspec.json.encode(said).decode()
+    return msgspec.json.encode(fields).decode()
 
 
-def described_administrator(fleet_id: int) -> str:
+def administrator_description(fleet_id: int) -> str:
     return f"Built-in administrator agent for fleet {fleet_id}"
 
 
-def registry_id(fleet_id: int, agent_id: int) -> str:
+def format_registry_id(fleet_id: int, agent_id: int) -> str:
     """Who a member is in the registry. Nobody else can be registered under such a name."""
     return f"fleet-{fleet_id}-{agent_id}"
 
 
-def fleet_of(agent_id: str) -> int | None:
+def parse_fleet_id(agent_id: str) -> int | None:
     """Of which fleet an agent of the registry is a member."""
-    found = _MEMBER.fullmatch(agent_id)
-    return None if found is None else int(found[1])
+    match = _REGISTRY_ID_PATTERN.fullmatch(agent_id)
+    return None if match is None else int(match[1])
 
 
-def may_look(caller: Caller, fleet_id: int) -> bool:
+def can_read_fleet(caller: Caller, fleet_id: int) -> bool:
     """An agent sees its own fleet: to it, others are not there."""
-    return caller.agent_id is None or fleet_of(caller.agent_id) == fleet_id
+    return caller.agent_id is None or parse_fleet_id(caller.agent_id) == fleet_id
 
 
-def kind_of(agent_card_json: str) -> Kind:
-    return BUILTIN if _own(agent_card_json).cafleet.kind == BUILTIN else USER
+def member_kind(agent_card_json: str) -> MemberKind:
+    return ADMINISTRATOR_KIND if _decode_card(agent_card_json).cafleet.kind == ADMINISTRATOR_KIND else USER_KIND

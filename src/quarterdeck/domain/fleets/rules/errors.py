@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, LimitReached, NotFound, Problem
 from quarterdeck.domain.fleets.model.rows import (
-    BROADCAST_MAX,
+    BROADCAST_BYTES_MAX,
     MEMBERS_MAX,
     Fleet,
     Member,
     MessageState,
-    Notice,
+    NoticeFailure,
     Placement,
 )
 
@@ -24,15 +24,15 @@ def fleet_deleted(fleet_id: int) -> Conflict:
     return Conflict("fleet_deleted", f"fleet {fleet_id} is deleted")
 
 
-def not_a_member(agent_id: int, fleet_id: int) -> NotFound:
+def member_not_found(agent_id: int, fleet_id: int) -> NotFound:
     return NotFound("fleet_member_not_found", f"agent {agent_id} is not a member of fleet {fleet_id}.")
 
 
-def over(fleet: Fleet, member: Member) -> Problem | None:
+def inactive_member_problem(fleet: Fleet, member: Member) -> Problem | None:
     """Why a member can do nothing any more. What it said and was sent stays to be read."""
     if fleet.deleted_at is not None:
         return fleet_deleted(fleet.fleet_id)
-    return None if member.is_active else not_a_member(member.agent_id, fleet.fleet_id)
+    return None if member.is_active else member_not_found(member.agent_id, fleet.fleet_id)
 
 
 def fleet_full(fleet_id: int, used: int) -> LimitReached:
@@ -46,14 +46,14 @@ def fleet_full(fleet_id: int, used: int) -> LimitReached:
     )
 
 
-def no_destination(agent_id: int) -> NotFound:
+def destination_not_found(agent_id: int) -> NotFound:
     return NotFound("destination_not_found", f"Destination agent not found: {agent_id}")
 
 
 def broadcast_too_large(size: int, recipients: int) -> Invalid:
     return Invalid(
         "broadcast_too_large",
-        f"A broadcast is at most {BROADCAST_MAX} bytes in all, and this is {size} for each of {recipients} recipients.",
+        f"A broadcast is at most {BROADCAST_BYTES_MAX} bytes in all, and this is {size} for each of {recipients} recipients.",
         field="text",
     )
 
@@ -70,7 +70,7 @@ def not_the_sender() -> Forbidden:
     return Forbidden("not_the_sender", "Only the sender can cancel a task")
 
 
-def not_oneself(agent_id: int) -> Forbidden:
+def acting_agent_forbidden(agent_id: int) -> Forbidden:
     return Forbidden("not_oneself", f"This token cannot act as agent {agent_id}")
 
 
@@ -82,23 +82,23 @@ def cannot_cancel(state: MessageState) -> Conflict:
     return Conflict("message_state_conflict", f"Cannot cancel task in state {state}")
 
 
-def administrator_stays() -> Conflict:
+def administrator_not_removable() -> Conflict:
     return Conflict("administrator_protected", "Administrator cannot be deregistered")
 
 
-def administrator_directs_nobody() -> Conflict:
+def administrator_cannot_direct() -> Conflict:
     return Conflict("administrator_protected", "Administrator cannot be a director")
 
 
-def administrator_receives_nothing() -> Conflict:
+def administrator_cannot_receive() -> Conflict:
     return Conflict("administrator_protected", "Administrator cannot receive messages")
 
 
-def director_stays() -> Conflict:
+def director_not_removable() -> Conflict:
     return Conflict("director_protected", "cannot deregister the root Director; use 'qd fleet delete' instead")
 
 
-def nested(director_id: int, agent_id: int) -> Conflict:
+def nested_teams(director_id: int, agent_id: int) -> Conflict:
     return Conflict(
         "nested_teams",
         f"nested teams are not supported: members are created by the root Director (agent {director_id}), "
@@ -106,7 +106,7 @@ def nested(director_id: int, agent_id: int) -> Conflict:
     )
 
 
-def already_placed(agent_id: int) -> Conflict:
+def member_has_pane(agent_id: int) -> Conflict:
     return Conflict("member_placed", f"agent {agent_id} has a pane already")
 
 
@@ -114,7 +114,7 @@ def no_placement(agent_id: int) -> Conflict:
     return Conflict("no_placement", f"agent {agent_id} has no pane")
 
 
-def monitor_runs(fleet_id: int) -> Conflict:
+def monitor_running(fleet_id: int) -> Conflict:
     return Conflict("monitor_running", f"monitor already running for fleet {fleet_id}")
 
 
@@ -122,15 +122,15 @@ def not_the_monitor(fleet_id: int) -> Conflict:
     return Conflict("not_the_monitor", f"this process does not monitor fleet {fleet_id} any more")
 
 
-def no_coding_agent(name: str, known: list[str]) -> Invalid:
+def unknown_coding_agent(name: str, available: list[str]) -> Invalid:
     return Invalid(
         "unknown_coding_agent",
-        f"There is no coding agent {name!r}. There are: {', '.join(known)}.",
+        f"There is no coding agent {name!r}. There are: {', '.join(available)}.",
         field="coding_agent",
     )
 
 
-def not_configured(placement: Placement) -> Invalid:
+def coding_agent_not_configured(placement: Placement) -> Invalid:
     return Invalid(
         "unknown_coding_agent",
         f"agent {placement.agent_id} runs {placement.coding_agent!r}, which the server's configuration no longer "
@@ -141,13 +141,13 @@ def not_configured(placement: Placement) -> Invalid:
 
 # -- panes -------------------------------------------------------------------------------------------------------
 
-_OUT_OF_REACH = {
-    Notice.NO_PANE: "has no pane",
-    Notice.OTHER_HOST: "is on another host, or another user's",
-    Notice.OTHER_TMUX: "was in a tmux server that has ended since",
-    Notice.PANE_GONE: "has closed its pane",
-    Notice.NOT_THE_AGENT: "has left its pane to something else: what is typed there might be executed",
-    Notice.FAILED: "cannot be reached",
+_UNREACHABLE_TEXTS = {
+    NoticeFailure.NO_PANE: "has no pane",
+    NoticeFailure.OTHER_HOST: "is on another host, or another user's",
+    NoticeFailure.OTHER_TMUX: "was in a tmux server that has ended since",
+    NoticeFailure.PANE_GONE: "has closed its pane",
+    NoticeFailure.NOT_THE_AGENT: "has left its pane to something else: what is typed there might be executed",
+    NoticeFailure.FAILED: "cannot be reached",
 }
 
 
@@ -155,33 +155,33 @@ def scope_missing(scope: str) -> Forbidden:
     return Forbidden("missing_scope", f"This needs a token with the scope {scope}.", scope=scope)
 
 
-def not_on_the_socket() -> Forbidden:
+def local_socket_required() -> Forbidden:
     return Forbidden("local_socket_only", "Panes are reached over the unix socket of the server only, on its own host.")
 
 
-def no_director() -> Invalid:
+def director_id_missing() -> Invalid:
     return Invalid(
         "invalid_body", "A member with a pane is made by a director: director_id is missing.", field="director_id"
     )
 
 
-def no_such_pane(pane_id: str) -> Invalid:
+def unknown_pane(pane_id: str) -> Invalid:
     return Invalid("unknown_pane", f"There is no pane {pane_id} of this user on this host.", field="pane")
 
 
-def pane_not_made(why: str) -> Conflict:
-    return Conflict("pane_not_made", f"No pane was made, and nobody registered: {why}")
+def pane_not_created(reason: str) -> Conflict:
+    return Conflict("pane_not_made", f"No pane was made, and nobody registered: {reason}")
 
 
-def pane_out_of_reach(agent_id: int, notice: Notice) -> Conflict:
-    return Conflict("pane_out_of_reach", f"agent {agent_id} {_OUT_OF_REACH[notice]}", notice=str(notice))
+def pane_unreachable(agent_id: int, failure: NoticeFailure) -> Conflict:
+    return Conflict("pane_out_of_reach", f"agent {agent_id} {_UNREACHABLE_TEXTS[failure]}", notice=str(failure))
 
 
-def tmux_failed(why: str) -> Conflict:
-    return Conflict("tmux_failed", f"tmux did not do it: {why}")
+def tmux_failed(reason: str) -> Conflict:
+    return Conflict("tmux_failed", f"tmux did not do it: {reason}")
 
 
-def member_being_made(agent_id: int) -> Conflict:
+def member_being_created(agent_id: int) -> Conflict:
     return Conflict(
         "member_being_made",
         f"agent {agent_id} is being made with this key, and has no pane yet; if whoever began with it was cut, "
@@ -189,19 +189,19 @@ def member_being_made(agent_id: int) -> Conflict:
     )
 
 
-def panes_not_closed(left: Mapping[int, Problem]) -> Conflict:
+def panes_not_closed(problems: Mapping[int, Problem]) -> Conflict:
     """Neither gone nor to be killed: by member, why."""
-    first = min(left)
-    others = f" (and of {len(left) - 1} others)" if len(left) > 1 else ""
+    first_id = min(problems)
+    others = f" (and of {len(problems) - 1} others)" if len(problems) > 1 else ""
     return Conflict(
         "panes_not_closed",
-        f"The pane of agent {first}{others} was not closed: {left[first].detail}",
-        agents=sorted(left),
+        f"The pane of agent {first_id}{others} was not closed: {problems[first_id].detail}",
+        agents=sorted(problems),
         frees="'qd fleet delete' once more, or with --keep-panes",
     )
 
 
-def member_not_in_front(placement: Placement, tail: str) -> Conflict:
+def agent_not_in_foreground(placement: Placement, tail: str) -> Conflict:
     return Conflict(
         "member_still_there",
         f"agent {placement.agent_id} may still run in its pane {placement.tmux_pane_id}, but something else is in "
@@ -212,7 +212,7 @@ def member_not_in_front(placement: Placement, tail: str) -> Conflict:
     )
 
 
-def member_still_there(placement: Placement, seconds: float, tail: str) -> Conflict:
+def member_still_running(placement: Placement, seconds: float, tail: str) -> Conflict:
     return Conflict(
         "member_still_there",
         f"agent {placement.agent_id} was told to exit, and after {seconds:g} s its pane {placement.tmux_pane_id} is "

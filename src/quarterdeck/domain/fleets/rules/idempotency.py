@@ -8,22 +8,22 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict, new_record
 
 
-class Keys:
+class BatchKeys:
     """Whatever is kept under a key here has a number."""
 
-    def __init__(self, known: Mapping[Key, KeyRecord]) -> None:
-        self._known = {**known}
-        self.bindings: list[KeyRecord] = []
+    def __init__(self, records: Mapping[Key, KeyRecord]) -> None:
+        self._records = {**records}
+        self.new_records: list[KeyRecord] = []
         """Those of this batch."""
 
-    def made_before(self, key: Key | None, digest: str) -> int | Problem | None:
+    def find_created(self, key: Key | None, request_digest: str) -> int | Problem | None:
         """What the key stands for. None: nothing was made under it."""
-        known = None if key is None else self._known.get(key)
-        if key is None or known is None:
+        record = None if key is None else self._records.get(key)
+        if key is None or record is None:
             return None
-        return int(known.subject_id) if known.digest == digest else key_conflict(key)
+        return int(record.subject_id) if record.digest == request_digest else key_conflict(key)
 
-    def bind(self, key: Key | None, digest: str, number: int) -> None:
+    def add(self, key: Key | None, request_digest: str, object_id: int) -> None:
         if key is not None:
-            self._known[key] = binding = new_record(key, digest, str(number))
-            self.bindings.append(binding)
+            self._records[key] = record = new_record(key, request_digest, str(object_id))
+            self.new_records.append(record)

@@ -16,23 +16,23 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
-    BeatMonitor,
+    BaseFleetCommand,
     ClaimMonitor,
     ConfigureMonitor,
     CreateFleet,
+    CreateFleetResult,
     DeleteFleet,
+    DeleteFleetResult,
     DeregisterMember,
+    DeregisterMemberResult,
     FleetCommand,
-    FleetDeleted,
-    FleetMade,
     FleetOutcome,
-    Fleetwide,
-    MemberGone,
-    MemberMade,
-    Place,
-    PlaceMember,
+    PaneLocation,
+    RecordMonitorHeartbeat,
     RegisterMember,
+    RegisterMemberResult,
     ReleaseMonitor,
+    SetMemberPane,
 )
 from quarterdeck.domain.fleets.model.rows import (
     MEMBERS_MAX,
@@ -46,13 +46,13 @@ from quarterdeck.domain.fleets.model.rows import (
     Placement,
 )
 from quarterdeck.domain.fleets.rules import agent_cards, errors, monitor
-from quarterdeck.domain.fleets.rules.agent_cards import BUILTIN, kind_of
-from quarterdeck.domain.fleets.rules.idempotency import Keys
+from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, member_kind
+from quarterdeck.domain.fleets.rules.idempotency import BatchKeys
 
-CREATING, REGISTERING = "fleet.create", "member.register"
+CREATE_OPERATION, REGISTER_OPERATION = "fleet.create", "member.register"
 """What keys are kept under."""
-INTERVAL_SECONDS = 60
-DESCRIBED_DIRECTOR = "Root Director of fleet {}"
+DEFAULT_INTERVAL_SECONDS = 60
+DIRECTOR_DESCRIPTION = "Root Director of fleet {}"
 _replace = msgspec.structs.replace
 
 
@@ -66,12 +66,12 @@ class LastIds(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True)
-class Known:
+class FleetBatchInput:
     """What was loaded for a batch, under the zones' locks: what `wanted` says, and no more."""
 
     now: Millis
-    problem_of: Callable[[Fleetwide, str], Problem | None]
-    zones: Mapping[str, Problem | None] = field(default_factory=dict)
+    caller_problem: Callable[[BaseFleetCommand, str], Problem | None]
+    zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
     """Why nothing can begin any more in a zone that has ended."""
     last_ids: Mapping[str, LastIds] = field(default_factory=dict)
     fleets: Mapping[FleetRef, Fleet] = field(default_factory=dict)
@@ -79,29 +79,29 @@ class Known:
     placements: Mapping[MemberRef, Placement] = field(default_factory=dict)
     configs: Mapping[MemberRef, MonitorConfig] = field(default_factory=dict)
     runtimes: Mapping[FleetRef, MonitorRuntime] = field(default_factory=dict)
-    keys: Mapping[Key, KeyRecord] = field(default_factory=dict)
-    counts: Mapping[FleetRef, int] = field(default_factory=dict)
+    key_records: Mapping[Key, KeyRecord] = field(default_factory=dict)
+    active_counts: Mapping[FleetRef, int] = field(default_factory=dict)
     """How many are active in the fleets that somebody is to join."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FleetBatchRefs:
     """What a batch is decided by. A fleet may have a thousand members, and most verbs are about one of them."""
 
     fleets: set[FleetRef]
     members: set[MemberRef]
     """With their panes and how they are watched over."""
-    whole: set[FleetRef]
+    complete_fleets: set[FleetRef]
     """Of these everybody who is there: they end, or are shown with those who were there from the start."""
-    joined: set[FleetRef]
+    counted_fleets: set[FleetRef]
     """Of these only how many are there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PendingEvent:
     type: str
     zone_id: str
-    subject: int
+    subject_id: int
     fleet_id: int
     before: str | None
     after: str | None
@@ -109,186 +109,192 @@ class Told:
     trace: str | None
 
 
-class Crew:
+class FleetBatch:
     """What the batch has changed is what differs from what was loaded: whoever writes compares."""
 
-    def __init__(self, known: Known) -> None:
-        self._known = known
-        self._now = known.now
-        self._counts = Counter(known.counts)
-        self.keys = Keys(known.keys)
-        self.last_ids = {**known.last_ids}
-        self.fleets = {**known.fleets}
-        self.members = {**known.members}
-        self.placements = {**known.placements}
-        self.configs = {**known.configs}
-        self.runtimes = {**known.runtimes}
-        self.told: list[Told] = []
+    def __init__(self, loaded: FleetBatchInput) -> None:
+        self._loaded = loaded
+        self._now = loaded.now
+        self._active_counts = Counter(loaded.active_counts)
+        self.keys = BatchKeys(loaded.key_records)
+        self.last_ids = {**loaded.last_ids}
+        self.fleets = {**loaded.fleets}
+        self.members = {**loaded.members}
+        self.placements = {**loaded.placements}
+        self.configs = {**loaded.configs}
+        self.runtimes = {**loaded.runtimes}
+        self.events: list[PendingEvent] = []
 
-    def decide(self, ask: FleetCommand) -> FleetOutcome | Problem:
-        if problem := self._known.problem_of(ask, "fleets.change"):
+    def decide(self, command: FleetCommand) -> FleetOutcome | Problem:
+        if problem := self._loaded.caller_problem(command, "fleets.change"):
             return problem
-        if isinstance(ask, CreateFleet):
-            return self._create(ask)
-        fleet = self.fleets.get((ask.zone_id, ask.fleet_id))
+        if isinstance(command, CreateFleet):
+            return self._create(command)
+        fleet = self.fleets.get((command.zone_id, command.fleet_id))
         if fleet is None:
-            return errors.fleet_not_found(ask.fleet_id)
-        if isinstance(ask, DeleteFleet):
-            return self._delete(ask, fleet)
+            return errors.fleet_not_found(command.fleet_id)
+        if isinstance(command, DeleteFleet):
+            return self._delete(command, fleet)
         if fleet.deleted_at is not None:
-            return errors.fleet_deleted(ask.fleet_id)
-        match ask:
+            return errors.fleet_deleted(command.fleet_id)
+        match command:
             case RegisterMember():
-                return self._register(ask, fleet)
+                return self._register(command, fleet)
             case DeregisterMember():
-                return self._deregister(ask, fleet)
-            case PlaceMember():
-                return self._place(ask, fleet)
+                return self._deregister(command, fleet)
+            case SetMemberPane():
+                return self._set_pane(command, fleet)
             case ConfigureMonitor():
-                return self._configure(ask, fleet)
-            case ClaimMonitor() | BeatMonitor() | ReleaseMonitor():
-                return self._watch(ask, fleet)
+                return self._configure_monitor(command, fleet)
+            case ClaimMonitor() | RecordMonitorHeartbeat() | ReleaseMonitor():
+                return self._update_monitor(command, fleet)
 
     # -- fleets --------------------------------------------------------------------------------------------------
 
-    def _create(self, ask: CreateFleet) -> FleetOutcome | Problem:
-        if (made := self._made_before(ask)) is not None:
-            return made
-        if over := self._known.zones.get(ask.zone_id):
-            return over
-        fleet_id = self._next(ask.zone_id, "fleets")
-        director_id = self._next(ask.zone_id, "members")
-        administrator_id = self._next(ask.zone_id, "members")
-        fleet = Fleet(ask.zone_id, fleet_id, ask.label, self._now, None, director_id, ask.actor)
+    def _create(self, command: CreateFleet) -> FleetOutcome | Problem:
+        if (repeated := self._find_repeated(command)) is not None:
+            return repeated
+        if zone_problem := self._loaded.zone_problems.get(command.zone_id):
+            return zone_problem
+        fleet_id = self._next_id(command.zone_id, "fleets")
+        director_id = self._next_id(command.zone_id, "members")
+        administrator_id = self._next_id(command.zone_id, "members")
+        fleet = Fleet(command.zone_id, fleet_id, command.label, self._now, None, director_id, command.actor)
         self.fleets[fleet.ref] = fleet
-        director = self._enroll(fleet, director_id, agent_cards.DIRECTOR, DESCRIBED_DIRECTOR.format(fleet_id), "[]")
-        placement = None if ask.position is None else self._at(director, None, ask.position)
-        described = agent_cards.described_administrator(fleet_id)
-        administrator = Member(
-            *(ask.zone_id, administrator_id, fleet_id, None, agent_cards.ADMINISTRATOR, described),
-            *(MemberStatus.ACTIVE, self._now, None, agent_cards.administrators_card(fleet_id)),
+        director = self._create_member(
+            fleet, director_id, agent_cards.DIRECTOR_NAME, DIRECTOR_DESCRIPTION.format(fleet_id), "[]"
         )
-        self._join(administrator)
-        self.keys.bind(key_of(ask), ask.digest, fleet_id)
-        self._tell("fleet.created", ask, fleet, None, "active")
-        for each in (director, administrator):
-            self._tell("member.registered", ask, each, None, each.status)
-        return FleetMade(fleet, director, administrator, placement)
+        placement = None if command.location is None else self._add_placement(director, None, command.location)
+        description = agent_cards.administrator_description(fleet_id)
+        administrator = Member(
+            *(command.zone_id, administrator_id, fleet_id, None, agent_cards.ADMINISTRATOR_NAME, description),
+            *(MemberStatus.ACTIVE, self._now, None, agent_cards.build_administrator_card(fleet_id)),
+        )
+        self._add_member(administrator)
+        self.keys.add(command_key(command), command.request_digest, fleet_id)
+        self._add_event("fleet.created", command, fleet, None, "active")
+        for member in (director, administrator):
+            self._add_event("member.registered", command, member, None, member.status)
+        return CreateFleetResult(fleet, director, administrator, placement)
 
-    def _delete(self, ask: DeleteFleet, fleet: Fleet) -> FleetOutcome | Problem:
+    def _delete(self, command: DeleteFleet, fleet: Fleet) -> FleetOutcome | Problem:
         if fleet.deleted_at is not None:
-            return FleetDeleted(fleet, 0)
-        gone = [self._leave(member, ask) for member in self._active(fleet)]
+            return DeleteFleetResult(fleet, 0)
+        removed = [self._remove_member(member, command) for member in self._active_members(fleet)]
         self.runtimes.pop(fleet.ref, None)
         self.fleets[fleet.ref] = deleted = _replace(fleet, deleted_at=self._now)
-        self._tell("fleet.deleted", ask, deleted, "active", "deleted")
-        panes = tuple(each.placement for each in gone if each.placement is not None)
-        return FleetDeleted(deleted, len(gone), panes)
+        self._add_event("fleet.deleted", command, deleted, "active", "deleted")
+        placements = tuple(result.placement for result in removed if result.placement is not None)
+        return DeleteFleetResult(deleted, len(removed), placements)
 
     # -- members -------------------------------------------------------------------------------------------------
 
-    def _register(self, ask: RegisterMember, fleet: Fleet) -> FleetOutcome | Problem:
-        if (made := self._made_before(ask)) is not None:
-            return made
-        if over := self._known.zones.get(ask.zone_id):
-            return over
-        if ask.director_id is not None:
-            director = self._member(fleet, ask.director_id)
+    def _register(self, command: RegisterMember, fleet: Fleet) -> FleetOutcome | Problem:
+        if (repeated := self._find_repeated(command)) is not None:
+            return repeated
+        if zone_problem := self._loaded.zone_problems.get(command.zone_id):
+            return zone_problem
+        if command.director_id is not None:
+            director = self._find_active_member(fleet, command.director_id)
             if director is None:
-                return errors.not_a_member(ask.director_id, fleet.fleet_id)
-            if problem := directing_problem(fleet, director):
+                return errors.member_not_found(command.director_id, fleet.fleet_id)
+            if problem := director_problem(fleet, director):
                 return problem
-        if (there := self._counts[fleet.ref]) >= MEMBERS_MAX:
-            return errors.fleet_full(fleet.fleet_id, there)
-        agent_id = self._next(ask.zone_id, "members")
-        member = self._enroll(fleet, agent_id, ask.name, ask.description, ask.skills)
-        placement = None if ask.position is None else self._at(member, fleet.director_agent_id, ask.position)
-        self.keys.bind(key_of(ask), ask.digest, agent_id)
-        self._tell("member.registered", ask, member, None, member.status)
-        return MemberMade(member, placement)
+        if (active_count := self._active_counts[fleet.ref]) >= MEMBERS_MAX:
+            return errors.fleet_full(fleet.fleet_id, active_count)
+        agent_id = self._next_id(command.zone_id, "members")
+        member = self._create_member(fleet, agent_id, command.name, command.description, command.skills)
+        placement = (
+            None if command.location is None else self._add_placement(member, fleet.director_agent_id, command.location)
+        )
+        self.keys.add(command_key(command), command.request_digest, agent_id)
+        self._add_event("member.registered", command, member, None, member.status)
+        return RegisterMemberResult(member, placement)
 
-    def _deregister(self, ask: DeregisterMember, fleet: Fleet) -> FleetOutcome | Problem:
-        member = self._member(fleet, ask.agent_id)
+    def _deregister(self, command: DeregisterMember, fleet: Fleet) -> FleetOutcome | Problem:
+        member = self._find_active_member(fleet, command.agent_id)
         if member is None:
-            return errors.not_a_member(ask.agent_id, fleet.fleet_id)
-        if kind_of(member.agent_card_json) == BUILTIN:
-            return errors.administrator_stays()
+            return errors.member_not_found(command.agent_id, fleet.fleet_id)
+        if member_kind(member.agent_card_json) == ADMINISTRATOR_KIND:
+            return errors.administrator_not_removable()
         if member.agent_id == fleet.director_agent_id:
-            return errors.director_stays()
-        return self._leave(member, ask)
+            return errors.director_not_removable()
+        return self._remove_member(member, command)
 
-    def _place(self, ask: PlaceMember, fleet: Fleet) -> FleetOutcome | Problem:
-        member = self._member(fleet, ask.agent_id)
+    def _set_pane(self, command: SetMemberPane, fleet: Fleet) -> FleetOutcome | Problem:
+        member = self._find_active_member(fleet, command.agent_id)
         if member is None:
-            return errors.not_a_member(ask.agent_id, fleet.fleet_id)
+            return errors.member_not_found(command.agent_id, fleet.fleet_id)
         placement = self.placements.get(member.ref)
         if placement is None:
-            return errors.no_placement(ask.agent_id)
-        if placement.tmux_pane_id == ask.pane_id:
+            return errors.no_placement(command.agent_id)
+        if placement.tmux_pane_id == command.pane_id:
             return placement
         if placement.tmux_pane_id is not None:
-            return errors.already_placed(ask.agent_id)
-        self.placements[placement.ref] = there = _replace(placement, tmux_pane_id=ask.pane_id)
-        self._tell("member.placed", ask, member, None, None)
-        return there
+            return errors.member_has_pane(command.agent_id)
+        self.placements[placement.ref] = updated = _replace(placement, tmux_pane_id=command.pane_id)
+        self._add_event("member.placed", command, member, None, None)
+        return updated
 
-    def _enroll(self, fleet: Fleet, agent_id: int, name: str, description: str, skills: str) -> Member:
-        registry_id = agent_cards.registry_id(fleet.fleet_id, agent_id)
+    def _create_member(self, fleet: Fleet, agent_id: int, name: str, description: str, skills: str) -> Member:
+        registry_id = agent_cards.format_registry_id(fleet.fleet_id, agent_id)
         member = Member(
             *(fleet.zone_id, agent_id, fleet.fleet_id, registry_id, name, description),
-            *(MemberStatus.ACTIVE, self._now, None, agent_cards.card(name, description, skills)),
+            *(MemberStatus.ACTIVE, self._now, None, agent_cards.build_card(name, description, skills)),
         )
-        self._join(member)
+        self._add_member(member)
         return member
 
-    def _join(self, member: Member) -> None:
+    def _add_member(self, member: Member) -> None:
         self.members[member.ref] = member
-        self._counts[member.zone_id, member.fleet_id] += 1
+        self._active_counts[member.zone_id, member.fleet_id] += 1
 
-    def _at(self, member: Member, director_id: int | None, place: Place) -> Placement:
+    def _add_placement(self, member: Member, director_id: int | None, location: PaneLocation) -> Placement:
         """Whoever has a pane is watched over, and nobody else."""
         placement = Placement(
-            *(member.zone_id, member.agent_id, director_id, place.session, place.window_id, place.pane_id),
-            *(place.coding_agent, self._now, place.host_id, place.user_id, place.socket, place.tmux_pid),
+            *(member.zone_id, member.agent_id, director_id, location.session, location.window_id, location.pane_id),
+            *(location.coding_agent, self._now, location.host_id, location.user_id, location.socket, location.tmux_pid),
         )
         self.placements[member.ref] = placement
-        self.configs[member.ref] = MonitorConfig(*member.ref, INTERVAL_SECONDS, None, 1)
+        self.configs[member.ref] = MonitorConfig(*member.ref, DEFAULT_INTERVAL_SECONDS, None, 1)
         return placement
 
-    def _leave(self, member: Member, ask: Fleetwide) -> MemberGone:
+    def _remove_member(self, member: Member, command: BaseFleetCommand) -> DeregisterMemberResult:
         after = _replace(member, status=MemberStatus.DEREGISTERED, deregistered_at=self._now)
         self.members[member.ref] = after
-        self._counts[member.zone_id, member.fleet_id] -= 1
+        self._active_counts[member.zone_id, member.fleet_id] -= 1
         self.configs.pop(member.ref, None)
-        self._tell("member.deregistered", ask, after, member.status, after.status)
-        return MemberGone(after, self.placements.pop(member.ref, None))
+        self._add_event("member.deregistered", command, after, member.status, after.status)
+        return DeregisterMemberResult(after, self.placements.pop(member.ref, None))
 
     # -- the monitor ---------------------------------------------------------------------------------------------
 
-    def _configure(self, ask: ConfigureMonitor, fleet: Fleet) -> FleetOutcome | Problem:
-        member = self._member(fleet, ask.agent_id)
+    def _configure_monitor(self, command: ConfigureMonitor, fleet: Fleet) -> FleetOutcome | Problem:
+        member = self._find_active_member(fleet, command.agent_id)
         if member is None:
-            return errors.not_a_member(ask.agent_id, fleet.fleet_id)
+            return errors.member_not_found(command.agent_id, fleet.fleet_id)
         config = self.configs.get(member.ref)
         if config is None:
-            return errors.no_placement(ask.agent_id)
-        self.configs[member.ref] = after = monitor.configured(config, ask)
+            return errors.no_placement(command.agent_id)
+        self.configs[member.ref] = after = monitor.configure(config, command)
         return after
 
-    def _watch(self, ask: ClaimMonitor | BeatMonitor | ReleaseMonitor, fleet: Fleet) -> FleetOutcome | Problem:
-        after = monitor.decide(ask, self.runtimes.get(fleet.ref), self._now)
+    def _update_monitor(
+        self, command: ClaimMonitor | RecordMonitorHeartbeat | ReleaseMonitor, fleet: Fleet
+    ) -> FleetOutcome | Problem:
+        after = monitor.decide_runtime(command, self.runtimes.get(fleet.ref), self._now)
         if isinstance(after, Problem):
             return after
         self.runtimes[fleet.ref] = after
-        for agent_id in ask.pinged if isinstance(ask, BeatMonitor) else ():
-            config = self.configs.get((ask.zone_id, agent_id))
-            if config is not None and self._member(fleet, agent_id) is not None:
-                self.configs[ask.zone_id, agent_id] = monitor.pinged(config, self._now)
+        for agent_id in command.pinged if isinstance(command, RecordMonitorHeartbeat) else ():
+            config = self.configs.get((command.zone_id, agent_id))
+            if config is not None and self._find_active_member(fleet, agent_id) is not None:
+                self.configs[command.zone_id, agent_id] = monitor.mark_pinged(config, self._now)
         return after
 
     # -- shared --------------------------------------------------------------------------------------------------
 
-    def _active(self, fleet: Fleet) -> list[Member]:
+    def _active_members(self, fleet: Fleet) -> list[Member]:
         """Those who are there, the administrator among them. Only of a fleet that was loaded whole, or made here."""
         return [
             member
@@ -296,85 +302,91 @@ class Crew:
             if (member.zone_id, member.fleet_id) == fleet.ref and member.is_active
         ]
 
-    def _member(self, fleet: Fleet, agent_id: int) -> Member | None:
+    def _find_active_member(self, fleet: Fleet, agent_id: int) -> Member | None:
         """An active one of this fleet: whoever has left, or is another's, is nobody here."""
         member = self.members.get((fleet.zone_id, agent_id))
         if member is None or not member.is_active or member.fleet_id != fleet.fleet_id:
             return None
         return member
 
-    def _next(self, zone_id: str, noun: str) -> int:
+    def _next_id(self, zone_id: str, counter: str) -> int:
         last = self.last_ids.get(zone_id) or LastIds(zone_id)
-        number: int = getattr(last, noun) + 1
-        self.last_ids[zone_id] = _replace(last, **{noun: number})
-        return number
+        next_id: int = getattr(last, counter) + 1
+        self.last_ids[zone_id] = _replace(last, **{counter: next_id})
+        return next_id
 
-    def _made_before(self, ask: CreateFleet | RegisterMember) -> FleetOutcome | Problem | None:
-        number = self.keys.made_before(key_of(ask), ask.digest)
-        if number is None or isinstance(number, Problem):
-            return number
-        if isinstance(ask, RegisterMember):
-            member = self._member(self.fleets[ask.zone_id, ask.fleet_id], number)
+    def _find_repeated(self, command: CreateFleet | RegisterMember) -> FleetOutcome | Problem | None:
+        object_id = self.keys.find_created(command_key(command), command.request_digest)
+        if object_id is None or isinstance(object_id, Problem):
+            return object_id
+        if isinstance(command, RegisterMember):
+            member = self._find_active_member(self.fleets[command.zone_id, command.fleet_id], object_id)
             if member is None:
-                return errors.not_a_member(number, ask.fleet_id)
-            return MemberMade(member, self.placements.get(member.ref), made=False)
-        fleet = self.fleets.get((ask.zone_id, number))
+                return errors.member_not_found(object_id, command.fleet_id)
+            return RegisterMemberResult(member, self.placements.get(member.ref), created=False)
+        fleet = self.fleets.get((command.zone_id, object_id))
         if fleet is None:
-            return errors.fleet_not_found(number)
+            return errors.fleet_not_found(object_id)
         if fleet.deleted_at is not None:
-            return errors.fleet_deleted(number)
-        there = self._active(fleet)
-        [director] = [each for each in there if each.agent_id == fleet.director_agent_id]
-        [administrator] = [each for each in there if kind_of(each.agent_card_json) == BUILTIN]
-        return FleetMade(fleet, director, administrator, self.placements.get(director.ref), made=False)
+            return errors.fleet_deleted(object_id)
+        active_members = self._active_members(fleet)
+        [director] = [member for member in active_members if member.agent_id == fleet.director_agent_id]
+        [administrator] = [
+            member for member in active_members if member_kind(member.agent_card_json) == ADMINISTRATOR_KIND
+        ]
+        return CreateFleetResult(fleet, director, administrator, self.placements.get(director.ref), created=False)
 
-    def _tell(self, kind: str, ask: Fleetwide, of: Fleet | Member, before: str | None, after: str | None) -> None:
-        subject = of.agent_id if isinstance(of, Member) else of.fleet_id
-        self.told.append(Told(kind, of.zone_id, subject, of.fleet_id, before, after, ask.actor, ask.trace))
+    def _add_event(
+        self, event_type: str, command: BaseFleetCommand, row: Fleet | Member, before: str | None, after: str | None
+    ) -> None:
+        subject_id = row.agent_id if isinstance(row, Member) else row.fleet_id
+        self.events.append(
+            PendingEvent(event_type, row.zone_id, subject_id, row.fleet_id, before, after, command.actor, command.trace)
+        )
 
 
-def directing_problem(fleet: Fleet, director: Member) -> Problem | None:
+def director_problem(fleet: Fleet, director: Member) -> Problem | None:
     """Why one of a fleet cannot have members of its own."""
-    if kind_of(director.agent_card_json) == BUILTIN:
-        return errors.administrator_directs_nobody()
-    root = fleet.director_agent_id
-    return errors.nested(root, director.agent_id) if root not in (None, director.agent_id) else None
+    if member_kind(director.agent_card_json) == ADMINISTRATOR_KIND:
+        return errors.administrator_cannot_direct()
+    root_id = fleet.director_agent_id
+    return errors.nested_teams(root_id, director.agent_id) if root_id not in (None, director.agent_id) else None
 
 
-def wanted(asks: Sequence[FleetCommand], bindings: Sequence[KeyRecord]) -> Wanted:
+def collect_refs(commands: Sequence[FleetCommand], key_records: Sequence[KeyRecord]) -> FleetBatchRefs:
     """A key stands for what was made under it, which is shown once more."""
-    found = Wanted(set(), set(), set(), set())
-    for ask in asks:
-        ref = (ask.zone_id, ask.fleet_id)
-        found.members.update((ask.zone_id, agent_id) for agent_id in _named(ask))
-        if not isinstance(ask, CreateFleet):
-            found.fleets.add(ref)
-        if isinstance(ask, DeleteFleet):
-            found.whole.add(ref)
-        if isinstance(ask, RegisterMember):
-            found.joined.add(ref)
-    for binding in bindings:
-        made = (binding.zone_id, int(binding.subject_id))
-        (found.whole if binding.operation == CREATING else found.members).add(made)
-    found.fleets.update(found.whole)
-    return found
+    refs = FleetBatchRefs(set(), set(), set(), set())
+    for command in commands:
+        ref = (command.zone_id, command.fleet_id)
+        refs.members.update((command.zone_id, agent_id) for agent_id in _named_members(command))
+        if not isinstance(command, CreateFleet):
+            refs.fleets.add(ref)
+        if isinstance(command, DeleteFleet):
+            refs.complete_fleets.add(ref)
+        if isinstance(command, RegisterMember):
+            refs.counted_fleets.add(ref)
+    for record in key_records:
+        created_ref = (record.zone_id, int(record.subject_id))
+        (refs.complete_fleets if record.operation == CREATE_OPERATION else refs.members).add(created_ref)
+    refs.fleets.update(refs.complete_fleets)
+    return refs
 
 
-def _named(ask: FleetCommand) -> tuple[int, ...]:
+def _named_members(command: FleetCommand) -> tuple[int, ...]:
     """Members that it says something of."""
-    match ask:
+    match command:
         case RegisterMember():
-            return () if ask.director_id is None else (ask.director_id,)
-        case DeregisterMember() | PlaceMember() | ConfigureMonitor():
-            return (ask.agent_id,)
-        case BeatMonitor():
-            return ask.pinged
+            return () if command.director_id is None else (command.director_id,)
+        case DeregisterMember() | SetMemberPane() | ConfigureMonitor():
+            return (command.agent_id,)
+        case RecordMonitorHeartbeat():
+            return command.pinged
         case CreateFleet() | DeleteFleet() | ClaimMonitor() | ReleaseMonitor():
             return ()
 
 
-def key_of(ask: CreateFleet | RegisterMember) -> Key | None:
-    if ask.key is None or ask.caller is None:
+def command_key(command: CreateFleet | RegisterMember) -> Key | None:
+    if command.idempotency_key is None or command.caller is None:
         return None
-    operation = CREATING if isinstance(ask, CreateFleet) else REGISTERING
-    return Key(ask.zone_id, ask.caller.client_id, operation, f"{ask.fleet_id} {ask.key}")
+    operation = CREATE_OPERATION if isinstance(command, CreateFleet) else REGISTER_OPERATION
+    return Key(command.zone_id, command.caller.client_id, operation, f"{command.fleet_id} {command.idempotency_key}")

@@ -12,18 +12,18 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
+    BaseMessageCommand,
     Broadcast,
     Cancel,
-    Receipt,
+    MessageCommand,
+    MessageOutcome,
+    RecordReceipt,
     Send,
-    Sent,
-    Spoken,
-    SpokenCommand,
-    SpokenOutcome,
+    SendResult,
 )
 from quarterdeck.domain.fleets.model.rows import (
-    BROADCAST_MAX,
-    NOBODY,
+    BROADCAST_BYTES_MAX,
+    NO_RECIPIENT,
     Fleet,
     FleetRef,
     Member,
@@ -34,22 +34,22 @@ from quarterdeck.domain.fleets.model.rows import (
     MessageType,
 )
 from quarterdeck.domain.fleets.rules import errors
-from quarterdeck.domain.fleets.rules.agent_cards import BUILTIN, kind_of
-from quarterdeck.domain.fleets.rules.idempotency import Keys
+from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, member_kind
+from quarterdeck.domain.fleets.rules.idempotency import BatchKeys
 
-SENDING = "message.send"
+SEND_OPERATION = "message.send"
 """What keys are kept under."""
 _replace = msgspec.structs.replace
-ProblemOf = Callable[[Spoken, str], Problem | None]
+CallerProblem = Callable[[BaseMessageCommand, str], Problem | None]
 
 
 @dataclass(frozen=True)
-class Known:
+class MessageBatchInput:
     """What was loaded for a batch, under the zones' locks."""
 
     now: Millis
-    problem_of: ProblemOf
-    zones: Mapping[str, Problem | None] = field(default_factory=dict)
+    caller_problem: CallerProblem
+    zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
     """Why nothing can begin any more in a zone that has ended."""
     fleets: Mapping[FleetRef, Fleet] = field(default_factory=dict)
     members: Mapping[MemberRef, Member] = field(default_factory=dict)
@@ -57,11 +57,11 @@ class Known:
     messages: Mapping[MessageRef, Message] = field(default_factory=dict)
     last_ids: Mapping[str, int] = field(default_factory=dict)
     """Of messages, by zone."""
-    keys: Mapping[Key, KeyRecord] = field(default_factory=dict)
+    key_records: Mapping[Key, KeyRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PendingEvent:
     """An event: what happened to a message, and by whom."""
 
     type: str
@@ -69,244 +69,266 @@ class Told:
     message: Message
     actor: str
     trace: str | None
-    recipients: int = 1
+    recipient_count: int = 1
 
 
-class Talk:
+class MessageBatch:
     """What is in `sent` is as it was when it was sent: what came of it since in the same batch is in `changed`."""
 
-    def __init__(self, known: Known) -> None:
-        self._known = known
-        self._now = known.now
-        self._messages = {**known.messages}
-        self.keys = Keys(known.keys)
-        self.last_ids = {**known.last_ids}
+    def __init__(self, loaded: MessageBatchInput) -> None:
+        self._loaded = loaded
+        self._now = loaded.now
+        self._messages = {**loaded.messages}
+        self.keys = BatchKeys(loaded.key_records)
+        self.last_ids = {**loaded.last_ids}
         self.sent: list[Message] = []
-        self.changed: dict[MessageRef, Message] = {}
+        self.originals: dict[MessageRef, Message] = {}
         """As it was loaded."""
-        self.told: list[Told] = []
+        self.events: list[PendingEvent] = []
 
-    def message(self, ref: MessageRef) -> Message:
+    def current_message(self, ref: MessageRef) -> Message:
         """As it is now."""
         return self._messages[ref]
 
-    def decide(self, ask: SpokenCommand) -> SpokenOutcome | Problem:
-        if problem := self._known.problem_of(ask, "fleets.speak"):
+    def decide(self, command: MessageCommand) -> MessageOutcome | Problem:
+        if problem := self._loaded.caller_problem(command, "fleets.speak"):
             return problem
-        fleet = self._known.fleets.get((ask.zone_id, ask.fleet_id))
+        fleet = self._loaded.fleets.get((command.zone_id, command.fleet_id))
         if fleet is None:
-            return errors.fleet_not_found(ask.fleet_id)
-        match ask:
-            case Receipt():
-                return self._receipt(ask)
+            return errors.fleet_not_found(command.fleet_id)
+        match command:
+            case RecordReceipt():
+                return self._record_receipt(command)
             case Send():
-                return self._send(ask, fleet)
+                return self._send(command, fleet)
             case Broadcast():
-                return self._broadcast(ask, fleet)
+                return self._broadcast(command, fleet)
             case Acknowledge():
-                return self._acknowledge(ask, fleet)
+                return self._acknowledge(command, fleet)
             case Cancel():
-                return self._cancel(ask, fleet)
+                return self._cancel(command, fleet)
 
     # -- sending -------------------------------------------------------------------------------------------------
 
-    def _send(self, ask: Send, fleet: Fleet) -> SpokenOutcome | Problem:
-        if (settled := self._settled(ask, fleet)) is not None:
-            return settled
-        recipient = self._known.members.get((ask.zone_id, ask.to_agent_id))
-        if recipient is None or not recipient.is_active or recipient.fleet_id != ask.fleet_id:
-            return errors.no_destination(ask.to_agent_id)
-        if kind_of(recipient.agent_card_json) == BUILTIN:
-            return errors.administrator_receives_nothing()
-        message = self._write(ask, recipient.agent_id, None, ask.text)
-        self.keys.bind(key_of(ask), ask.digest, message.task_id)
-        self._tell("message.sent", None, message, ask)
-        return Sent(message)
+    def _send(self, command: Send, fleet: Fleet) -> MessageOutcome | Problem:
+        if (early_result := self._result_without_sending(command, fleet)) is not None:
+            return early_result
+        recipient = self._loaded.members.get((command.zone_id, command.to_agent_id))
+        if recipient is None or not recipient.is_active or recipient.fleet_id != command.fleet_id:
+            return errors.destination_not_found(command.to_agent_id)
+        if member_kind(recipient.agent_card_json) == ADMINISTRATOR_KIND:
+            return errors.administrator_cannot_receive()
+        message = self._add_delivery(command, recipient.agent_id, None, command.text)
+        self.keys.add(command_key(command), command.request_digest, message.task_id)
+        self._add_event("message.sent", None, message, command)
+        return SendResult(message)
 
-    def _broadcast(self, ask: Broadcast, fleet: Fleet) -> SpokenOutcome | Problem:
-        if (settled := self._settled(ask, fleet)) is not None:
-            return settled
-        recipients = self._audience(ask)
-        if (size := len(ask.text.encode())) * len(recipients) > BROADCAST_MAX:
+    def _broadcast(self, command: Broadcast, fleet: Fleet) -> MessageOutcome | Problem:
+        if (early_result := self._result_without_sending(command, fleet)) is not None:
+            return early_result
+        recipients = self._recipients(command)
+        if (size := len(command.text.encode())) * len(recipients) > BROADCAST_BYTES_MAX:
             return errors.broadcast_too_large(size, len(recipients))
-        summary = self._summary(ask, len(recipients))
-        deliveries = [self._write(ask, member.agent_id, summary.task_id, ask.text) for member in recipients]
-        self.keys.bind(key_of(ask), ask.digest, summary.task_id)
-        self._tell("message.sent", None, summary, ask, len(deliveries))
-        return Sent(summary, tuple(deliveries))
+        summary = self._add_summary(command, len(recipients))
+        deliveries = [
+            self._add_delivery(command, member.agent_id, summary.task_id, command.text) for member in recipients
+        ]
+        self.keys.add(command_key(command), command.request_digest, summary.task_id)
+        self._add_event("message.sent", None, summary, command, len(deliveries))
+        return SendResult(summary, tuple(deliveries))
 
-    def _settled(self, ask: Send | Broadcast, fleet: Fleet) -> SpokenOutcome | Problem | None:
+    def _result_without_sending(self, command: Send | Broadcast, fleet: Fleet) -> MessageOutcome | Problem | None:
         """What can be answered without sending anything. What was sent once under a key is shown to whoever sent it,
         also when nothing can be sent any more."""
-        is_oneself = self._identity_problem(ask, ask.from_agent_id, fleet) is None
-        if is_oneself and (said_before := self._said_before(ask)) is not None:
-            return said_before
-        over = self._known.zones.get(ask.zone_id)
-        return over or self._acting_problem(ask, ask.from_agent_id, fleet)
+        is_own_identity = self._identity_problem(command, command.from_agent_id, fleet) is None
+        if is_own_identity and (repeated := self._find_repeated(command)) is not None:
+            return repeated
+        zone_problem = self._loaded.zone_problems.get(command.zone_id)
+        return zone_problem or self._acting_problem(command, command.from_agent_id, fleet)
 
-    def _audience(self, ask: Broadcast) -> list[Member]:
+    def _recipients(self, command: Broadcast) -> list[Member]:
         """Everybody who is there, but the sender and the administrator."""
         return [
             member
-            for member in sorted(self._known.members.values(), key=lambda member: member.agent_id)
-            if (member.zone_id, member.fleet_id) == (ask.zone_id, ask.fleet_id)
+            for member in sorted(self._loaded.members.values(), key=lambda member: member.agent_id)
+            if (member.zone_id, member.fleet_id) == (command.zone_id, command.fleet_id)
             and member.is_active
-            and member.agent_id != ask.from_agent_id
-            and kind_of(member.agent_card_json) != BUILTIN
+            and member.agent_id != command.from_agent_id
+            and member_kind(member.agent_card_json) != ADMINISTRATOR_KIND
         ]
 
-    def _summary(self, ask: Broadcast, number: int) -> Message:
-        message_id = self._next_id(ask.zone_id)
-        return self._keep(
+    def _add_summary(self, command: Broadcast, recipient_count: int) -> Message:
+        message_id = self._next_id(command.zone_id)
+        return self._add(
             Message(
-                zone_id=ask.zone_id,
+                zone_id=command.zone_id,
                 task_id=message_id,
-                fleet_id=ask.fleet_id,
-                context_id=ask.from_agent_id,
-                from_agent_id=ask.from_agent_id,
-                to_agent_id=NOBODY,
+                fleet_id=command.fleet_id,
+                context_id=command.from_agent_id,
+                from_agent_id=command.from_agent_id,
+                to_agent_id=NO_RECIPIENT,
                 type=MessageType.SUMMARY,
                 created_at=self._now,
                 status_state=MessageState.COMPLETED,
                 status_timestamp=self._now,
                 origin_task_id=message_id,
-                text=f"Broadcast sent to {number} recipients",
+                text=f"Broadcast sent to {recipient_count} recipients",
                 notified_at=None,
                 notice=None,
             )
         )
 
-    def _write(self, ask: Send | Broadcast, to: int, origin: int | None, text: str) -> Message:
-        return self._keep(
+    def _add_delivery(self, command: Send | Broadcast, recipient_id: int, origin_id: int | None, text: str) -> Message:
+        return self._add(
             Message(
-                zone_id=ask.zone_id,
-                task_id=self._next_id(ask.zone_id),
-                fleet_id=ask.fleet_id,
-                context_id=to,
-                from_agent_id=ask.from_agent_id,
-                to_agent_id=to,
+                zone_id=command.zone_id,
+                task_id=self._next_id(command.zone_id),
+                fleet_id=command.fleet_id,
+                context_id=recipient_id,
+                from_agent_id=command.from_agent_id,
+                to_agent_id=recipient_id,
                 type=MessageType.UNICAST,
                 created_at=self._now,
                 status_state=MessageState.INPUT_REQUIRED,
                 status_timestamp=self._now,
-                origin_task_id=origin,
+                origin_task_id=origin_id,
                 text=text,
                 notified_at=None,
                 notice=None,
             )
         )
 
-    def _keep(self, message: Message) -> Message:
+    def _add(self, message: Message) -> Message:
         self._messages[message.ref] = message
         self.sent.append(message)
         return message
 
     def _next_id(self, zone_id: str) -> int:
-        self.last_ids[zone_id] = number = self.last_ids.get(zone_id, 0) + 1
-        return number
+        self.last_ids[zone_id] = message_id = self.last_ids.get(zone_id, 0) + 1
+        return message_id
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
-    def _acknowledge(self, ask: Acknowledge, fleet: Fleet) -> SpokenOutcome | Problem:
-        message = self._found(ask, fleet)
+    def _acknowledge(self, command: Acknowledge, fleet: Fleet) -> MessageOutcome | Problem:
+        message = self._find_for_agent(command, fleet)
         if isinstance(message, Problem):
             return message
-        if message.context_id != ask.agent_id:
+        if message.context_id != command.agent_id:
             return errors.not_the_recipient()
         if message.status_state is not MessageState.INPUT_REQUIRED:
             return errors.cannot_acknowledge(message.status_state)
-        return self._end(message, MessageState.COMPLETED, "message.acknowledged", ask)
+        return self._finish(message, MessageState.COMPLETED, "message.acknowledged", command)
 
-    def _cancel(self, ask: Cancel, fleet: Fleet) -> SpokenOutcome | Problem:
-        message = self._found(ask, fleet)
+    def _cancel(self, command: Cancel, fleet: Fleet) -> MessageOutcome | Problem:
+        message = self._find_for_agent(command, fleet)
         if isinstance(message, Problem):
             return message
-        if message.from_agent_id != ask.agent_id:
+        if message.from_agent_id != command.agent_id:
             return errors.not_the_sender()
         if message.status_state is not MessageState.INPUT_REQUIRED:
             return errors.cannot_cancel(message.status_state)
-        return self._end(message, MessageState.CANCELED, "message.canceled", ask)
+        return self._finish(message, MessageState.CANCELED, "message.canceled", command)
 
-    def _found(self, ask: Acknowledge | Cancel, fleet: Fleet) -> Message | Problem:
-        if problem := self._acting_problem(ask, ask.agent_id, fleet):
+    def _find_for_agent(self, command: Acknowledge | Cancel, fleet: Fleet) -> Message | Problem:
+        if problem := self._acting_problem(command, command.agent_id, fleet):
             return problem
-        return self._of_fleet(ask) or errors.message_not_found(ask.message_id)
+        return self._find_in_fleet(command) or errors.message_not_found(command.message_id)
 
-    def _of_fleet(self, ask: Acknowledge | Cancel | Receipt) -> Message | None:
+    def _find_in_fleet(self, command: Acknowledge | Cancel | RecordReceipt) -> Message | None:
         """What was said in another fleet is not there."""
-        message = self._messages.get((ask.zone_id, ask.message_id))
-        return message if message is not None and message.fleet_id == ask.fleet_id else None
+        message = self._messages.get((command.zone_id, command.message_id))
+        return message if message is not None and message.fleet_id == command.fleet_id else None
 
-    def _end(self, message: Message, state: MessageState, kind: str, ask: Acknowledge | Cancel) -> Message:
+    def _finish(self, message: Message, state: MessageState, event_type: str, command: Acknowledge | Cancel) -> Message:
         after = _replace(message, status_state=state, status_timestamp=self._now)
-        self._change(message, after)
-        self._tell(kind, message.status_state, after, ask)
+        self._update(message, after)
+        self._add_event(event_type, message.status_state, after, command)
         return after
 
-    def _receipt(self, ask: Receipt) -> SpokenOutcome | Problem:
+    def _record_receipt(self, command: RecordReceipt) -> MessageOutcome | Problem:
         """What was typed once is not made untyped by a later try. When a message last moved is not touched by it."""
-        message = self._of_fleet(ask)
+        message = self._find_in_fleet(command)
         if message is None:
-            return errors.message_not_found(ask.message_id)
+            return errors.message_not_found(command.message_id)
         if message.notified_at is not None:
             return message
-        at = self._now if ask.notice is None else None
-        after = _replace(message, notified_at=at, notice=ask.notice)
-        self._change(message, after)
+        notified_at = self._now if command.failure is None else None
+        after = _replace(message, notified_at=notified_at, notice=command.failure)
+        self._update(message, after)
         return after
 
-    def _change(self, before: Message, after: Message) -> None:
-        self.changed.setdefault(before.ref, before)
+    def _update(self, before: Message, after: Message) -> None:
+        self.originals.setdefault(before.ref, before)
         self._messages[before.ref] = after
 
     # -- who may, and what was said before -----------------------------------------------------------------------
 
-    def _acting_problem(self, ask: Spoken, agent_id: int, fleet: Fleet) -> Problem | None:
+    def _acting_problem(self, command: BaseMessageCommand, agent_id: int, fleet: Fleet) -> Problem | None:
         """Why nobody can act as this member, or not this caller."""
         if fleet.deleted_at is not None:
             return errors.fleet_deleted(fleet.fleet_id)
-        if problem := self._identity_problem(ask, agent_id, fleet):
+        if problem := self._identity_problem(command, agent_id, fleet):
             return problem
-        member = self._known.members[ask.zone_id, agent_id]
-        return None if member.is_active else errors.not_a_member(agent_id, fleet.fleet_id)
+        member = self._loaded.members[command.zone_id, agent_id]
+        return None if member.is_active else errors.member_not_found(agent_id, fleet.fleet_id)
 
-    def _identity_problem(self, ask: Spoken, agent_id: int, fleet: Fleet) -> Problem | None:
+    def _identity_problem(self, command: BaseMessageCommand, agent_id: int, fleet: Fleet) -> Problem | None:
         """Why this caller is not one whom this fleet has, or had. A pane's token acts as its own member alone."""
-        member = self._known.members.get((ask.zone_id, agent_id))
+        member = self._loaded.members.get((command.zone_id, agent_id))
         if member is None or member.fleet_id != fleet.fleet_id:
-            return errors.not_a_member(agent_id, fleet.fleet_id)
-        own = None if ask.caller is None else ask.caller.agent_id
-        return errors.not_oneself(agent_id) if own is not None and own != member.registry_id else None
+            return errors.member_not_found(agent_id, fleet.fleet_id)
+        caller_agent_id = None if command.caller is None else command.caller.agent_id
+        return (
+            errors.acting_agent_forbidden(agent_id)
+            if caller_agent_id is not None and caller_agent_id != member.registry_id
+            else None
+        )
 
-    def _said_before(self, ask: Send | Broadcast) -> SpokenOutcome | Problem | None:
-        known = self.keys.made_before(key_of(ask), ask.digest)
-        if known is None or isinstance(known, Problem):
-            return known
-        message = self._messages.get((ask.zone_id, known))
+    def _find_repeated(self, command: Send | Broadcast) -> MessageOutcome | Problem | None:
+        message_id = self.keys.find_created(command_key(command), command.request_digest)
+        if message_id is None or isinstance(message_id, Problem):
+            return message_id
+        message = self._messages.get((command.zone_id, message_id))
         if message is None:
-            return errors.message_not_found(known)
-        return Sent(message, self._delivered(message), made=False)
+            return errors.message_not_found(message_id)
+        return SendResult(message, self._deliveries_of(message), created=False)
 
-    def _delivered(self, summary: Message) -> tuple[Message, ...]:
+    def _deliveries_of(self, summary: Message) -> tuple[Message, ...]:
         """Of a broadcast, as they are now."""
-        found = [
-            each
-            for each in self._messages.values()
-            if (each.zone_id, each.origin_task_id) == summary.ref and each.task_id != summary.task_id
+        deliveries = [
+            message
+            for message in self._messages.values()
+            if (message.zone_id, message.origin_task_id) == summary.ref and message.task_id != summary.task_id
         ]
-        return tuple(sorted(found, key=lambda each: each.task_id))
+        return tuple(sorted(deliveries, key=lambda message: message.task_id))
 
-    def _tell(self, kind: str, before: MessageState | None, message: Message, ask: Spoken, recipients: int = 1) -> None:
-        self.told.append(Told(kind, before, message, ask.actor, ask.trace, recipients))
+    def _add_event(
+        self,
+        event_type: str,
+        before: MessageState | None,
+        message: Message,
+        command: BaseMessageCommand,
+        recipient_count: int = 1,
+    ) -> None:
+        self.events.append(PendingEvent(event_type, before, message, command.actor, command.trace, recipient_count))
 
 
-def key_of(ask: Send | Broadcast) -> Key | None:
-    if ask.key is None or ask.caller is None:
+def command_key(command: Send | Broadcast) -> Key | None:
+    if command.idempotency_key is None or command.caller is None:
         return None
     # Members of a fleet share an application: each has its own keys.
-    return Key(ask.zone_id, ask.caller.client_id, SENDING, f"{ask.fleet_id} {ask.from_agent_id} {ask.key}")
+    return Key(
+        command.zone_id,
+        command.caller.client_id,
+        SEND_OPERATION,
+        f"{command.fleet_id} {command.from_agent_id} {command.idempotency_key}",
+    )
 
 
-def asked_ids(asks: Sequence[SpokenCommand]) -> set[MessageRef]:
+def named_messages(commands: Sequence[MessageCommand]) -> set[MessageRef]:
     """Messages that these name."""
-    return {(ask.zone_id, ask.message_id) for ask in asks if isinstance(ask, Acknowledge | Cancel | Receipt)}
+    return {
+        (command.zone_id, command.message_id)
+        for command in commands
+        if isinstance(command, Acknowledge | Cancel | RecordReceipt)
+    }

@@ -7,57 +7,63 @@ import msgspec
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ping_policy import monitor_stale_after_ms
-from quarterdeck.domain.fleets.model.commands import BeatMonitor, ClaimMonitor, ConfigureMonitor, ReleaseMonitor
+from quarterdeck.domain.fleets.model.commands import (
+    ClaimMonitor,
+    ConfigureMonitor,
+    RecordMonitorHeartbeat,
+    ReleaseMonitor,
+)
 from quarterdeck.domain.fleets.model.rows import MonitorConfig, MonitorRuntime
 from quarterdeck.domain.fleets.rules import errors
 
 _replace = msgspec.structs.replace
 
 
-def decide(
-    ask: ClaimMonitor | BeatMonitor | ReleaseMonitor, held: MonitorRuntime | None, now: Millis
+def decide_runtime(
+    command: ClaimMonitor | RecordMonitorHeartbeat | ReleaseMonitor, current: MonitorRuntime | None, now: Millis
 ) -> MonitorRuntime | Problem:
     """The row of a fleet's monitor after what is asked. Only who holds it says that it is there, or lets go of it."""
-    if isinstance(ask, ClaimMonitor):
-        return _claimed(ask, held, now)
-    if held is None or (held.pid, held.host_id) != (ask.pid, ask.host_id):
-        return errors.not_the_monitor(ask.fleet_id)
-    if isinstance(ask, BeatMonitor):
-        return _replace(held, last_tick_at=now)
+    if isinstance(command, ClaimMonitor):
+        return _claim(command, current, now)
+    if current is None or (current.pid, current.host_id) != (command.pid, command.host_id):
+        return errors.not_the_monitor(command.fleet_id)
+    if isinstance(command, RecordMonitorHeartbeat):
+        return _replace(current, last_tick_at=now)
     # How often it ticked stays known.
-    return _replace(held, pid=None, started_at=None, last_tick_at=None)
+    return _replace(current, pid=None, started_at=None, last_tick_at=None)
 
 
-def _claimed(ask: ClaimMonitor, held: MonitorRuntime | None, now: Millis) -> MonitorRuntime | Problem:
-    if held is not None and is_live(held, _is_alive(ask, held), now):
-        return errors.monitor_runs(ask.fleet_id)
+def _claim(command: ClaimMonitor, current: MonitorRuntime | None, now: Millis) -> MonitorRuntime | Problem:
+    if current is not None and is_live(current, _reported_alive(command, current), now):
+        return errors.monitor_running(command.fleet_id)
     return MonitorRuntime(
-        *(ask.zone_id, ask.fleet_id, ask.pid, now, now), *(ask.tick_seconds, ask.host_id, ask.user_id, ask.policy)
+        *(command.zone_id, command.fleet_id, command.pid, now, now),
+        *(command.tick_seconds, command.host_id, command.user_id, command.policy),
     )
 
 
-def _is_alive(ask: ClaimMonitor, held: MonitorRuntime) -> bool | None:
+def _reported_alive(command: ClaimMonitor, current: MonitorRuntime) -> bool | None:
     """Only one on the same host, as the same user, can tell; and only of the pid it has looked at: of two who both
     found the last monitor dead, the second must not take the first for it."""
-    looked_at = (ask.host_id, ask.user_id, ask.previous_pid)
-    return ask.is_alive if (held.host_id, held.user_id, held.pid) == looked_at else None
+    checked_process = (command.host_id, command.user_id, command.previous_pid)
+    return command.previous_is_alive if (current.host_id, current.user_id, current.pid) == checked_process else None
 
 
-def configured(config: MonitorConfig, ask: ConfigureMonitor) -> MonitorConfig:
+def configure(config: MonitorConfig, command: ConfigureMonitor) -> MonitorConfig:
     """What is not said stays as it is."""
-    interval = config.interval_seconds if ask.interval_seconds is None else ask.interval_seconds
-    enabled = config.enabled if ask.enabled is None else int(ask.enabled)
+    interval = config.interval_seconds if command.interval_seconds is None else command.interval_seconds
+    enabled = config.enabled if command.enabled is None else int(command.enabled)
     return _replace(config, interval_seconds=interval, enabled=enabled)
 
 
-def pinged(config: MonitorConfig, now: Millis) -> MonitorConfig:
+def mark_pinged(config: MonitorConfig, now: Millis) -> MonitorConfig:
     return _replace(config, last_ping_at=now)
 
 
-def elapsed(config: MonitorConfig, now: Millis) -> bool:
+def is_ping_due(config: MonitorConfig, now: Millis) -> bool:
     """Whether its turn has come, as far as the clock tells."""
-    last = config.last_ping_at
-    return bool(config.enabled) and (last is None or now - last >= config.interval_seconds * SECOND)
+    last_ping_at = config.last_ping_at
+    return bool(config.enabled) and (last_ping_at is None or now - last_ping_at >= config.interval_seconds * SECOND)
 
 
 def is_recent(runtime: MonitorRuntime, now: Millis) -> bool:

@@ -16,52 +16,54 @@ from quarterdeck.domain.fleets.model.rows import (
     MessageType,
     MonitorConfig,
     MonitorRuntime,
+    PingPolicy,
     Placement,
-    Policy,
 )
 from quarterdeck.domain.fleets.model.views import (
     DirectorView,
-    EntryView,
     FleetMemberView,
     FleetView,
     MessageView,
-    MonitoredView,
+    MonitoredMemberView,
     MonitorView,
-    MovedView,
     PlacementView,
     RecipientView,
+    TimelineChangeView,
+    TimelineEntryView,
 )
-from quarterdeck.domain.fleets.rules.agent_cards import BUILTIN, kind_of
-from quarterdeck.domain.fleets.rules.monitor import elapsed, is_recent
+from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, member_kind
+from quarterdeck.domain.fleets.rules.monitor import is_ping_due, is_recent
 
-TICK_SECONDS = 5
+DEFAULT_TICK_SECONDS = 5
 """Of a monitor that has never run."""
-Names = Mapping[int, str]
+MemberNames = Mapping[int, str]
 """What members of one zone are called."""
-_card = msgspec.json.Decoder(dict[str, object]).decode
+_decode_card = msgspec.json.Decoder(dict[str, object]).decode
 
 
 @dataclass(frozen=True, slots=True)
-class FleetSeen:
+class FleetDetails:
     fleet: Fleet
-    heads: list[Member]
+    root_members: list[Member]
     """Its director and its administrator."""
     placement: Placement | None
     """The director's."""
-    members: int
+    member_count: int
     """How many are there."""
 
     @property
     def director(self) -> Member | None:
-        return next((each for each in self.heads if each.agent_id == self.fleet.director_agent_id), None)
+        return next((member for member in self.root_members if member.agent_id == self.fleet.director_agent_id), None)
 
     @property
     def administrator(self) -> Member | None:
-        return next((each for each in self.heads if kind_of(each.agent_card_json) == BUILTIN), None)
+        return next(
+            (member for member in self.root_members if member_kind(member.agent_card_json) == ADMINISTRATOR_KIND), None
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TimelineEntry:
     """One line of a timeline: what stands there, and what belongs to it."""
 
     head: Message
@@ -78,7 +80,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class MonitoredMember:
     """One who is watched over."""
 
     member: Member
@@ -103,20 +105,20 @@ def placement_view(placement: Placement) -> PlacementView:
     )
 
 
-def _placed(placement: Placement | None) -> PlacementView | None:
+def _optional_placement_view(placement: Placement | None) -> PlacementView | None:
     return None if placement is None else placement_view(placement)
 
 
-def fleet_view(seen: FleetSeen) -> FleetView:
-    fleet, director, administrator = seen.fleet, seen.director, seen.administrator
+def fleet_view(details: FleetDetails) -> FleetView:
+    fleet, director, administrator = details.fleet, details.director, details.administrator
     return FleetView(
         fleet_id=fleet.fleet_id,
         label=fleet.label,
         created_at=iso(fleet.created_at),
         deleted_at=iso_or_none(fleet.deleted_at),
         administrator_agent_id=None if administrator is None else administrator.agent_id,
-        director=None if director is None else _director_view(director, seen.placement),
-        members=seen.members,
+        director=None if director is None else _director_view(director, details.placement),
+        members=details.member_count,
     )
 
 
@@ -126,7 +128,7 @@ def _director_view(director: Member, placement: Placement | None) -> DirectorVie
         name=director.name,
         description=director.description,
         registered_at=iso(director.registered_at),
-        placement=_placed(placement),
+        placement=_optional_placement_view(placement),
     )
 
 
@@ -137,12 +139,12 @@ def member_view(member: Member, placement: Placement | None, unread: int | None 
         name=member.name,
         description=member.description,
         status=member.status,
-        kind=kind_of(member.agent_card_json),
+        kind=member_kind(member.agent_card_json),
         registered_at=iso(member.registered_at),
         deregistered_at=iso_or_none(member.deregistered_at),
         registry_id=member.registry_id,
-        agent_card=_card(member.agent_card_json),
-        placement=_placed(placement),
+        agent_card=_decode_card(member.agent_card_json),
+        placement=_optional_placement_view(placement),
         unread=unread,
     )
 
@@ -150,7 +152,7 @@ def member_view(member: Member, placement: Placement | None, unread: int | None 
 # -- messages ----------------------------------------------------------------------------------------------------
 
 
-def message_view(message: Message, names: Names) -> MessageView:
+def message_view(message: Message, names: MemberNames) -> MessageView:
     """To whom a summary went, its deliveries say: it names nobody."""
     return MessageView(
         task_id=message.task_id,
@@ -171,11 +173,11 @@ def message_view(message: Message, names: Names) -> MessageView:
     )
 
 
-def entry_view(entry: Entry, names: Names) -> EntryView:
+def entry_view(entry: TimelineEntry, names: MemberNames) -> TimelineEntryView:
     head = entry.head
     is_broadcast = head.type is MessageType.SUMMARY
-    delivered = entry.deliveries if is_broadcast else [head]
-    return EntryView(
+    deliveries = entry.deliveries if is_broadcast else [head]
+    return TimelineEntryView(
         id=head.task_id,
         kind="broadcast" if is_broadcast else "unicast",
         from_agent_id=head.from_agent_id,
@@ -185,23 +187,23 @@ def entry_view(entry: Entry, names: Names) -> EntryView:
         text=entry.text,
         created_at=iso(head.created_at),
         status_state=head.status_state,
-        recipients=[_recipient_view(each, names) for each in delivered],
+        recipients=[_recipient_view(delivery, names) for delivery in deliveries],
     )
 
 
-def moved_view(entry_id: int, moved: Sequence[Message], names: Names) -> MovedView:
-    return MovedView(entry_id, [_recipient_view(each, names) for each in moved])
+def timeline_change_view(entry_id: int, changed: Sequence[Message], names: MemberNames) -> TimelineChangeView:
+    return TimelineChangeView(entry_id, [_recipient_view(delivery, names) for delivery in changed])
 
 
-def _recipient_view(delivery: Message, names: Names) -> RecipientView:
+def _recipient_view(delivery: Message, names: MemberNames) -> RecipientView:
     """A delivery moves once and never again, so that when it was acknowledged is when it moved."""
-    acknowledged = delivery.status_state is MessageState.COMPLETED
+    is_acknowledged = delivery.status_state is MessageState.COMPLETED
     return RecipientView(
         task_id=delivery.task_id,
         agent_id=delivery.to_agent_id,
         agent_name=names.get(delivery.to_agent_id, ""),
         status_state=delivery.status_state,
-        acknowledged_at=iso(delivery.status_timestamp) if acknowledged else None,
+        acknowledged_at=iso(delivery.status_timestamp) if is_acknowledged else None,
         notified_at=iso_or_none(delivery.notified_at),
         notice=delivery.notice,
     )
@@ -210,21 +212,23 @@ def _recipient_view(delivery: Message, names: Names) -> RecipientView:
 # -- the monitor -------------------------------------------------------------------------------------------------
 
 
-def monitored_view(watched: Watched, now: Millis) -> MonitoredView:
-    config = watched.config
-    return MonitoredView(
-        agent_id=watched.member.agent_id,
-        name=watched.member.name,
+def monitored_member_view(monitored: MonitoredMember, now: Millis) -> MonitoredMemberView:
+    config = monitored.config
+    return MonitoredMemberView(
+        agent_id=monitored.member.agent_id,
+        name=monitored.member.name,
         interval_seconds=config.interval_seconds,
         enabled=bool(config.enabled),
         last_ping_at=iso_or_none(config.last_ping_at),
-        unread=watched.unread,
-        is_due=elapsed(config, now),
-        placement=_placed(watched.placement),
+        unread=monitored.unread,
+        is_due=is_ping_due(config, now),
+        placement=_optional_placement_view(monitored.placement),
     )
 
 
-def monitor_view(fleet_id: int, runtime: MonitorRuntime | None, watched: list[Watched], now: Millis) -> MonitorView:
+def monitor_view(
+    fleet_id: int, runtime: MonitorRuntime | None, monitored: list[MonitoredMember], now: Millis
+) -> MonitorView:
     return MonitorView(
         fleet_id=fleet_id,
         pid=None if runtime is None else runtime.pid,
@@ -232,8 +236,8 @@ def monitor_view(fleet_id: int, runtime: MonitorRuntime | None, watched: list[Wa
         user_id=None if runtime is None else runtime.user_id,
         started_at=None if runtime is None else iso_or_none(runtime.started_at),
         last_tick_at=None if runtime is None else iso_or_none(runtime.last_tick_at),
-        tick_seconds=TICK_SECONDS if runtime is None else runtime.tick_seconds,
-        policy=Policy.QUIET if runtime is None else runtime.policy,
+        tick_seconds=DEFAULT_TICK_SECONDS if runtime is None else runtime.tick_seconds,
+        policy=PingPolicy.QUIET if runtime is None else runtime.policy,
         is_recent=runtime is not None and is_recent(runtime, now),
-        members=[monitored_view(each, now) for each in watched],
+        members=[monitored_member_view(member, now) for member in monitored],
     )

@@ -83,7 +83,7 @@ class BatchRunner:
             Q.invocations_of_claims(batch=claim_refs)
             if (claim_refs := _claim_refs([*claims, *waiting_claims]))
             else None,
-            Q.invocations_named(batch=named_refs) if named_refs else None,
+            Q.invocations_get_with_context(batch=named_refs) if named_refs else None,
             *due,
         ]
         results = iter(await tx.read(*(statement for statement in statements if statement)))

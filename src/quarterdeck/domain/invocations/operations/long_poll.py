@@ -43,7 +43,7 @@ class ReadyService:
 
 
 async def load_ready_services(tx: Transaction, services: Iterable[ServiceKey]) -> list[ReadyService]:
-    [rows] = await tx.read(Q.invocations_ready(batch=[*services]))
+    [rows] = await tx.read(Q.invocations_next_available(batch=[*services]))
     return [
         ReadyService(
             (str(zone), str(name)),

@@ -76,7 +76,7 @@ def add_backlogs(tx: Transaction, kind: OwnerKind, owners: Collection[Ref]) -> N
     """Has the sweep go on with their calls: there are, or may be, more than were settled here."""
     batch: Batch = [(zone_id, kind, owner_id, tx.now) for zone_id, owner_id in sorted(owners)]
     for piece in chunks(batch):
-        tx.write(Q.backlogs_note(batch=piece))
+        tx.write(Q.backlogs_upsert(batch=piece))
 
 
 # -- going on ----------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ async def process_backlogs(tx: Transaction, commands: Sequence[ProcessBacklog]) 
     backlogs = [backlog for backlog in decode(backlog_rows, Backlog) if backlog.zone_id in locked]
     unfinished = await _process(tx, backlogs, session_rows)
     if finished := [backlog for backlog in backlogs if backlog not in unfinished]:
-        tx.write(Q.backlogs_end(batch=[(backlog.zone_id, backlog.kind, backlog.owner_id) for backlog in finished]))
+        tx.write(Q.backlogs_delete(batch=[(backlog.zone_id, backlog.kind, backlog.owner_id) for backlog in finished]))
     unfinished_refs = {(backlog.zone_id, backlog.kind, backlog.owner_id) for backlog in unfinished}
     return [
         lock_failures.get(command.zone_id)
@@ -192,7 +192,7 @@ async def _cancel_invocations(
 
 async def _set_parked(tx: Transaction, rows: Sequence[OpenInvocation], parked: int) -> None:
     for piece in chunks(_update_guards(rows)):
-        await persist.update_checked(tx, Q.invocations_park(batch=piece, parked=parked), len(piece))
+        await persist.update_checked(tx, Q.invocations_set_parked(batch=piece, parked=parked), len(piece))
 
 
 def _update_guards(rows: Sequence[OpenInvocation]) -> Batch:

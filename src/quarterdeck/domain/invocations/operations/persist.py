@@ -22,7 +22,7 @@ def insert_rows(tx: Transaction, rows: Sequence[Invocation]) -> None:
 async def update_rows(tx: Transaction, changes: Iterable[tuple[Invocation, Invocation]]) -> None:
     """(before, after) of each. Whatever did not move was read without the zone's lock: nothing of it may be told."""
     for piece in chunks([_update_row(before, after) for before, after in changes]):
-        await update_checked(tx, Q.invocations_move(batch=piece), len(piece))
+        await update_checked(tx, Q.invocations_update(batch=piece), len(piece))
 
 
 async def update_checked(tx: Transaction, statement: BoundStatement, expected: int) -> None:

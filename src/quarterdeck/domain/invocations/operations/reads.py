@@ -147,7 +147,9 @@ async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> i
     # A read of nothing but the clock: what is old is decided by the database's time.
     await tx.read()
     before = tx.now - retention_ms
-    [deleted_rows] = await tx.read(Q.invocations_forget(before=before, before_id=lowest_id_at(before), limit=limit))
+    [deleted_rows] = await tx.read(
+        Q.invocations_delete_expired(before=before, before_id=lowest_id_at(before), limit=limit)
+    )
     return len(deleted_rows)
 
 

@@ -25,7 +25,7 @@ async def delete_expired(tx: Transaction, commands: Sequence[DeleteExpired]) -> 
             {(command.zone_id, command.service_id, command.before) for command in commands if command.zone_id in locked}
         )
     ]
-    [deleted_rows] = await tx.read(Q.services_forget(batch=batch))
+    [deleted_rows] = await tx.read(Q.services_delete_expired(batch=batch))
     deleted = {(str(zone_id), str(service_id)) for zone_id, service_id in deleted_rows}
     return [
         lock_failures.get(command.zone_id) or DeleteResult((command.zone_id, command.service_id) in deleted)

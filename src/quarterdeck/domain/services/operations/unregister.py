@@ -78,8 +78,8 @@ async def _delete_registrations(tx: Transaction, commands: Sequence[Unregister])
         )
     ]
     statements = [
-        Q.registrations_of_services_end(batch=whole_services) if whole_services else None,
-        Q.registrations_end(batch=single_registrations) if single_registrations else None,
+        Q.registrations_delete_of_services(batch=whole_services) if whole_services else None,
+        Q.registrations_delete(batch=single_registrations) if single_registrations else None,
     ]
     results = await tx.read(*(statement for statement in statements if statement)) if commands else []
     return [row for rows in results for row in rows]
@@ -96,7 +96,7 @@ async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
             causes[event.zone_id, NO_SESSION] = Cause(event.actor, event.trace, ZONE_ENDED)
     rows: list[Row] = []
     for piece in chunks(sorted(causes)):
-        rows += (await tx.read(Q.registrations_of_sessions_end(batch=piece)))[0]
+        rows += (await tx.read(Q.registrations_delete_of_sessions(batch=piece)))[0]
     removed = _sessions_by_service(rows)
     await _apply_removals(tx, removed, {ref: causes[ref[0], min(session_ids)] for ref, session_ids in removed.items()})
 
@@ -112,7 +112,7 @@ def _sessions_by_service(rows: Iterable[Row]) -> dict[Ref, set[str]]:
 async def _apply_removals(tx: Transaction, removed: Mapping[Ref, set[str]], causes: Mapping[Ref, Cause]) -> None:
     """What becomes of services that somebody has left."""
     for piece in chunks(sorted(removed)):
-        [rows] = await tx.read(Q.services_left(batch=piece))
+        [rows] = await tx.read(Q.services_registration_state(batch=piece))
         services = decode_services(row[:-1] for row in rows)
         changes = BatchChanges(services)
         for service, row in zip(services, rows, strict=True):

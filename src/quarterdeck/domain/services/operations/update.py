@@ -100,5 +100,7 @@ async def _persist(tx: Transaction, changes: BatchChanges) -> None:
         else:
             others.add_update(before, after)
     if heartbeat_only:
-        await persist.update_checked(tx, Q.services_beat(batch=heartbeat_only, now=tx.now), len(heartbeat_only))
+        await persist.update_checked(
+            tx, Q.services_record_heartbeats(batch=heartbeat_only, now=tx.now), len(heartbeat_only)
+        )
     await persist.write_services(tx, others)

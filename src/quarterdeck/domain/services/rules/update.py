@@ -69,7 +69,7 @@ def changed_fields(before: Service, after: Service) -> tuple[str, ...]:
     return tuple(
         name
         for name in Service.__struct_fields__
-        if name not in ("updated_at", "last_heartbeat_at", "lives") and getattr(before, name) != getattr(after, name)
+        if name not in ("updated_at", "last_heartbeat_at", "is_live") and getattr(before, name) != getattr(after, name)
     )
 
 

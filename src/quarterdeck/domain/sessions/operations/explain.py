@@ -37,7 +37,7 @@ class Explainer:
         """What this spawn would meet now."""
         await require_bearer(tx, command.bearer)
         loaded = await self._spawner.load_unlocked(tx, command)
-        [rows] = await tx.read(Q.expired_unswept(batch=[(command.zone_id,)], now=loaded.now))
+        [rows] = await tx.read(Q.sessions_expired_unswept(batch=[(command.zone_id,)], now=loaded.now))
         counts = rules.subtract_expired(loaded.counts, decode(rows, rules.ExpiredGroup))
         return explain_spawn(command, dataclasses.replace(loaded, counts=counts))
 
@@ -45,7 +45,7 @@ class Explainer:
         await require_bearer(tx, ref.bearer)
         session_rows, lineage_rows = await tx.read(
             Q.sessions_get(batch=[(ref.zone_id, ref.session_id)]),
-            Q.members_of_lines(batch=[(ref.zone_id, ref.session_id)]),
+            Q.session_nodes_of_lineages(batch=[(ref.zone_id, ref.session_id)]),
         )
         session = decode_sessions(session_rows).get((ref.zone_id, ref.session_id))
         if session is None:

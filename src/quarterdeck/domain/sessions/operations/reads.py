@@ -78,13 +78,13 @@ async def build_receipt(tx: Transaction, result: TerminateResult, duration_ms: i
     """What became of an ending, counted from the rows after it and not from what it set out to do."""
     if result.session_id is None:
         # Of a zone only what was alive is counted: what ever ended in it may be millions, and nobody asked for them.
-        [node_rows] = await tx.read(Q.members_of_zones(batch=[(result.zone_id,)]))
+        [node_rows] = await tx.read(Q.session_nodes_of_zones(batch=[(result.zone_id,)]))
         nodes = decode(node_rows, TreeNode)
         ended_count = result.stopped
     else:
         [[[count]], node_rows] = await tx.read(
-            Q.ended_below(zone_id=result.zone_id, session_id=result.session_id),
-            Q.members_of_subtrees(batch=[(result.zone_id, result.session_id)]),
+            Q.sessions_count_ended_in_subtree(zone_id=result.zone_id, session_id=result.session_id),
+            Q.session_nodes_of_subtrees(batch=[(result.zone_id, result.session_id)]),
         )
         nodes = decode([row[1:] for row in node_rows], TreeNode)
         ended_count = int(str(count))

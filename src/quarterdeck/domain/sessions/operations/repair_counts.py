@@ -24,7 +24,7 @@ NAMED_MAX = 20
 
 
 async def has_mismatched_counts(tx: Transaction, zone_id: str) -> bool:
-    [rows] = await tx.read(Q.counts_wrong(zone_id=zone_id))
+    [rows] = await tx.read(Q.counts_mismatched(zone_id=zone_id))
     return bool(rows)
 
 
@@ -41,10 +41,10 @@ async def repair_zone_counts(
 
 
 async def _repair(tx: Transaction, zone_id: str) -> int:
-    [rows] = await tx.read(Q.counts_wrong(zone_id=zone_id))
+    [rows] = await tx.read(Q.counts_mismatched(zone_id=zone_id))
     if not rows:
         return 0
-    tx.write(Q.counts_mend(batch=[(zone_id, scope, key, n) for scope, key, n in rows]))
+    tx.write(Q.counts_repair(batch=[(zone_id, scope, key, n) for scope, key, n in rows]))
     names = [f"{scope} {key}".strip() for scope, key, _ in rows[:NAMED_MAX]]
     data = msgspec.json.encode({"mended": len(rows), "counts": names}).decode()
     tx.emit(NewEvent("zone.recount", zone_id, zone_id, "sweep", data=data))

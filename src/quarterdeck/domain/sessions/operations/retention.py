@@ -18,7 +18,7 @@ async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> i
     await tx.read()
     before = tx.now - retention_ms
     deleted, _ = await tx.read(
-        Q.sessions_forget(before=before, before_id=lowest_id_at(before), limit=limit),
-        Q.cascades_forget(before=before, limit=limit),
+        Q.sessions_delete_expired(before=before, before_id=lowest_id_at(before), limit=limit),
+        Q.cascades_delete_expired(before=before, limit=limit),
     )
     return len(deleted)

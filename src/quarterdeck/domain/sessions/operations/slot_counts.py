@@ -29,7 +29,7 @@ class SlotCounts:
         self._default_limits = default_limits
 
     async def load_usage(self, tx: Transaction, zone_ids: Collection[str]) -> list[SlotUsage]:
-        [rows] = await tx.read(Q.slots_of(batch=[(zone_id,) for zone_id in sorted(zone_ids)]))
+        [rows] = await tx.read(Q.zone_slot_counts(batch=[(zone_id,) for zone_id in sorted(zone_ids)]))
         return self._decode_usages(rows)
 
     async def list_zones(self, tx: Transaction, after: str, limit: int) -> list[str]:

@@ -123,7 +123,7 @@ async def _admit(tx: Transaction, commands: Sequence[Spawn], loaded: SpawnBatchI
         return decisions
     # A bound refuses: only now is it worth asking what of it has expired and merely waits for a sweep.
     batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(full_zones)]
-    [rows] = await tx.read(Q.expired_unswept(batch=batch, now=loaded.now))
+    [rows] = await tx.read(Q.sessions_expired_unswept(batch=batch, now=loaded.now))
     if not rows:
         return decisions
     counts = rules.subtract_expired(loaded.counts, decode(rows, rules.ExpiredGroup))
@@ -141,7 +141,7 @@ def _persist(tx: Transaction, commands: Sequence[Spawn], outcomes: Sequence[Spaw
         return
     sessions = [session for _, session in created]
     tx.write(Q.sessions_insert(batch=[msgspec.structs.astuple(session) for session in sessions]))
-    tx.write(Q.counts_raise(batch=[(*key, n) for key, n in sorted(rules.count_sessions(sessions).items())]))
+    tx.write(Q.counts_increment(batch=[(*key, n) for key, n in sorted(rules.count_sessions(sessions).items())]))
     if records := [_key_record(command, session) for command, session in created if command.key is not None]:
         tx.write(idempotency.store_records(records, tx.now))
     for command, session in created:

@@ -26,8 +26,8 @@ async def suspend_or_resume(tx: Transaction, commands: Sequence[Suspend]) -> lis
     refs: list[tuple[object, ...]] = [*sorted({(command.zone_id, command.session_id) for command in commands})]
     locked_rows, subtree_rows, lineage_rows, session_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)),
-        Q.members_of_subtrees(batch=refs),
-        Q.members_of_lines(batch=refs),
+        Q.session_nodes_of_subtrees(batch=refs),
+        Q.session_nodes_of_lineages(batch=refs),
         Q.sessions_get(
             batch=sorted({*bearer_refs(commands), *((str(zone_id), str(session_id)) for zone_id, session_id in refs)})
         ),
@@ -77,7 +77,7 @@ class _BatchChanges:
             for ref, change in sorted(self._changes.items())
         ]
         for piece in chunks(batch):
-            [rows] = await tx.read(Q.sessions_hold(batch=piece, now=tx.now))
+            [rows] = await tx.read(Q.sessions_set_suspended(batch=piece, now=tx.now))
             if len(rows) != len(piece):
                 raise RuntimeError("sessions moved under the zone's lock")
 

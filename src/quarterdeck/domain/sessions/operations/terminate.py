@@ -61,9 +61,9 @@ class Terminator:
         additional = {(command.zone_id, session_id) for command in commands for session_id in command.also_terminate}
         locked_rows, node_rows, session_rows, cascade_rows = await tx.read(
             zones.lock_statement(tx, zones_of(commands)),
-            Q.members_of_subtrees(batch=[*sorted(targets | additional)]),
+            Q.session_nodes_of_subtrees(batch=[*sorted(targets | additional)]),
             Q.sessions_get(batch=sorted(bearer_refs(commands) | targets)),
-            Q.cascades_under_way(batch=_zone_batch(commands)),
+            Q.cascades_open(batch=_zone_batch(commands)),
         )
         sessions = decode_sessions(session_rows)
         nodes: dict[tuple[str, str | None], list[TreeNode]] = {}
@@ -85,9 +85,9 @@ class Terminator:
         """The big red button: no admission from here on, and the end of everything that was admitted."""
         locked_rows, node_rows, session_rows, cascade_rows = await tx.read(
             zones.lock_statement(tx, zones_of(commands)),
-            Q.members_of_zones(batch=_zone_batch(commands)),
+            Q.session_nodes_of_zones(batch=_zone_batch(commands)),
             Q.sessions_get(batch=sorted(bearer_refs(commands))),
-            Q.cascades_under_way(batch=_zone_batch(commands)),
+            Q.cascades_open(batch=_zone_batch(commands)),
         )
         sessions = decode_sessions(session_rows)
         nodes: dict[tuple[str, str | None], list[TreeNode]] = {}
@@ -113,7 +113,7 @@ class Terminator:
         """One more chunk of the oldest cascade of each zone, and whether the one that was asked about is over."""
         locked_rows, cascade_rows = await tx.read(
             zones.lock_statement(tx, (command.zone_id for command in commands)),
-            Q.cascades_under_way(batch=_zone_batch(commands)),
+            Q.cascades_open(batch=_zone_batch(commands)),
         )
         locked = zones.decode_zones(locked_rows)
         lock_failures = await zones.lock_failures(tx, {command.zone_id for command in commands} - locked.keys())
@@ -160,9 +160,9 @@ async def _persist(tx: Transaction, decider: TerminateDecider) -> None:
         in_use = await _update_sessions(tx, statement, [end.node for end in decider.terminated])
     nodes = [end.node for end in ends]
     for piece in chunks([(*key, n) for key, n in sorted(rules.count_sessions(nodes).items())]):
-        tx.write(Q.counts_lower(batch=piece))
+        tx.write(Q.counts_decrement(batch=piece))
     for piece in chunks(sorted({key for node in nodes for key in rules.obsolete_count_keys(node)})):
-        tx.write(Q.counts_drop(batch=piece))
+        tx.write(Q.counts_delete(batch=piece))
     for end in decider.terminated:
         tx.emit(_terminated_event(end.node, end.reason, end.command, in_use))
 
@@ -182,7 +182,7 @@ async def _mark_cascade(tx: Transaction, cascade: Cascade, ends: Sequence[Sessio
         (*_node_ref(end.node), end.node.status, position, end.reason, end.ended_at) for position, end in enumerate(ends)
     ]
     for piece in chunks(batch):
-        [updated] = await tx.read(Q.sessions_stamp(batch=piece, cascade_id=cascade.id, now=tx.now))
+        [updated] = await tx.read(Q.sessions_mark_cascade(batch=piece, cascade_id=cascade.id, now=tx.now))
         if len(updated) != len(piece):
             raise RuntimeError("sessions moved under the zone's lock")
     columns = msgspec.structs.asdict(cascade)
@@ -197,11 +197,11 @@ async def _mark_cascade(tx: Transaction, cascade: Cascade, ends: Sequence[Sessio
 
 async def _finish_chunk(tx: Transaction, cascade: Cascade, limit: int) -> bool:
     """Settles the next sessions of a cascade; whether that was all of it."""
-    [rows] = await tx.read(Q.members_of_cascade(zone_id=cascade.zone_id, cascade_id=cascade.id, limit=limit))
+    [rows] = await tx.read(Q.session_nodes_of_cascade(zone_id=cascade.zone_id, cascade_id=cascade.id, limit=limit))
     nodes = decode([row[:-1] for row in rows], TreeNode)
     batch: Batch = [(*_node_ref(node), node.status) for node in nodes]
     finished = len(nodes) < limit
-    in_use = await _update_sessions(tx, Q.sessions_settle(batch=batch, now=tx.now), nodes) if batch else set()
+    in_use = await _update_sessions(tx, Q.sessions_finish_cascade(batch=batch, now=tx.now), nodes) if batch else set()
     tx.write(
         Q.cascade_progress(zone_id=cascade.zone_id, id=cascade.id, count=len(nodes), finished=int(finished), now=tx.now)
     )

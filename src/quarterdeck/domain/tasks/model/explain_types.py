@@ -55,7 +55,7 @@ class TaskTree(msgspec.Struct, frozen=True):
 
 
 class UnmetDependency(msgspec.Struct, frozen=True, array_like=True):
-    """A task that is waited for, in the order of `tasks_waited_for`."""
+    """A task that is waited for, in the order of `task_dependencies_unmet`."""
 
     id: str
     title: str

@@ -57,7 +57,7 @@ async def change_budgets(
         zones.lock_statement(tx, zones_of(commands)),
         *caller_statements,
         COSTS.budgets_of_zones(batch=batch),
-        Q.tasks_standing(batch=task_refs),
+        Q.task_dependency_states(batch=task_refs),
     )
     locked = zones.decode_zones(zone_rows)
     caller_state = caller_checks.build_state(results, tx.now)
@@ -176,4 +176,4 @@ def _costs_statement(filters: CostFilter) -> BoundStatement:
     if filters.group_by == "task":
         return COSTS.costs_by_task(zone_id=zone_id, since=since, until=until, after=after, limit=limit)
     group_by = filters.group_by
-    return COSTS.costs_by(zone_id=zone_id, grouped_by=group_by, since=since, until=until, after=after, limit=limit)
+    return COSTS.costs_grouped(zone_id=zone_id, grouped_by=group_by, since=since, until=until, after=after, limit=limit)

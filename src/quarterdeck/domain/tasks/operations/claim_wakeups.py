@@ -61,5 +61,5 @@ class ClaimWakeups:
 
 
 async def _ready_classes(tx: Transaction, zones: Sequence[str]) -> dict[ClassRef, TaskClass]:
-    [rows] = await tx.read(Q.tasks_classes_ready(batch=[(zone_id,) for zone_id in zones]))
+    [rows] = await tx.read(Q.task_classes_ready(batch=[(zone_id,) for zone_id in zones]))
     return decode_classes(rows)[0]

@@ -40,9 +40,9 @@ async def load_due_tasks(tx: Transaction, limit: int, zone_id: str | None = None
         COORDINATOR.tasks_timed_out(limit=limit, zone_id=zone_id),
         COORDINATOR.tasks_overdue(limit=limit, zone_id=zone_id),
         COORDINATOR.tasks_due(limit=limit, zone_id=zone_id),
-        COORDINATOR.tasks_spreading(limit=limit, zone_id=zone_id),
-        COORDINATOR.task_strategies_unsettled(limit=limit),
-        COORDINATOR.tasks_next_moment(),
+        COORDINATOR.tasks_with_pending_dependents(limit=limit, zone_id=zone_id),
+        COORDINATOR.task_strategies_unfinished(limit=limit),
+        COORDINATOR.tasks_next_due_time(),
     )
     return DueTasks(
         decode(timed_out, TimedOutAttempt),
@@ -65,7 +65,7 @@ def _next_due_ms(row: Row) -> Millis | None:
 
 async def ready_classes(tx: Transaction, zones: Iterable[str]) -> dict[ClassRef, TaskClass]:
     """Of which something may begin in these zones."""
-    [rows] = await tx.read(Q.tasks_classes_ready(batch=[(zone_id,) for zone_id in sorted(set(zones))]))
+    [rows] = await tx.read(Q.task_classes_ready(batch=[(zone_id,) for zone_id in sorted(set(zones))]))
     return decode_classes(rows)[0]
 
 
@@ -74,7 +74,7 @@ async def ready_tasks(tx: Transaction, limits: Mapping[ClassRef, int]) -> dict[C
     classes = sorted(limits)
     results = await tx.read(
         *(
-            COORDINATOR.tasks_ready_of(zone_id=zone_id, class_id=name, limit=limits[zone_id, name])
+            COORDINATOR.tasks_ready_in_class(zone_id=zone_id, class_id=name, limit=limits[zone_id, name])
             for zone_id, name in classes
         )
     )
@@ -108,7 +108,7 @@ async def waiting_slice(tx: Transaction, after: TaskRef, limit: int) -> WaitingS
 
 async def has_waiting_tasks(tx: Transaction) -> bool:
     """Whether any task waits for another."""
-    [rows] = await tx.read(COORDINATOR.tasks_waiting_some())
+    [rows] = await tx.read(COORDINATOR.tasks_any_waiting())
     return bool(rows)
 
 
@@ -127,15 +127,15 @@ async def count_tasks(tx: Transaction, zones: Iterable[str], limit: int) -> Task
     zone_ids = sorted({*zones})
     batch: SqlRows = [(zone_id, state) for zone_id in zone_ids for state in (State.ASSIGNED, State.RUNNING)]
     ready, held = await tx.read(
-        COORDINATOR.tasks_ready_counted(batch=[(zone_id,) for zone_id in zone_ids], limit=limit),
-        COORDINATOR.tasks_counted(batch=batch, limit=limit),
+        COORDINATOR.tasks_count_ready(batch=[(zone_id,) for zone_id in zone_ids], limit=limit),
+        COORDINATOR.tasks_count_by_state(batch=batch, limit=limit),
     )
     return TaskCounts(_sum(ready), _sum(held))
 
 
 async def count_ready_tasks(tx: Transaction, limit: int) -> int:
     """How many tasks wait for an agent and nothing else, in all zones."""
-    [[row]] = await tx.read(COORDINATOR.tasks_pending_count(limit=limit))
+    [[row]] = await tx.read(COORDINATOR.tasks_count_ready_all_zones(limit=limit))
     return int(str(row[0]))
 
 
@@ -146,7 +146,7 @@ async def tasks_by_ref(tx: Transaction, refs: Sequence[TaskRef]) -> dict[TaskRef
 
 async def agents_named_by_tasks(tx: Transaction, agents: Sequence[TaskRef]) -> set[TaskRef]:
     """Those of these agents that any task which is kept names, however it stands."""
-    [rows] = await tx.read(COORDINATOR.tasks_naming(batch=[*sorted(agents)]))
+    [rows] = await tx.read(COORDINATOR.agents_named_by_tasks(batch=[*sorted(agents)]))
     return {(str(zone_id), str(agent_id)) for zone_id, agent_id, is_named in rows if is_named}
 
 

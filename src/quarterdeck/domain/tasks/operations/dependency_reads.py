@@ -40,9 +40,11 @@ async def read_dependencies(
         return {}
     refs = [(task.zone_id, task.id) for task in selected]
     statements = dependency_statements(selected, limits)
-    *results, dependents = await tx.read(*statements, Q.tasks_blocks(batch=[*refs], limit=DEPENDENTS_PER_READ_MAX + 1))
+    *results, dependents = await tx.read(
+        *statements, Q.task_dependents_list(batch=[*refs], limit=DEPENDENTS_PER_READ_MAX + 1)
+    )
     if len(dependents) > DEPENDENTS_PER_READ_MAX:
-        result_sets = await tx.read(*(Q.tasks_blocks(batch=[ref], limit=limits[ref] + 1) for ref in refs))
+        result_sets = await tx.read(*(Q.task_dependents_list(batch=[ref], limit=limits[ref] + 1) for ref in refs))
         dependents = [row for rows in result_sets for row in rows]
     depends_on, blocks = group_by_task(row for rows in results for row in rows), group_by_task(dependents)
     return {
@@ -60,8 +62,8 @@ def dependency_statements(tasks: Sequence[Task], limits: Mapping[TaskRef, int]) 
     large = [ref for ref, count in small.items() if count > limits[ref]]
     for ref in large:
         del small[ref]
-    statements = [Q.tasks_ahead(batch=[*small], limit=sum(small.values()))] if small else []
-    return statements + [Q.tasks_ahead(batch=[ref], limit=limits[ref]) for ref in large]
+    statements = [Q.task_dependencies_list(batch=[*small], limit=sum(small.values()))] if small else []
+    return statements + [Q.task_dependencies_list(batch=[ref], limit=limits[ref]) for ref in large]
 
 
 def group_by_task(rows: Iterable[Row]) -> dict[TaskRef, tuple[str, ...]]:

@@ -48,7 +48,7 @@ _decode_names = msgspec.json.Decoder(frozenset[str]).decode
 async def explain(tx: Transaction, ref: TaskLookup) -> TaskExplanation:
     await require_permission(tx, ref.caller, ref.zone_id, READ)
     task_rows, *budgets = await tx.read(
-        Q.tasks_whole(batch=[(ref.zone_id, ref.id)]), *costs.spent_budget_statements([ref.zone_id])
+        Q.tasks_with_content(batch=[(ref.zone_id, ref.id)]), *costs.spent_budget_statements([ref.zone_id])
     )
     if not task_rows:
         raise errors.task_not_found(ref.id)
@@ -86,14 +86,14 @@ async def _with_holder(tx: Transaction, facts: ExplainInput) -> ExplainInput:
 
 async def _with_dependencies(tx: Transaction, facts: ExplainInput) -> ExplainInput:
     task = facts.task
-    [rows] = await tx.read(LISTS.tasks_waited_for(zone_id=task.zone_id, task_id=task.id, limit=DEPENDENCIES_MAX))
+    [rows] = await tx.read(LISTS.task_dependencies_unmet(zone_id=task.zone_id, task_id=task.id, limit=DEPENDENCIES_MAX))
     return msgspec.structs.replace(facts, dependencies=tuple(decode(rows, UnmetDependency)))
 
 
 async def _with_agents(tx: Transaction, facts: ExplainInput) -> ExplainInput:
     task = facts.task
     [[[ranked_before]]] = await tx.read(
-        LISTS.tasks_before(
+        LISTS.tasks_count_ranked_before(
             zone_id=task.zone_id, class_id=task.class_id, turn=task.rank, id=task.id, limit=RANKED_BEFORE_MAX
         )
     )
@@ -144,8 +144,8 @@ class _TreeWalk:
     ) -> tuple[list[str], list[str]]:
         """One farther, both ways at once: what is new in each."""
         dependency_edges, dependent_edges = await tx.read(
-            LISTS.tasks_edges_ahead(batch=self._refs(dependencies), limit=EDGES_MAX),
-            LISTS.tasks_edges_behind(batch=self._refs(dependents), limit=EDGES_MAX),
+            LISTS.task_edges_to_dependencies(batch=self._refs(dependencies), limit=EDGES_MAX),
+            LISTS.task_edges_to_dependents(batch=self._refs(dependents), limit=EDGES_MAX),
         )
         self._truncated |= len(dependency_edges) == EDGES_MAX or len(dependent_edges) == EDGES_MAX
         for task_id, depends_on in [*dependency_edges, *dependent_edges]:
@@ -169,8 +169,8 @@ class _TreeWalk:
     async def check_truncated(self, tx: Transaction, dependencies: Sequence[str], dependents: Sequence[str]) -> None:
         """Whether anything lies beyond the last step."""
         dependency_edges, dependent_edges = await tx.read(
-            LISTS.tasks_edges_ahead(batch=self._refs(dependencies), limit=1),
-            LISTS.tasks_edges_behind(batch=self._refs(dependents), limit=1),
+            LISTS.task_edges_to_dependencies(batch=self._refs(dependencies), limit=1),
+            LISTS.task_edges_to_dependents(batch=self._refs(dependents), limit=1),
         )
         self._truncated |= bool(dependency_edges or dependent_edges)
 

@@ -95,19 +95,21 @@ async def load(
     budget_reads = [read.add(statement) for statement in costs.spent_budget_statements(refs.offering_zones)]
     keys = read.add(idempotency.load_keys(sorted(refs.keys, key=str)), refs.keys)
     named_tasks = read.add(Q.tasks_get(batch=_sorted_rows(refs.tasks)), refs.tasks)
-    dependency_states = read.add(Q.tasks_standing(batch=_sorted_rows(refs.dependencies)), refs.dependencies)
-    ranks = read.add(Q.tasks_ranking(batch=_sorted_rows(refs.creators)), refs.creators)
+    dependency_states = read.add(Q.task_dependency_states(batch=_sorted_rows(refs.dependencies)), refs.dependencies)
+    ranks = read.add(Q.task_ranks_get(batch=_sorted_rows(refs.creators)), refs.creators)
     agent_rows = read.add(agents.get_statement(sorted(refs.agents)), refs.agents)
     held_tasks = read.add(Q.tasks_of_claims(batch=refs.claims), refs.claims)
     ending_refs: SqlRows = [(*ref, 0) for ref in sorted(refs.ending_tasks)]
-    dependent_rows = read.add(Q.tasks_blocked(batch=ending_refs, limit=DEPENDENTS_MAX + 1), ending_refs)
-    retried_dependencies = read.add(Q.tasks_depend(batch=_sorted_rows(refs.retried_tasks)), refs.retried_tasks)
-    closure = read.add(
-        Q.tasks_way_ahead(batch=_sorted_rows(refs.new_dependencies), limit=CLOSURE_MAX), refs.new_dependencies
+    dependent_rows = read.add(Q.tasks_waiting_for(batch=ending_refs, limit=DEPENDENTS_MAX + 1), ending_refs)
+    retried_dependencies = read.add(
+        Q.task_dependencies_with_states(batch=_sorted_rows(refs.retried_tasks)), refs.retried_tasks
     )
-    tags_read = read.add(Q.tasks_tagged(batch=_sorted_rows(refs.retagged_tasks)), refs.retagged_tasks)
+    closure = read.add(
+        Q.task_dependency_closure(batch=_sorted_rows(refs.new_dependencies), limit=CLOSURE_MAX), refs.new_dependencies
+    )
+    tags_read = read.add(Q.tasks_get_tags(batch=_sorted_rows(refs.retagged_tasks)), refs.retagged_tasks)
     ready_classes = read.add(
-        Q.tasks_classes_ready(batch=[(zone,) for zone in sorted(refs.claiming_zones)]), refs.claiming_zones
+        Q.task_classes_ready(batch=[(zone,) for zone in sorted(refs.claiming_zones)]), refs.claiming_zones
     )
     await read.run(tx)
 
@@ -264,7 +266,7 @@ def _ready_statements(
         for ref in sorted(matching, key=first_ranks.__getitem__)[:limit]:
             limits[ref] += limit
     return [
-        Q.tasks_next(zone_id=zone_id, class_id=class_id, limit=number)
+        Q.tasks_next_of_class(zone_id=zone_id, class_id=class_id, limit=number)
         for (zone_id, class_id), number in sorted(limits.items())
     ]
 

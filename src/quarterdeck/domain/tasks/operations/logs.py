@@ -71,8 +71,8 @@ class LogWriter:
         *results, tasks, subjects, existing = await tx.read(
             *caller_checks.statements(),
             Q.tasks_get(batch=task_refs),
-            LOGS.task_log_subjects(batch=task_refs),
-            LOGS.task_log_lines_known(batch=first_lines),
+            LOGS.task_log_counts_and_secrets(batch=task_refs),
+            LOGS.task_log_lines_existing(batch=first_lines),
         )
         caller_state = caller_checks.build_state(results, tx.now)
         tasks_by_ref = {(task.zone_id, task.id): task for task in decode(tasks, Task)}
@@ -238,7 +238,7 @@ def _transitions_statement(filters: LogFilter, start: LogPosition) -> BoundState
     }
     if filters.oldest_first:
         return LOGS.task_log_transitions(**common, after=start.pos)
-    return LOGS.task_log_transitions_back(**common, before=start.pos)
+    return LOGS.task_log_transitions_newest_first(**common, before=start.pos)
 
 
 def _lines_statement(filters: LogFilter, start: LogPosition) -> BoundStatement:
@@ -252,7 +252,7 @@ def _lines_statement(filters: LogFilter, start: LogPosition) -> BoundStatement:
     }
     if filters.oldest_first:
         return LOGS.task_log_lines_page(**common, after=start.number)
-    return LOGS.task_log_lines_back(**common, before=start.number)
+    return LOGS.task_log_lines_newest_first(**common, before=start.number)
 
 
 # -- following ---------------------------------------------------------------------------------------------------
@@ -268,5 +268,5 @@ class LogEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def read_log_ends(tx: Transaction, tasks: Iterable[TaskRef]) -> list[LogEnd]:
-    [rows] = await tx.read(LOGS.task_logs_news(batch=[*tasks]))
+    [rows] = await tx.read(LOGS.task_log_ends(batch=[*tasks]))
     return decode(rows, LogEnd)

@@ -32,7 +32,7 @@ async def persist(tx: Transaction, decider: BatchDecider, claimed: Sequence[Clai
     _insert_tasks(tx, decider)
     _write_dependencies(tx, decider)
     if fair_ranks := decider.changed_fair_ranks():
-        tx.write(Q.task_shares_set(batch=[(*creator, rank) for creator, rank in sorted(fair_ranks.items())]))
+        tx.write(Q.task_fair_ranks_set(batch=[(*creator, rank) for creator, rank in sorted(fair_ranks.items())]))
     contents = await _update_tasks(tx, decider, claimed)
     if decider.held_changes or decider.seen_agents:
         await agents.adjust_held(tx, decider.held_changes, decider.seen_agents)
@@ -62,7 +62,7 @@ def _insert_tasks(tx: Transaction, decider: BatchDecider) -> None:
         (*class_ref, decider.task(ref).task_type, decider.new_content[ref].required_capabilities, tx.now)
         for class_ref, ref in sorted(decider.new_classes.items())
     ]
-    tx.write(Q.task_classes_note(batch=class_rows))
+    tx.write(Q.task_classes_insert(batch=class_rows))
 
 
 def _write_dependencies(tx: Transaction, decider: BatchDecider) -> None:
@@ -82,7 +82,7 @@ def _write_dependencies(tx: Transaction, decider: BatchDecider) -> None:
     ]
     met_changes += [(*ref, dependency, 0) for ref, dependency in decider.reopened_dependencies]
     for piece in chunks(sorted(met_changes)):
-        tx.write(Q.task_dependencies_settle(batch=piece))
+        tx.write(Q.task_dependencies_set_met(batch=piece))
     if removed_tags := sorted(decider.removed_tags):
         tx.write(Q.task_tags_remove(batch=[(zone_id, tag, task_id) for zone_id, tag, task_id in removed_tags]))
     tags: SqlRows = sorted(
@@ -97,7 +97,7 @@ async def _update_tasks(tx: Transaction, decider: BatchDecider, claimed: Sequenc
     updates = _update_statements(decider)
     refs = [(item.task.zone_id, item.task.id) for item in claimed]
     unread = sorted({ref for ref in refs if ref not in decider.new_content})
-    reads: list[BoundStatement] = [Q.tasks_contents(batch=[*unread])] if unread else []
+    reads: list[BoundStatement] = [Q.tasks_get_content(batch=[*unread])] if unread else []
     reads += dependency_reads.dependency_statements(
         decider.tasks(unread), dict.fromkeys(unread, dependency_reads.LISTED_MAX)
     )
@@ -130,9 +130,9 @@ def _update_statements(decider: BatchDecider) -> list[BoundStatement]:
         else:
             others.append(_update_row(before, task, update))
     return [
-        *(Q.tasks_begin(batch=piece) for piece in chunks(claimed)),
+        *(Q.tasks_start(batch=piece) for piece in chunks(claimed)),
         *(Q.tasks_complete(batch=piece) for piece in chunks(completed)),
-        *(Q.tasks_move(batch=piece) for piece in chunks(others)),
+        *(Q.tasks_update(batch=piece) for piece in chunks(others)),
     ]
 
 
@@ -241,5 +241,8 @@ def to_event(pending: PendingEvent) -> NewEvent:
 
 
 SECRET_COLUMNS = SecretColumns(
-    TABLE, ("input_context", "output_result", "checkpoint_data"), COORDINATOR.tasks_sealed, COORDINATOR.tasks_reseal
+    TABLE,
+    ("input_context", "output_result", "checkpoint_data"),
+    COORDINATOR.tasks_encrypted,
+    COORDINATOR.tasks_reencrypt,
 )

@@ -69,7 +69,7 @@ async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[Ful
     caller_checks = CallerChecks(lookups)
     caller_statements = caller_checks.statements()
     task_refs: list[tuple[object, ...]] = [*sorted({(lookup.zone_id, lookup.id) for lookup in lookups})]
-    *results, rows = await tx.read(*caller_statements, Q.tasks_whole(batch=task_refs))
+    *results, rows = await tx.read(*caller_statements, Q.tasks_with_content(batch=task_refs))
     caller_state = caller_checks.build_state(results, tx.now)
     limits: dict[TaskRef, int] = {}
     for lookup in lookups:
@@ -94,7 +94,7 @@ async def page(tx: Transaction, filters: TaskFilter) -> TaskPage:
     names = [str(row[0]) for row in rows]
     fitting = await _first_fitting(tx, filters.zone_id, names[: filters.limit])
     refs = [(filters.zone_id, name) for name in fitting]
-    [contents] = await tx.read(Q.tasks_whole(batch=[*refs]))
+    [contents] = await tx.read(Q.tasks_with_content(batch=[*refs]))
     found = await _full_tasks(tx, contents, dict.fromkeys(refs, dependency_reads.LISTED_MAX))
     next_before = fitting[-1] if len(fitting) < len(names) else None
     return TaskPage([found[ref] for ref in refs if ref in found], next_before)

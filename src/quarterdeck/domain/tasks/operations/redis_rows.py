@@ -74,7 +74,7 @@ class TaskMirrorSource:
 
     async def list_recovering(self, tx: Transaction, limit: int) -> list[Ref]:
         """Tasks that wait for the end of a backoff, across zones: among the next to whom anything is due."""
-        [rows] = await tx.read(LISTS.tasks_recovering(limit=limit))
+        [rows] = await tx.read(LISTS.tasks_in_backoff(limit=limit))
         return [(str(zone_id), str(task_id)) for zone_id, task_id in rows]
 
 

@@ -116,7 +116,9 @@ async def _rerank_slice(tx: Transaction, command: PutStrategy | RerankSlice) -> 
         batch: SqlRows = [(task.zone_id, task.id, rank, strategy) for task, rank in zip(outdated, ranks, strict=True)]
         tx.write(COORDINATOR.tasks_rank(batch=batch))
     is_last = len(tasks) < SLICE
-    tx.write(COORDINATOR.task_strategy_ranked(zone_id=command.zone_id, ranked_to=None if is_last else tasks[-1].id))
+    tx.write(
+        COORDINATOR.task_strategy_set_progress(zone_id=command.zone_id, ranked_to=None if is_last else tasks[-1].id)
+    )
     return RankingState(strategy, is_last)
 
 
@@ -124,7 +126,7 @@ async def _next_fair_ranks(tx: Transaction, tasks: Sequence[Task]) -> list[int]:
     """Turns as if those who asked had asked again, in the order in which they did."""
     zone_id = tasks[0].zone_id
     creators: SqlRows = [(zone_id, creator) for creator in sorted({"", *(task.created_by for task in tasks)})]
-    [rows] = await tx.read(COORDINATOR.task_shares_get(batch=creators))
+    [rows] = await tx.read(COORDINATOR.task_fair_ranks_get(batch=creators))
     fair_ranks = {str(creator): int(str(rank)) for creator, rank in rows}
     claimed_rank = fair_ranks.get("", 0)
     ranks: list[int] = []
@@ -132,5 +134,5 @@ async def _next_fair_ranks(tx: Transaction, tasks: Sequence[Task]) -> list[int]:
         fair_ranks[task.created_by] = rank = ranking.next_fair_rank(fair_ranks.get(task.created_by, 0), claimed_rank)
         ranks.append(rank)
     changed: SqlRows = [(zone_id, creator, rank) for creator, rank in sorted(fair_ranks.items()) if creator]
-    tx.write(Q.task_shares_set(batch=changed))
+    tx.write(Q.task_fair_ranks_set(batch=changed))
     return ranks

@@ -26,7 +26,7 @@ async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
         return
     before = decode(rows, Endpoint)
     after = [mark_removed(row, tx.now) for row in before]
-    tx.write(Q.webhooks_change(batch=[update_row(row) for row in after]))
+    tx.write(Q.webhooks_update(batch=[update_row(row) for row in after]))
     for old, row in zip(before, after, strict=True):
         cause = zone_ends[row.zone_id]
         command = Remove(zone_id=row.zone_id, id=row.id, trace=cause.trace)
@@ -39,7 +39,7 @@ async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> i
     await tx.read()
     before = tx.now - retention_ms
     deleted_deliveries, deleted_endpoints = await tx.read(
-        Q.webhook_deliveries_forget(before_id=lowest_id_at(before), limit=limit),
-        Q.webhooks_forget(before=before, limit=limit),
+        Q.webhook_deliveries_delete_expired(before_id=lowest_id_at(before), limit=limit),
+        Q.webhooks_delete_expired(before=before, limit=limit),
     )
     return max(len(deleted_deliveries), len(deleted_endpoints))

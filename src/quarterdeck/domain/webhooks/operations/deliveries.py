@@ -55,7 +55,7 @@ async def claim_deliveries(
             claimed.append(msgspec.structs.replace(row, attempts=row.attempts + 1, next_at=lease_expires_at))
         outcomes.append(ClaimedDeliveries(endpoint, tuple(claimed), tx.now))
     if leases:
-        tx.write(Q.webhook_deliveries_take(batch=[lease for _, lease in sorted(leases.items())], now=tx.now))
+        tx.write(Q.webhook_deliveries_claim(batch=[lease for _, lease in sorted(leases.items())], now=tx.now))
     return outcomes
 
 
@@ -95,9 +95,9 @@ class AttemptReporter:
         reached = {(command.zone_id, command.endpoint_id) for command in commands if command.error is None}
         unreached = {(command.zone_id, command.endpoint_id) for command in commands} - reached
         if recovered := sorted(ref for ref in reached if _has_failed(endpoints.get(ref))):
-            tx.write(Q.webhooks_recover(batch=[*recovered]))
+            tx.write(Q.webhooks_clear_failing(batch=[*recovered]))
         if failing := sorted(ref for ref in unreached if not _has_failed(endpoints.get(ref))):
-            tx.write(Q.webhooks_falter(batch=[*failing], now=tx.now))
+            tx.write(Q.webhooks_mark_failing(batch=[*failing], now=tx.now))
 
     def _report_result(
         self, tx: Transaction, command: ReportAttempt, endpoints: dict[Ref, Endpoint], updated: set[tuple[object, ...]]
@@ -118,7 +118,7 @@ async def fail_pending_deliveries(
     await tx.read()
     results = await tx.read(
         *(
-            Q.webhook_deliveries_settle(
+            Q.webhook_deliveries_fail_pending(
                 queue=command.endpoint_id,
                 zone_id=command.zone_id,
                 limit=command.limit,

@@ -77,13 +77,13 @@ async def _persist(tx: Transaction, decider: EndpointDecider) -> None:
     if decider.key_records:
         tx.write(idempotency.store_records(decider.key_records, tx.now))
     if changed := sorted(decider.changed):
-        [updated] = await tx.read(Q.webhooks_change(batch=[update_row(decider.row(ref)) for ref in changed]))
+        [updated] = await tx.read(Q.webhooks_update(batch=[update_row(decider.row(ref)) for ref in changed]))
         if len(updated) != len(changed):
             raise RuntimeError("webhooks moved under the zone's lock")
     if reenabled := sorted(decider.reenabled):
-        tx.write(Q.webhooks_begin(batch=[*reenabled]))
+        tx.write(Q.webhooks_reset_position(batch=[*reenabled]))
     if url_changed := sorted(decider.url_changed):
-        tx.write(Q.webhooks_recover(batch=[*url_changed]))
+        tx.write(Q.webhooks_clear_failing(batch=[*url_changed]))
     if decider.test_deliveries:
         tx.write(Q.webhook_deliveries_insert(batch=[_insert_row(row) for row in decider.test_deliveries]))
     if replayed := [row for _, row in sorted(decider.replayed.items())]:

@@ -78,5 +78,5 @@ async def find_pending_endpoints(
 ) -> list[PendingEndpoint]:
     """Endpoints for which something waits, the earliest first; without those that are `full`, and without all of a zone
     that stands there alone."""
-    [rows] = await tx.read(Q.webhook_deliveries_to_take(full=[*skipped], limit=limit))
+    [rows] = await tx.read(Q.webhook_endpoints_with_pending(full=[*skipped], limit=limit))
     return decode(rows, PendingEndpoint)

@@ -44,7 +44,7 @@ from quarterdeck.maintenance.history_checker.invariants import (
 from quarterdeck.maintenance.history_checker.model import Invariant
 
 INVARIANTS: Mapping[str, Invariant] = {
-    module.NAME: module.judge
+    module.NAME: module.check
     for module in (
         event_sequence,
         unique_keys,

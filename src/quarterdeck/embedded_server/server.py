@@ -13,7 +13,7 @@ from types import TracebackType
 
 from quarterdeck.app import App, build
 from quarterdeck.core.clock import Millis, system_now
-from quarterdeck.embedded.transport import InProcessTransport
+from quarterdeck.embedded_server.transport import InProcessTransport
 from quarterdeck.http.auth import AuthSettings, LocalIssuer
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.transport import Options

@@ -1,6 +1,6 @@
 """Writes the modules of `sync`, the client for code without a loop, from the classes that need one.
 
-`make sdk`, or `python -m quarterdeck.sdk.generate`. So nothing is written twice and nothing can be forgotten: a test
+`make sdk`, or `python tools/generate_sync_sdk.py`. So nothing is written twice and nothing can be forgotten: a test
 compares each file with what this would write. Each class becomes one that holds the other and a loop in a thread:
 
 | there                            | here                                                          |
@@ -18,7 +18,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-SDK_DIR = Path(__file__).parent
+SDK_DIR = Path(__file__).resolve().parents[1] / "src" / "quarterdeck" / "sdk"
 SOURCES = (
     *("sessions", "services", "invocations", "delegations", "events", "zones"),
     *("agents", "tasks", "members", "coordinator", "costs", "webhooks"),
@@ -27,7 +27,7 @@ SOURCES = (
 TARGET = SDK_DIR / "sync"
 WIDTH = 120
 FILE_HEADER = '''\
-"""Written by `make sdk` from `sdk/{source}.py`: change that, or `generate`, and not this."""
+"""Written by `make sdk` from `sdk/{source}.py`: do not edit."""
 
 from __future__ import annotations
 '''
@@ -81,12 +81,12 @@ class _SyncClass:
 
     def _render_init(self) -> str:
         lines = [
-            f"    def __init__(self, inner: {self._inner}, background: Background) -> None:",
+            f"    def __init__(self, inner: {self._inner}, loop_thread: LoopThread) -> None:",
             "        self._inner = inner",
-            "        self._background = background",
+            "        self._loop_thread = loop_thread",
         ]
         lines += [
-            f"        self.{name} = {kind}(inner.{name}, background)" for name, kind in self._resource_attributes()
+            f"        self.{name} = {kind}(inner.{name}, loop_thread)" for name, kind in self._resource_attributes()
         ]
         return "\n".join(lines)
 
@@ -121,18 +121,18 @@ class _SyncClass:
         return_type = self._return_type(function)
         arguments = _forwarded_arguments(function)
         if "classmethod" in decorators:
-            return _render_call("return cls(", f"{self._inner}.{function.name}(", arguments, ", Background())")
+            return _render_call("return cls(", f"{self._inner}.{function.name}(", arguments, ", LoopThread())")
         inner = f"self._inner.{function.name}("
         if _iterated_type(function):
-            return _render_call("return self._background.iterate(", inner, arguments, ")")
+            return _render_call("return self._loop_thread.iterate(", inner, arguments, ")")
         if isinstance(function, ast.FunctionDef) and return_type in self._class_names:
-            return _render_call(f"return {return_type}(", inner, arguments, ", self._background)")
+            return _render_call(f"return {return_type}(", inner, arguments, ", self._loop_thread)")
         if isinstance(function, ast.FunctionDef):
             return _render_call("return ", inner, arguments, "")
         if function.name == "close":
-            return _render_call("self._background.finish(", inner, arguments, ")")
+            return _render_call("self._loop_thread.finish(", inner, arguments, ")")
         return_keyword = "" if return_type == "None" else "return "
-        return _render_call(f"{return_keyword}self._background.run(", inner, arguments, ")")
+        return _render_call(f"{return_keyword}self._loop_thread.run(", inner, arguments, ")")
 
 
 def _iterated_type(function: Function) -> str | None:
@@ -212,7 +212,7 @@ def _render_context_manager() -> str:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, wrong: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()"""
 
@@ -221,7 +221,7 @@ def _render_imports(name: str, tree: ast.Module, body: str, class_names: set[str
     """What the text of the classes names, from where their source has it; of the classes of other sources, those that
     were made of them."""
     used_names = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - class_names
-    imports: dict[str, set[str]] = {"quarterdeck.sdk": {name}, "quarterdeck.sdk.loop_thread": {"Background"}}
+    imports: dict[str, set[str]] = {"quarterdeck.sdk": {name}, "quarterdeck.sdk.loop_thread": {"LoopThread"}}
     if "Iterator" in used_names:
         imports["collections.abc"] = {"Iterator"}
     for node in tree.body:

@@ -20,6 +20,6 @@ database's: each is a `SettingsError` with a sentence, before anything is touche
 leaves what a killed server would: what was committed, and leases that run out.
 """
 
-from quarterdeck.embedded.server import Embedded, EmbeddedConfig
+from quarterdeck.embedded_server.server import Embedded, EmbeddedConfig
 
 __all__ = ["Embedded", "EmbeddedConfig"]
