@@ -15,42 +15,42 @@ from bench import (
     connections,
     delegations,
     growth,
+    http_overhead,
     idle,
     invocations,
     latency,
-    live,
     machine,
-    making,
     matching,
     messages,
     pickup,
     replicas,
     report,
     results,
-    shell,
+    row_security,
     spawn,
+    sse_latency,
     start,
     streams,
     sweeps,
+    task_creation,
     tasks,
-    walls,
     work,
 )
-from bench.load import generator
-from bench.plan import ROOT, BenchError, Plan, plan
+from bench.load import generator_name
+from bench.plan import ROOT, BenchError, Plan, load_plan
 from bench.results import Findings, Part
-from bench.stage import Stage
-from tests.support.children import terminated_is_interrupted
+from bench.testbed import Testbed
+from tests.support.child_processes import interrupt_on_sigterm
 
-MEASUREMENTS: Mapping[str, Callable[[Stage], Findings]] = {
+MEASUREMENTS: Mapping[str, Callable[[Testbed], Findings]] = {
     "spawn": spawn.measure,
     "connections": connections.measure,
     "growth": growth.measure,
     "latency": latency.measure,
     "replicas": replicas.measure,
-    "walls": walls.measure,
+    "walls": row_security.measure,
     "cascade": cascade.measure,
-    "live": live.measure,
+    "live": sse_latency.measure,
     "streams": streams.measure,
     "invocations": invocations.measure,
     "work": work.measure,
@@ -58,13 +58,13 @@ MEASUREMENTS: Mapping[str, Callable[[Stage], Findings]] = {
     "delegations": delegations.measure,
     "sweeps": sweeps.measure,
     "tasks": tasks.measure,
-    "making": making.measure,
+    "making": task_creation.measure,
     "pickup": pickup.measure,
     "agents": agents.measure,
     "matching": matching.measure,
     "claims": claims.measure,
     "messages": messages.measure,
-    "shell": shell.measure,
+    "shell": http_overhead.measure,
     "cli": cli.measure,
     "idle": idle.measure,
     "audit": audit.measure,
@@ -72,16 +72,16 @@ MEASUREMENTS: Mapping[str, Callable[[Stage], Findings]] = {
 
 
 def main(names: list[str]) -> int:
-    known = [*MEASUREMENTS, "report"]
-    if unknown := [name for name in names if name not in known]:
-        print(f"bench: {', '.join(unknown)}? There are: {' '.join(known)}.", file=sys.stderr)
+    choices = [*MEASUREMENTS, "report"]
+    if unknown := [name for name in names if name not in choices]:
+        print(f"bench: {', '.join(unknown)}? There are: {' '.join(choices)}.", file=sys.stderr)
         return 2
     if not sys.platform.startswith("linux"):
         print("bench: the shares of the processors are read from /proc, which only Linux has.", file=sys.stderr)
         return 1
-    terminated_is_interrupted()
+    interrupt_on_sigterm()
     try:
-        _measure([name for name in MEASUREMENTS if not names or name in names], plan())
+        _measure([name for name in MEASUREMENTS if not names or name in names], load_plan())
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
@@ -89,43 +89,43 @@ def main(names: list[str]) -> int:
         print("bench: interrupted; what had been measured by then is kept.", file=sys.stderr)
         return 130
     if not names or "report" in names:
-        for file in report.write(results.read()):
-            print(f"wrote {file.relative_to(ROOT)}")
+        for path in report.write(results.read_results()):
+            print(f"wrote {path.relative_to(ROOT)}")
     return 0
 
 
-def _measure(names: list[str], how: Plan) -> None:
+def _measure(names: list[str], plan: Plan) -> None:
     if not names:
         return
-    with Stage(how) as stage:
+    with Testbed(plan) as testbed:
         for name in names:
             print(f"\n== {name}", flush=True)
-            part = _part(MEASUREMENTS[name](stage), how)
+            part = _to_part(MEASUREMENTS[name](testbed), plan)
             # Kept one by one: whoever is interrupted, or meets a failure, keeps what was measured before.
-            kept = results.read()
-            kept.machine |= {**machine.describe(), "load generator": generator()}
-            if stage.uses_postgres:
-                kept.machine["PostgreSQL"] = stage.postgres_version()
-            if stage.uses_redis:
-                kept.machine["Redis"] = stage.redis_version()
-            kept.parts[name] = part
-            kept.parts = {known: kept.parts[known] for known in MEASUREMENTS if known in kept.parts}
-            results.write(kept)
-            print(report.as_text(part), flush=True)
+            stored = results.read_results()
+            stored.machine |= {**machine.describe(), "load generator": generator_name()}
+            if testbed.uses_postgres:
+                stored.machine["PostgreSQL"] = testbed.postgres_version()
+            if testbed.uses_redis:
+                stored.machine["Redis"] = testbed.redis_version()
+            stored.parts[name] = part
+            stored.parts = {measured: stored.parts[measured] for measured in MEASUREMENTS if measured in stored.parts}
+            results.write_results(stored)
+            print(report.part_to_text(part), flush=True)
 
 
-def _part(found: Findings, how: Plan) -> Part:
+def _to_part(findings: Findings, plan: Plan) -> Part:
     return Part(
-        title=found.title,
+        title=findings.title,
         at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        commit=machine.commit(),
-        seconds=how.seconds,
-        rounds=how.rounds,
-        lines=found.lines,
-        figures=found.figures,
-        curves=found.curves,
-        axis=found.axis,
-        notes=found.notes,
+        commit=machine.describe_commit(),
+        seconds=plan.seconds,
+        rounds=plan.rounds,
+        lines=findings.lines,
+        figures=findings.figures,
+        curves=findings.curves,
+        axis=findings.axis,
+        notes=findings.notes,
     )
 
 

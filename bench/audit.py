@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.plan import BenchError
 from bench.results import Figure, Findings, Line, Run
-from bench.stage import Stage
+from bench.testbed import Testbed
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.log_sealer import SEAL, LogSealer
 from quarterdeck.engine.settings import LogSettings
@@ -18,72 +18,79 @@ from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.http.auth import LocalIssuer
 from tests.support.databases import SqliteDatabases
-from tests.support.keel import Keel, keel_on
+from tests.support.runtime import RuntimeHarness, open_runtime
 
 EVENTS = 200_000
-AT_ONCE = 1_000
-LEAST = 50_000.0
+BATCH_SIZE = 1_000
+MIN_EVENTS_PER_SECOND = 50_000.0
 DATA = (
     '{"application_id":"planner","parent_id":"01a1e17e-bc83-7004-b491-f17d5139144f","root_id":'
     '"01a1e17e-bc83-7004-b491-f17d5139144f","session_sid":"local","depth":3,"expires_at":"2026-01-02T03:04:05.678Z"}'
 )
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     lines: list[Line] = []
     figures: list[Figure] = []
     notes: list[str] = []
     for engine in ("PostgreSQL", "SQLite"):
-        directory = stage.directory()
+        directory = testbed.new_directory()
         if engine == "SQLite":
-            url = SqliteDatabases(stage.directory()).fresh(directory)
-            sealing, held = asyncio.run(_prepare(url, directory))
-            proving = [_prove(url, directory) for _ in range(stage.plan.rounds)]
+            url = SqliteDatabases(testbed.new_directory()).create_migrated(directory)
+            seal_run, gaps = asyncio.run(_fill_and_seal(url, directory))
+            verify_runs = [_run_verify(url, directory) for _ in range(testbed.plan.rounds)]
         else:
-            with stage.database() as url:
-                sealing, held = asyncio.run(_prepare(url, directory))
-                proving = [_prove(url, directory) for _ in range(stage.plan.rounds)]
-        lines += [Line(f"{engine}: sealed", [sealing]), Line(f"{engine}: proved by `qd audit verify`", proving)]
-        figures.append(Figure(f"Events proved per second, {engine}", [run.rate for run in proving], "events/s", LEAST))
+            with testbed.new_database() as url:
+                seal_run, gaps = asyncio.run(_fill_and_seal(url, directory))
+                verify_runs = [_run_verify(url, directory) for _ in range(testbed.plan.rounds)]
+        lines += [Line(f"{engine}: sealed", [seal_run]), Line(f"{engine}: proved by `qd audit verify`", verify_runs)]
+        figures.append(
+            Figure(
+                f"Events proved per second, {engine}",
+                [run.rate for run in verify_runs],
+                "events/s",
+                MIN_EVENTS_PER_SECOND,
+            )
+        )
         notes.append(
-            f"{engine}: while {EVENTS:,} events were sealed without a pause, the loop was held for {held[0]:.1f} ms at "
-            f"the 99th percentile of its turns, {held[1]:.1f} ms at most."
+            f"{engine}: while {EVENTS:,} events were sealed without a pause, the loop was held for {gaps[0]:.1f} ms at "
+            f"the 99th percentile of its turns, {gaps[1]:.1f} ms at most."
         )
     notes.append("`qd audit verify` is timed as a command, from its start to its end, on a log of spawns.")
     return Findings("Proving the log", lines=lines, figures=figures, notes=notes)
 
 
-async def _prepare(url: str, directory: Path) -> tuple[Run, tuple[float, float]]:
+async def _fill_and_seal(url: str, directory: Path) -> tuple[Run, tuple[float, float]]:
     """A log of spawns, sealed; how fast, and for how long the loop was held."""
-    async with keel_on(url) as keel:
-        await keel.zone()
-        await _fill(keel)
+    async with open_runtime(url) as runtime:
+        await runtime.put_zone()
+        await _fill_log(runtime)
         issuer = LocalIssuer.open(directory / "signing-key.pem")
-        sealer = SweepRunner([LogSealer(keel.everywhere, issuer, LogSettings()).sweep()])
-        began, sealed = time.perf_counter(), 0
-        ticking = asyncio.create_task(_ticks())
-        while moved := await sealer.run_now(SEAL):
-            sealed += moved
-        seconds = time.perf_counter() - began
-        ticking.cancel()
-        gaps = sorted(await ticking)
+        sealer = SweepRunner([LogSealer(runtime.cross_zone_engine, issuer, LogSettings()).sweep()])
+        started_at, sealed = time.perf_counter(), 0
+        gap_recorder = asyncio.create_task(_record_loop_gaps())
+        while batch := await sealer.run_now(SEAL):
+            sealed += batch
+        seconds = time.perf_counter() - started_at
+        gap_recorder.cancel()
+        gaps = sorted(await gap_recorder)
     if sealed < EVENTS:
         raise BenchError(f"Of {EVENTS} events {sealed} were sealed.")
     return Run(sealed / seconds, sealed, seconds), (gaps[len(gaps) * 99 // 100], gaps[-1])
 
 
-async def _fill(keel: Keel) -> None:
-    async def operation(tx: Transaction) -> None:
+async def _fill_log(runtime: RuntimeHarness) -> None:
+    async def append_events(tx: Transaction) -> None:
         await tx.read()
-        for number in range(AT_ONCE):
+        for number in range(BATCH_SIZE):
             subject = f"01a1e17e-bc83-7004-b491-{number:012d}"
             tx.emit(NewEvent("session.spawn", "z", subject, "local", None, "active", DATA))
 
-    for _ in range(EVENTS // AT_ONCE):
-        await keel.engine.transact(operation, zones=["z"])
+    for _ in range(EVENTS // BATCH_SIZE):
+        await runtime.engine.transact(append_events, zones=["z"])
 
 
-async def _ticks() -> list[float]:
+async def _record_loop_gaps() -> list[float]:
     """How long each turn of the loop took, in milliseconds, until cancelled."""
     gaps: list[float] = [0.0]
     last = time.perf_counter()
@@ -97,11 +104,11 @@ async def _ticks() -> list[float]:
         return gaps
 
 
-def _prove(url: str, directory: Path) -> Run:
+def _run_verify(url: str, directory: Path) -> Run:
     command = [sys.executable, "-m", "quarterdeck", "audit", "verify", "--data", str(directory), "--database", url]
-    began = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - began
-    if done.returncode != 0:
-        raise BenchError(f"The log was not proved: {done.stdout}{done.stderr}")
+    started_at = time.perf_counter()
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - started_at
+    if completed.returncode != 0:
+        raise BenchError(f"The log was not proved: {completed.stdout}{completed.stderr}")
     return Run(EVENTS / seconds, EVENTS, seconds)

@@ -6,33 +6,33 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from bench import ledger
-from bench.asks import spawn_body
-from bench.meter import Meter
+from bench import session_counts
+from bench.meter import CpuMeter
 from bench.plan import BenchError
+from bench.request_bodies import spawn_body
 from bench.results import Figure, Findings, Line, Run
-from bench.stage import Stage, Target
-from tests.support.callers import callers_of
-from tests.support.raw import request
-from tests.support.trees import grow
+from bench.testbed import Target, Testbed
+from tests.support.client_pool import open_clients
+from tests.support.http_trees import spawn_tree
+from tests.support.raw_http import build_request
 
 LEVELS = (1, *[1_000] * 9, 999)
 """The root, and how many stand at each distance from it, ten deep."""
 SIZE = sum(LEVELS)
-MOST_MS = 2_000.0
+MAX_MS = 2_000.0
 CONNECTIONS = 64
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     runs: dict[str, list[Run]] = {}
-    for _ in range(stage.plan.rounds):
+    for _ in range(testbed.plan.rounds):
         for engine in ("PostgreSQL", "SQLite"):
-            runs.setdefault(engine, []).append(_cascade(stage, engine))
+            runs.setdefault(engine, []).append(_measure_cascade(testbed, engine))
     return Findings(
         f"The end of a tree of {SIZE:,} sessions, ten deep",
         lines=[Line(f"sessions ended, {engine}", found) for engine, found in runs.items()],
         figures=[
-            Figure(f"The end of {SIZE:,} sessions, {engine}", _times(found), "ms", MOST_MS, at_most=True)
+            Figure(f"The end of {SIZE:,} sessions, {engine}", _durations_ms(found), "ms", MAX_MS, at_most=True)
             for engine, found in runs.items()
         ],
         notes=[
@@ -43,21 +43,21 @@ def measure(stage: Stage) -> Findings:
     )  # fmt: skip
 
 
-def _times(runs: list[Run]) -> list[float]:
+def _durations_ms(runs: list[Run]) -> list[float]:
     return [run.seconds * 1e3 for run in runs]
 
 
-def _cascade(stage: Stage, engine: str) -> Run:
-    with stage.fresh(engine) as target, target.client() as client:
-        [zone] = target.zones("tree", 1)
-        root = asyncio.run(_tree(target, zone))[0]
-        stage.settle()
-        meter = Meter(target.watched)
-        began = time.perf_counter()
-        answer = client.delete(f"/zones/{zone}/agents/{root}", params={"receipt": "true"})
-        seconds = time.perf_counter() - began
+def _measure_cascade(testbed: Testbed, engine: str) -> Run:
+    with testbed.start_fresh_server(engine) as target, target.client() as client:
+        [zone] = target.create_zones("tree", 1)
+        root = asyncio.run(_spawn_tree(target, zone))[0]
+        testbed.flush_to_disk()
+        meter = CpuMeter(target.watched_processes)
+        started_at = time.perf_counter()
+        response = client.delete(f"/zones/{zone}/agents/{root}", params={"receipt": "true"})
+        seconds = time.perf_counter() - started_at
         usage = meter.stop()
-        _check(answer.raise_for_status().json(), ledger.held(target, [zone]))
+        _check(response.raise_for_status().json(), session_counts.count_sessions(target, [zone]))
     assert usage.server_seconds is not None
     return Run(
         rate=SIZE / seconds,
@@ -70,19 +70,19 @@ def _cascade(stage: Stage, engine: str) -> Run:
     )
 
 
-async def _tree(target: Target, zone: str) -> list[str]:
+async def _spawn_tree(target: Target, zone: str) -> list[str]:
     body = spawn_body()
 
-    def spawning(parent_id: str | None) -> bytes:
-        asked = body if parent_id is None else f'{body[:-1]},"parent_id":"{parent_id}"}}'
-        return request("POST", f"/zones/{zone}/agents", target.token, asked.encode())
+    def spawn_request(parent_id: str | None) -> bytes:
+        text = body if parent_id is None else f'{body[:-1]},"parent_id":"{parent_id}"}}'
+        return build_request("POST", f"/zones/{zone}/agents", target.token, text.encode())
 
-    async with callers_of([target], CONNECTIONS) as callers:
-        return await grow(callers, LEVELS, spawning)
+    async with open_clients([target], CONNECTIONS) as callers:
+        return await spawn_tree(callers, LEVELS, spawn_request)
 
 
-def _check(receipt: Mapping[str, object], held: ledger.Held) -> None:
+def _check(receipt: Mapping[str, object], counts: session_counts.SessionCounts) -> None:
     """Everything was ended, and each session has an event of its end."""
-    told = (receipt["asked"], receipt["stopped"], receipt["left"])
-    if told != (SIZE, SIZE, []) or held != ledger.Held(SIZE, SIZE, 0, 0, SIZE):
-        raise BenchError(f"A tree of {SIZE} sessions was ended: {receipt}, and the database holds {held}.")
+    reported = (receipt["asked"], receipt["stopped"], receipt["left"])
+    if reported != (SIZE, SIZE, []) or counts != session_counts.SessionCounts(SIZE, SIZE, 0, 0, SIZE):
+        raise BenchError(f"A tree of {SIZE} sessions was ended: {receipt}, and the database holds {counts}.")

@@ -11,24 +11,24 @@ from itertools import product
 import msgspec
 import psycopg
 
-from bench.filling import vacuum
-from bench.load import run_alone
-from bench.orders import ClaimOrder, ClaimTally, Place
+from bench.child_types import ClaimConfig, ClaimResult, ServerAddress
+from bench.load import run_child
 from bench.plan import BenchError
+from bench.raw_http import percentile
 from bench.results import Figure, Findings, Line, Run
-from bench.stage import Stage, Target
-from bench.wire import percentile
+from bench.table_fill import vacuum_analyze
+from bench.testbed import Target, Testbed
 
-MOST_TIMES = 1.3
-SIZES = {1: 25.0, 100: 5.0}
+MAX_RATIO = 1.3
+ROUNDS_PER_SECOND = {1: 25.0, 100: 5.0}
 """How many a claim asks for; and how many rounds of it fit into a second of what a run may take, about."""
 ENGINES = ("PostgreSQL", "SQLite")
 AGENT = "bench"
 CHUNK = 20_000
-PATIENCE_SECONDS = 180.0
-MODEL = "select id from agent_tasks where status = 'COMPLETED' limit 1"
-COUNT = "select count(*) from agent_tasks where status = 'COMPLETED'"
-COPIES = """
+TIMEOUT_SECONDS = 180.0
+TEMPLATE_QUERY = "select id from agent_tasks where status = 'COMPLETED' limit 1"
+COUNT_QUERY = "select count(*) from agent_tasks where status = 'COMPLETED'"
+COPY_STATEMENT = """
 insert into agent_tasks (id, {columns})
 with recursive n (i) as (select {first:d} union all select i + 1 from n where i < {last:d})
 select '00000000-0000-7000-8000-' || substr(cast(1000000000000 + i as text), 2), {columns}
@@ -36,27 +36,27 @@ from n, agent_tasks where id = '{model}'
 """
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     runs: dict[str, list[Run]] = {}
     ratios: dict[str, list[float]] = {}
     for engine in ENGINES:
-        with stage.fresh(engine) as full, stage.fresh(engine) as empty:
+        with testbed.start_fresh_server(engine) as full, testbed.start_fresh_server(engine) as empty:
             # Their statements are prepared on nearly empty tables, as by a server that was started on its first day.
             # Both have done the same of late: what was just given out costs a claim something until VACUUM.
-            for target, most in product((full, empty), SIZES):
-                _claims(stage, target, most)
-            fill(full, stage.plan.rows)
-            for number, most in product(range(stage.plan.rounds), SIZES):
-                names = [_name(most, engine, rows) for rows in (0, stage.plan.rows)]
-                both = list(zip(names, (empty, full), strict=True))
-                for name, target in both if number % 2 == 0 else reversed(both):
-                    runs.setdefault(name, []).append(_claims(stage, target, most))
-                none, many = (runs[name][-1].p50_ms or 0.0 for name in names)
-                ratios.setdefault(_figure(most, engine, stage.plan.rows), []).append(many / none)
+            for target, limit in product((full, empty), ROUNDS_PER_SECOND):
+                _measure_claims(testbed, target, limit)
+            copy_finished_tasks(full, testbed.plan.rows)
+            for number, limit in product(range(testbed.plan.rounds), ROUNDS_PER_SECOND):
+                names = [_run_name(limit, engine, rows) for rows in (0, testbed.plan.rows)]
+                pairs = list(zip(names, (empty, full), strict=True))
+                for name, target in pairs if number % 2 == 0 else reversed(pairs):
+                    runs.setdefault(name, []).append(_measure_claims(testbed, target, limit))
+                p50_empty, p50_full = (runs[name][-1].p50_ms or 0.0 for name in names)
+                ratios.setdefault(_figure_name(limit, engine, testbed.plan.rows), []).append(p50_full / p50_empty)
     return Findings(
-        f"A claim with {stage.plan.rows:,} finished tasks in the table",
+        f"A claim with {testbed.plan.rows:,} finished tasks in the table",
         lines=[Line(name, found) for name, found in runs.items()],
-        figures=[Figure(name, values, "×", MOST_TIMES, at_most=True) for name, values in ratios.items()],
+        figures=[Figure(name, values, "×", MAX_RATIO, at_most=True) for name, values in ratios.items()],
         notes=[
             "Each time as many tasks are made as the claim asks for, the claim is timed from just before it is sent to "
             "the moment its answer has been read, and they are completed; the medians are compared. One connection.",
@@ -67,22 +67,24 @@ def measure(stage: Stage) -> Findings:
     )  # fmt: skip
 
 
-def _name(most: int, engine: str, rows: int) -> str:
-    return f"a claim of {most}, {engine}, {f'{rows:,} finished' if rows else 'none'}"
+def _run_name(limit: int, engine: str, rows: int) -> str:
+    return f"a claim of {limit}, {engine}, {f'{rows:,} finished' if rows else 'none'}"
 
 
-def _figure(most: int, engine: str, rows: int) -> str:
-    return f"Claim of {most} with {rows:,} finished tasks / with none, {engine}"
+def _figure_name(limit: int, engine: str, rows: int) -> str:
+    return f"Claim of {limit} with {rows:,} finished tasks / with none, {engine}"
 
 
-def _claims(stage: Stage, target: Target, most: int) -> Run:
-    rounds = max(20, int(SIZES[most] * stage.plan.seconds))
+def _measure_claims(testbed: Testbed, target: Target, limit: int) -> Run:
+    rounds = max(20, int(ROUNDS_PER_SECOND[limit] * testbed.plan.seconds))
     with target.client() as client:
-        asked = {"name": AGENT, "maxConcurrentTasks": max(SIZES)}
-        client.put(f"/api/v1/agents/{AGENT}", json=asked).raise_for_status()
-    stage.settle()
-    told = ClaimOrder(Place(*target.address, target.token), AGENT, most, rounds)
-    times = sorted(msgspec.json.decode(run_alone("bench.claimer", told, PATIENCE_SECONDS), type=ClaimTally).seconds)
+        agent = {"name": AGENT, "maxConcurrentTasks": max(ROUNDS_PER_SECOND)}
+        client.put(f"/api/v1/agents/{AGENT}", json=agent).raise_for_status()
+    testbed.flush_to_disk()
+    config = ClaimConfig(ServerAddress(*target.address, target.token), AGENT, limit, rounds)
+    times = sorted(
+        msgspec.json.decode(run_child("bench.claim_timer", config, TIMEOUT_SECONDS), type=ClaimResult).seconds
+    )
     return Run(
         rate=1 / statistics.fmean(times),
         count=len(times),
@@ -94,44 +96,44 @@ def _claims(stage: Stage, target: Target, most: int) -> Run:
 
 # -- a table that has grown --------------------------------------------------------------------------------------
 
-Ask = Callable[[str], Sequence[Sequence[object]]]
+Execute = Callable[[str], Sequence[Sequence[object]]]
 
 
-def fill(target: Target, rows: int) -> None:
+def copy_finished_tasks(target: Target, rows: int) -> None:
     """Copies of a finished task, so that they are in every column what the server leaves behind."""
-    with (_postgres if target.database else _sqlite)(target) as (ask, columns):
-        [[model]], [[before]] = ask(MODEL), ask(COUNT)
-        named = ", ".join(name for name in columns if name != "id")
+    with (_open_postgres if target.database else _open_sqlite)(target) as (execute, columns):
+        [[template_id]], [[before]] = execute(TEMPLATE_QUERY), execute(COUNT_QUERY)
+        column_list = ", ".join(name for name in columns if name != "id")
         for first in range(0, rows, CHUNK):
             last = min(first + CHUNK, rows) - 1
-            ask(COPIES.format(columns=named, first=first, last=last, model=model))
-        [[after]] = ask(COUNT)
+            execute(COPY_STATEMENT.format(columns=column_list, first=first, last=last, model=template_id))
+        [[after]] = execute(COUNT_QUERY)
         if int(str(after)) - int(str(before)) != rows:
             raise BenchError(f"{rows} finished tasks were to be added to {before}, and there are {after}.")
     if target.database:
-        vacuum(target.database)
+        vacuum_analyze(target.database)
 
 
 @contextlib.contextmanager
-def _postgres(target: Target) -> Iterator[tuple[Ask, list[str]]]:
+def _open_postgres(target: Target) -> Iterator[tuple[Execute, list[str]]]:
     assert target.database is not None
     with psycopg.connect(target.database, autocommit=True) as connection:
 
-        def ask(statement: str) -> Sequence[Sequence[object]]:
-            found = connection.execute(statement.encode())
-            return found.fetchall() if found.description else []
+        def execute(statement: str) -> Sequence[Sequence[object]]:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
 
-        named = ask("select column_name from information_schema.columns where table_name = 'agent_tasks'")
-        yield ask, [str(name) for [name] in named]
+        rows = execute("select column_name from information_schema.columns where table_name = 'agent_tasks'")
+        yield execute, [str(name) for [name] in rows]
 
 
 @contextlib.contextmanager
-def _sqlite(target: Target) -> Iterator[tuple[Ask, list[str]]]:
-    file = target.data / "quarterdeck.db"
-    with contextlib.closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as connection:
+def _open_sqlite(target: Target) -> Iterator[tuple[Execute, list[str]]]:
+    path = target.data_dir / "quarterdeck.db"
+    with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
 
-        def ask(statement: str) -> Sequence[Sequence[object]]:
+        def execute(statement: str) -> Sequence[Sequence[object]]:
             return connection.execute(statement).fetchall()
 
-        yield ask, [str(row[1]) for row in ask("pragma table_info(agent_tasks)")]
-        ask("analyze")
+        yield execute, [str(row[1]) for row in execute("pragma table_info(agent_tasks)")]
+        execute("analyze")

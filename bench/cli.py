@@ -10,59 +10,66 @@ from pathlib import Path
 
 from bench.plan import BenchError
 from bench.results import Figure, Findings
-from bench.stage import Stage, Target
-from tests.support.children import plain_environment
+from bench.testbed import Target, Testbed
+from tests.support.child_processes import minimal_environment
 
-TIMES = 20
-NOTHING = "python -c pass"
-VERSION = "qd --version"
-SHOW = "qd session show ID"
+REPEATS = 20
+PYTHON_PASS = "python -c pass"
+QD_VERSION = "qd --version"
+QD_SESSION_SHOW = "qd session show ID"
 
 
-def measure(stage: Stage) -> Findings:
-    with stage.server() as target:
-        found = _interleaved(_commands(_spawn(target)), target)
-    allowed = 3 * _median(found[NOTHING]) * 1e3 + 60
+def measure(testbed: Testbed) -> Findings:
+    with testbed.start_server() as target:
+        times_by_name = _run_interleaved(_commands(_spawn_session(target)), target)
+    limit_ms = 3 * _median(times_by_name[PYTHON_PASS]) * 1e3 + 60
     return Findings(
         "The command line",
-        figures=[Figure(name, [_median(found[name]) * 1e3], "ms", allowed, at_most=True) for name in (VERSION, SHOW)],
+        figures=[
+            Figure(name, [_median(times_by_name[name]) * 1e3], "ms", limit_ms, at_most=True)
+            for name in (QD_VERSION, QD_SESSION_SHOW)
+        ],
         notes=[
-            f"Medians of {TIMES}, taken in turn: "
-            + ", ".join(f"`{name}` {_median(times) * 1e3:.1f} ms" for name, times in found.items())
-            + f". Allowed are three times the first and 60 ms more: {allowed:.0f} ms."
+            f"Medians of {REPEATS}, taken in turn: "
+            + ", ".join(f"`{name}` {_median(times) * 1e3:.1f} ms" for name, times in times_by_name.items())
+            + f". Allowed are three times the first and 60 ms more: {limit_ms:.0f} ms."
         ],
     )
 
 
-def _spawn(target: Target) -> str:
+def _spawn_session(target: Target) -> str:
     with target.client() as client:
-        answer = client.post("/zones/default/agents", json={"application_id": "bench"})
-        answer.raise_for_status()
-        return str(answer.json()["id"])
+        response = client.post("/zones/default/agents", json={"application_id": "bench"})
+        response.raise_for_status()
+        return str(response.json()["id"])
 
 
 def _commands(session: str) -> dict[str, list[str]]:
     qd = str(Path(sys.executable).with_name("qd"))
-    return {NOTHING: [sys.executable, "-c", "pass"], VERSION: [qd, "--version"], SHOW: [qd, "session", "show", session]}
+    return {
+        PYTHON_PASS: [sys.executable, "-c", "pass"],
+        QD_VERSION: [qd, "--version"],
+        QD_SESSION_SHOW: [qd, "session", "show", session],
+    }
 
 
-def _interleaved(commands: dict[str, list[str]], target: Target) -> dict[str, list[float]]:
+def _run_interleaved(commands: dict[str, list[str]], target: Target) -> dict[str, list[float]]:
     """Each once to warm the caches, then all in turn."""
-    found: dict[str, list[float]] = {name: [] for name in commands}
-    for number in range(TIMES + 1):
+    times_by_name: dict[str, list[float]] = {name: [] for name in commands}
+    for repeat in range(REPEATS + 1):
         for name, command in commands.items():
-            seconds = _timed(command, {**plain_environment(), "QD_DATA": str(target.data)})
-            if number:
-                found[name].append(seconds)
-    return found
+            seconds = _time_command(command, {**minimal_environment(), "QD_DATA": str(target.data_dir)})
+            if repeat:
+                times_by_name[name].append(seconds)
+    return times_by_name
 
 
-def _timed(command: list[str], environment: dict[str, str]) -> float:
-    began = time.perf_counter()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - began
-    if done.returncode or (command[1] == "session" and command[-1] not in done.stdout):
-        raise BenchError(f"{command[0]} {command[1]} failed: {done.stdout}{done.stderr}")
+def _time_command(command: list[str], environment: dict[str, str]) -> float:
+    started_at = time.perf_counter()
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - started_at
+    if completed.returncode or (command[1] == "session" and command[-1] not in completed.stdout):
+        raise BenchError(f"{command[0]} {command[1]} failed: {completed.stdout}{completed.stderr}")
     return seconds
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from bench.results import Curve, Findings, Line, Point, Run
-from bench.spawning import SUBJECTS, Spawning, Subject
-from bench.stage import Stage
+from bench.spawn_runner import SCENARIOS, Scenario, SpawnRunner
+from bench.testbed import Testbed
 
-NUMBERS = (1, 4, 16, 64, 256)
+CONNECTION_COUNTS = (1, 4, 16, 64, 256)
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     lines: list[Line] = []
     curves: list[Curve] = []
-    for subject in SUBJECTS:
-        found = {number: Line(f"{subject.name}, {number}", runs) for number, runs in _runs(stage, subject).items()}
-        lines += found.values()
-        curves.append(Curve(subject.name, [Point(number, line.rate) for number, line in found.items()]))
+    for scenario in SCENARIOS:
+        lines_by_count = {
+            number: Line(f"{scenario.name}, {number}", runs)
+            for number, runs in _measure_scenario(testbed, scenario).items()
+        }
+        lines += lines_by_count.values()
+        curves.append(Curve(scenario.name, [Point(number, line.rate) for number, line in lines_by_count.items()]))
     return Findings(
         "As connections grow from 1 to 256",
         lines=lines,
@@ -25,11 +28,11 @@ def measure(stage: Stage) -> Findings:
     )
 
 
-def _runs(stage: Stage, subject: Subject) -> dict[int, list[Run]]:
+def _measure_scenario(testbed: Testbed, scenario: Scenario) -> dict[int, list[Run]]:
     runs: dict[int, list[Run]] = {}
-    seconds = max(1.0, stage.plan.seconds / 2)
-    with stage.fresh(subject.engine) as target:
-        spawning = Spawning(stage, target)
-        for number in [*NUMBERS, *reversed(NUMBERS)]:
-            runs.setdefault(number, []).append(spawning.run(subject.zones, number, seconds))
+    seconds = max(1.0, testbed.plan.seconds / 2)
+    with testbed.start_fresh_server(scenario.engine) as target:
+        spawn_runner = SpawnRunner(testbed, target)
+        for number in [*CONNECTION_COUNTS, *reversed(CONNECTION_COUNTS)]:
+            runs.setdefault(number, []).append(spawn_runner.run(scenario.zones, number, seconds))
     return runs

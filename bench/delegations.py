@@ -8,36 +8,36 @@ import statistics
 import time
 from collections.abc import Iterable
 
-from bench.lending import EDGES, HOPS, LEVELS, PARALLEL, Graph, build
+from bench.delegation_graph import EDGES, HOPS, LEVELS, PARALLEL, DelegationGraph, build_graph
 from bench.plan import BenchError
+from bench.raw_http import percentile
 from bench.results import Figure, Findings, Line, Run
-from bench.stage import Stage
-from bench.wire import percentile
-from tests.support.raw import Connection, request
+from bench.testbed import Testbed
+from tests.support.raw_http import RawConnection, build_request
 
 ENGINES = ("PostgreSQL", "SQLite")
-MOST_MS = 10.0
-WALK_MOST_MS = 20.0
-NUMBER_MAX = 200
-EACH_SECOND = 25
-WARM = 10
-WITHIN = "made between two of the graph, by chance"
-ABOVE_ALL = f"made to the one that leads to all {EDGES:,}"
-AGAINST = "made against the order, with what is behind it"
-REFUSED = f"refused, a cycle over {PARALLEL} parallel edges and {HOPS} hops"
-SHOWN = f"shown, what {PARALLEL} parallel edges over {HOPS} hops reach"
-KINDS = (WITHIN, ABOVE_ALL, AGAINST, REFUSED, SHOWN)
+MAX_MS = 10.0
+WALK_MAX_MS = 20.0
+REQUESTS_MAX = 200
+REQUESTS_PER_SECOND = 25
+WARM_UP_REQUESTS = 10
+INSIDE_GRAPH = "made between two of the graph, by chance"
+ABOVE_GRAPH = f"made to the one that leads to all {EDGES:,}"
+AGAINST_RANKS = "made against the order, with what is behind it"
+CYCLE_REFUSED = f"refused, a cycle over {PARALLEL} parallel edges and {HOPS} hops"
+TRAVERSED = f"shown, what {PARALLEL} parallel edges over {HOPS} hops reach"
+REQUEST_KINDS = (INSIDE_GRAPH, ABOVE_GRAPH, AGAINST_RANKS, CYCLE_REFUSED, TRAVERSED)
 CREATED, CYCLE, OK = 201, 409, 200
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     runs: dict[tuple[str, str], list[Run]] = {}
     for engine in ENGINES:
-        with stage.fresh(engine) as target:
-            graph = asyncio.run(build(target, target.zones("graph", 1)[0]))
-            for _ in range(stage.plan.rounds):
-                stage.settle()
-                for kind, run in asyncio.run(_round(stage, graph)).items():
+        with testbed.start_fresh_server(engine) as target:
+            graph = asyncio.run(build_graph(target, target.create_zones("graph", 1)[0]))
+            for _ in range(testbed.plan.rounds):
+                testbed.flush_to_disk()
+                for kind, run in asyncio.run(_round(testbed, graph)).items():
                     runs.setdefault((engine, kind), []).append(run)
             graph.check()
     return Findings(
@@ -47,10 +47,10 @@ def measure(stage: Stage) -> Findings:
             figure
             for engine in ENGINES
             for figure in (
-                _figure(f"One delegation among {EDGES:,}, {engine}", runs[engine, WITHIN], MOST_MS),
-                _figure(f"The same with all {EDGES:,} ahead, {engine}", runs[engine, ABOVE_ALL], None),
-                _figure(f"The same against the order, {engine}", runs[engine, AGAINST], None),
-                _figure(f"{PARALLEL} parallel edges over {HOPS} hops, {engine}", runs[engine, REFUSED], WALK_MOST_MS),
+                _figure(f"One delegation among {EDGES:,}, {engine}", runs[engine, INSIDE_GRAPH], MAX_MS),
+                _figure(f"The same with all {EDGES:,} ahead, {engine}", runs[engine, ABOVE_GRAPH], None),
+                _figure(f"The same against the order, {engine}", runs[engine, AGAINST_RANKS], None),
+                _figure(f"{PARALLEL} parallel edges over {HOPS} hops, {engine}", runs[engine, CYCLE_REFUSED], WALK_MAX_MS),
             )
         ],
         notes=[
@@ -68,56 +68,56 @@ def measure(stage: Stage) -> Findings:
     )  # fmt: skip
 
 
-def _figure(name: str, runs: list[Run], most: float | None) -> Figure:
-    return Figure(name, [run.p50_ms or 0.0 for run in runs], "ms", most, at_most=True)
+def _figure(name: str, runs: list[Run], limit: float | None) -> Figure:
+    return Figure(name, [run.p50_ms or 0.0 for run in runs], "ms", limit, at_most=True)
 
 
-async def _round(stage: Stage, graph: Graph) -> dict[str, Run]:
-    chance = random.Random(graph.edges)
-    number = min(NUMBER_MAX, int(EACH_SECOND * stage.plan.seconds))
-    connection = await Connection.open(graph.target.url)
+async def _round(testbed: Testbed, graph: DelegationGraph) -> dict[str, Run]:
+    rng = random.Random(graph.edges)
+    count = min(REQUESTS_MAX, int(REQUESTS_PER_SECOND * testbed.plan.seconds))
+    connection = await RawConnection.open(graph.target.url)
     try:
-        made = [graph.lending(*graph.pair(chance)) for _ in range(number + WARM)]
-        above = [graph.lending(graph.lender, graph.top)] * (number // 10 + WARM)
-        closing = [graph.lending(graph.chain[-1], graph.chain[0])] * (number + WARM)
-        path = f"/zones/{graph.zone}/delegations/{graph.first}/traverse"
-        looking = [request("GET", path, graph.target.token)] * (number + WARM)
-        late = await _late(connection, graph, number + WARM)
-        against = [graph.lending(each, chance.choice(graph.levels[-1])) for each in late]
-        graph.edges += len(made) + len(above) + len(late) + len(against)
+        inside = [graph.delegation_request(*graph.random_pair(rng)) for _ in range(count + WARM_UP_REQUESTS)]
+        above = [graph.delegation_request(graph.outside_source, graph.top)] * (count // 10 + WARM_UP_REQUESTS)
+        cycles = [graph.delegation_request(graph.chain[-1], graph.chain[0])] * (count + WARM_UP_REQUESTS)
+        path = f"/zones/{graph.zone}/delegations/{graph.first_edge_id}/traverse"
+        traversals = [build_request("GET", path, graph.target.token)] * (count + WARM_UP_REQUESTS)
+        late_ids = await _spawn_late_targets(connection, graph, count + WARM_UP_REQUESTS)
+        against = [graph.delegation_request(session_id, rng.choice(graph.levels[-1])) for session_id in late_ids]
+        graph.edges += len(inside) + len(above) + len(late_ids) + len(against)
         return {
-            WITHIN: await _timed(connection, made, CREATED),
-            ABOVE_ALL: await _timed(connection, above, CREATED),
-            AGAINST: await _timed(connection, against, CREATED),
-            REFUSED: await _timed(connection, closing, CYCLE),
-            SHOWN: await _timed(connection, looking, OK),
+            INSIDE_GRAPH: await _time_requests(connection, inside, CREATED),
+            ABOVE_GRAPH: await _time_requests(connection, above, CREATED),
+            AGAINST_RANKS: await _time_requests(connection, against, CREATED),
+            CYCLE_REFUSED: await _time_requests(connection, cycles, CYCLE),
+            TRAVERSED: await _time_requests(connection, traversals, OK),
         }
     finally:
         await connection.close()
 
 
-async def _late(connection: Connection, graph: Graph, number: int) -> list[str]:
+async def _spawn_late_targets(connection: RawConnection, graph: DelegationGraph, count: int) -> list[str]:
     """So many sessions that were lent to last, and so stand above all others."""
-    late = []
-    for _ in range(number):
-        spawned = await connection.ask(graph.spawning())
-        late.append(str(spawned.json()["id"]))
-        lent = await connection.ask(graph.lending(graph.lender, late[-1]))
-        if lent.status != CREATED:
-            raise BenchError(f"An edge was refused: {lent.body.decode(errors='replace')}")
-    return late
+    late_ids = []
+    for _ in range(count):
+        spawned = await connection.send_and_read(graph.spawn_request())
+        late_ids.append(str(spawned.json()["id"]))
+        delegated = await connection.send_and_read(graph.delegation_request(graph.outside_source, late_ids[-1]))
+        if delegated.status != CREATED:
+            raise BenchError(f"An edge was refused: {delegated.body.decode(errors='replace')}")
+    return late_ids
 
 
-async def _timed(connection: Connection, requests: Iterable[bytes], status: int) -> Run:
+async def _time_requests(connection: RawConnection, requests: Iterable[bytes], status: int) -> Run:
     """One after the other; the first few are not counted."""
     times = []
-    for asked in requests:
-        began = time.perf_counter()
-        answer = await connection.ask(asked)
-        times.append(time.perf_counter() - began)
-        if answer.status != status:
-            raise BenchError(f"{status} was expected: {answer.status} {answer.body.decode(errors='replace')}")
-    ordered = sorted(times[WARM:])
+    for request_bytes in requests:
+        started_at = time.perf_counter()
+        response = await connection.send_and_read(request_bytes)
+        times.append(time.perf_counter() - started_at)
+        if response.status != status:
+            raise BenchError(f"{status} was expected: {response.status} {response.body.decode(errors='replace')}")
+    ordered = sorted(times[WARM_UP_REQUESTS:])
     return Run(
         rate=1 / statistics.fmean(ordered),
         count=len(ordered),

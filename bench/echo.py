@@ -45,8 +45,8 @@ def main() -> None:
     parser = argparse.ArgumentParser("bench.echo")
     parser.add_argument("--ready-fd", type=int, required=True)
     ready_fd = parser.parse_args().ready_fd
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
         echo,
         loop="none",
@@ -63,7 +63,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
-    uvloop.run(Server(config, ready_fd).serve([listening]))
+    uvloop.run(Server(config, ready_fd).serve([listener]))
 
 
 if __name__ == "__main__":

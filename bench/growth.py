@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import statistics
 
-from bench.controls import control
-from bench.filling import fill
+from bench.controls import run_control
 from bench.results import Curve, Findings, Line, Point, Run
-from bench.spawn import there_and_back
-from bench.spawning import Spawning
-from bench.stage import Stage, Target
+from bench.spawn import run_forth_and_back
+from bench.spawn_runner import SpawnRunner
+from bench.table_fill import fill_sessions
+from bench.testbed import Target, Testbed
 
 SIZES = (0, 10_000, 100_000, 1_000_000)
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     lines: list[Line] = []
     points: dict[str, list[Point]] = {}
-    for size in (size for size in SIZES if size <= stage.plan.rows):
+    for size in (size for size in SIZES if size <= testbed.plan.rows):
         for engine in ("PostgreSQL", "SQLite"):
-            with stage.fresh(engine) as target:
-                points.setdefault(engine, []).append(_at_size(stage, target, size, lines))
+            with testbed.start_fresh_server(engine) as target:
+                points.setdefault(engine, []).append(_measure_size(testbed, target, size, lines))
     return Findings(
         "As the table of sessions grows",
         lines=lines,
@@ -35,14 +35,16 @@ def measure(stage: Stage) -> Findings:
     )
 
 
-def _at_size(stage: Stage, target: Target, size: int, lines: list[Line]) -> Point:
-    spawning = Spawning(stage, target)
-    zone = spawning.new_zones(1)
+def _measure_size(testbed: Testbed, target: Target, size: int, lines: list[Line]) -> Point:
+    spawn_runner = SpawnRunner(testbed, target)
+    zones = spawn_runner.new_zones(1)
     if size:
-        fill(target, zone[0], size)
-    ours, theirs = f"{target.engine}, {size:,} sessions", f"{target.engine}, the control beside it"
+        fill_sessions(target, zones[0], size)
+    spawn_name, control_name = f"{target.engine}, {size:,} sessions", f"{target.engine}, the control beside it"
     runs: dict[str, list[Run]] = {}
-    there_and_back([(theirs, lambda: control(stage, target)), (ours, lambda: spawning.run(zone))], runs)
-    lines += [Line(name, runs[name]) for name in (ours, theirs)]
-    rate, beside = (statistics.fmean(run.rate for run in runs[name]) for name in (ours, theirs))
-    return Point(size, rate, rate / beside)
+    run_forth_and_back(
+        [(control_name, lambda: run_control(testbed, target)), (spawn_name, lambda: spawn_runner.run(zones))], runs
+    )
+    lines += [Line(name, runs[name]) for name in (spawn_name, control_name)]
+    rate, control_rate = (statistics.fmean(run.rate for run in runs[name]) for name in (spawn_name, control_name))
+    return Point(size, rate, rate / control_rate)

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from bench.controls import control
-from bench.enqueuing import CONNECTIONS, Enqueuing
-from bench.results import Figure, Findings, Line, Run, ratios
-from bench.spawn import INSERTS, SQLITE_COMMITS, there_and_back
-from bench.stage import Stage
+from bench.controls import run_control
+from bench.enqueue_runner import CONNECTIONS, EnqueueRunner
+from bench.results import Figure, Findings, Line, Run, round_ratios
+from bench.spawn import INSERTS, SQLITE_COMMITS, run_forth_and_back
+from bench.testbed import Testbed
 
-LEAST, GOAL = 0.5, 0.8
-CALLS = f"invocations over HTTP, {CONNECTIONS} connections, one hot zone, one service"
-SQLITE_CALLS = f"{CALLS}, SQLite"
+MIN_RATIO, GOAL_RATIO = 0.5, 0.8
+ENQUEUE = f"invocations over HTTP, {CONNECTIONS} connections, one hot zone, one service"
+SQLITE_ENQUEUE = f"{ENQUEUE}, SQLite"
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     runs: dict[str, list[Run]] = {}
-    for _ in range(stage.plan.rounds):
-        _round(stage, "PostgreSQL", (INSERTS, CALLS), runs)
-        _round(stage, "SQLite", (SQLITE_COMMITS, SQLITE_CALLS), runs)
+    for _ in range(testbed.plan.rounds):
+        _round(testbed, "PostgreSQL", (INSERTS, ENQUEUE), runs)
+        _round(testbed, "SQLite", (SQLITE_COMMITS, SQLITE_ENQUEUE), runs)
 
-    def over(measured: str, beside: str) -> list[float]:
-        return ratios(runs[measured], runs[beside], stage.plan.rounds)
+    def ratio_values(measured: str, control: str) -> list[float]:
+        return round_ratios(runs[measured], runs[control], testbed.plan.rounds)
 
     return Findings(
         "Invocations enqueued over HTTP, beside the databases by themselves",
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[
-            Figure("Invocations, PostgreSQL / one-row inserts", over(CALLS, INSERTS), "×", LEAST, GOAL),
-            Figure("Invocations, SQLite / its own one-row commits", over(SQLITE_CALLS, SQLITE_COMMITS), "×"),
+            Figure("Invocations, PostgreSQL / one-row inserts", ratio_values(ENQUEUE, INSERTS), "×", MIN_RATIO, GOAL_RATIO),
+            Figure("Invocations, SQLite / its own one-row commits", ratio_values(SQLITE_ENQUEUE, SQLITE_COMMITS), "×"),
         ],
         notes=[
             "Every call has an idempotency key of its own, which is looked for, and writes an invocation and an event; "
@@ -38,8 +38,10 @@ def measure(stage: Stage) -> Findings:
     )  # fmt: skip
 
 
-def _round(stage: Stage, engine: str, names: tuple[str, str], runs: dict[str, list[Run]]) -> None:
-    beside, measured = names
-    with stage.fresh(engine) as target:
-        enqueuing = Enqueuing(stage, target)
-        there_and_back([(beside, lambda: control(stage, target)), (measured, enqueuing.run)], runs)
+def _round(testbed: Testbed, engine: str, names: tuple[str, str], runs: dict[str, list[Run]]) -> None:
+    control_name, enqueue_name = names
+    with testbed.start_fresh_server(engine) as target:
+        enqueue_runner = EnqueueRunner(testbed, target)
+        run_forth_and_back(
+            [(control_name, lambda: run_control(testbed, target)), (enqueue_name, enqueue_runner.run)], runs
+        )

@@ -4,64 +4,64 @@ from __future__ import annotations
 
 import msgspec
 
-from bench.asks import spawns
-from bench.load import as_run, child, order
-from bench.meter import Meter
-from bench.orders import OpenTally
+from bench.child_types import OpenLoopResult
+from bench.load import build_load_config, run_load_child, to_run
+from bench.meter import CpuMeter
+from bench.request_bodies import spawn_requests
 from bench.results import Figure, Findings, Line, Run
-from bench.spawning import SUBJECTS, Spawning
-from bench.stage import Stage
+from bench.spawn_runner import SCENARIOS, SpawnRunner
+from bench.testbed import Testbed
 
 CONNECTIONS = 256
 """More than are ever needed at once, so that it is the server that makes a request wait and not the sender."""
-MOST_MS = 25.0
+MAX_MS = 25.0
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     lines: dict[str, list[Run]] = {}
     notes = [
         "Latency runs from the instant a request was due, not from the instant it was sent; the schedule does not wait "
         "for answers. The rate reached is measured right before, on the same server, with 64 connections."
     ]
-    for subject in SUBJECTS:
-        tallies = []
-        for _ in range(stage.plan.rounds):
-            with stage.fresh(subject.engine) as target:
-                run, tally = _at_half(stage, Spawning(stage, target), subject.zones)
-            lines.setdefault(subject.name, []).append(run)
-            tallies.append(tally)
-        notes.append(f"{subject.name}: {_tail(tallies)}")
+    for scenario in SCENARIOS:
+        results = []
+        for _ in range(testbed.plan.rounds):
+            with testbed.start_fresh_server(scenario.engine) as target:
+                run, result = _measure_at_half_rate(testbed, SpawnRunner(testbed, target), scenario.zones)
+            lines.setdefault(scenario.name, []).append(run)
+            results.append(result)
+        notes.append(f"{scenario.name}: {_describe_tail(results)}")
     return Findings(
         "Latency at half the rate reached (open loop)",
         lines=[Line(name, runs) for name, runs in lines.items()],
         figures=[
-            Figure(f"p99 at half the rate, {name}", [run.p99_ms or 0.0 for run in runs], "ms", MOST_MS, at_most=True)
+            Figure(f"p99 at half the rate, {name}", [run.p99_ms or 0.0 for run in runs], "ms", MAX_MS, at_most=True)
             for name, runs in lines.items()
         ],
         notes=notes,
     )
 
 
-def _at_half(stage: Stage, spawning: Spawning, zones: int) -> tuple[Run, OpenTally]:
-    rate = spawning.run(zones).rate / 2
-    named = spawning.new_zones(zones)
-    tallies: list[OpenTally] = []
+def _measure_at_half_rate(testbed: Testbed, spawn_runner: SpawnRunner, zone_count: int) -> tuple[Run, OpenLoopResult]:
+    rate = spawn_runner.run(zone_count).rate / 2
+    zones = spawn_runner.new_zones(zone_count)
+    results: list[OpenLoopResult] = []
 
     def send() -> Run:
-        meter = Meter(spawning.target.watched)
-        told = order(spawning.target, spawns(named), CONNECTIONS, stage.plan.seconds, rate)
-        tally = msgspec.json.decode(child("bench.openloop", told), type=OpenTally)
-        tallies.append(tally)
-        return as_run(tally, meter.stop())
+        meter = CpuMeter(spawn_runner.target.watched_processes)
+        config = build_load_config(spawn_runner.target, spawn_requests(zones), CONNECTIONS, testbed.plan.seconds, rate)
+        result = msgspec.json.decode(run_load_child("bench.openloop", config), type=OpenLoopResult)
+        results.append(result)
+        return to_run(result, meter.stop())
 
     # It waits for its last answer: nothing is under way when it ends, and the numbers must agree exactly.
-    return spawning.checked(named, 0, send), tallies[0]
+    return spawn_runner.run_checked(zones, 0, send), results[0]
 
 
-def _tail(tallies: list[OpenTally]) -> str:
-    worst = max(tallies, key=lambda tally: tally.p99_ms)
-    late, waited = max(t.late_p99_ms for t in tallies), sum(t.waited for t in tallies)
+def _describe_tail(results: list[OpenLoopResult]) -> str:
+    worst = max(results, key=lambda result: result.p99_ms)
+    late_ms, waited = max(result.late_p99_ms for result in results), sum(result.waited for result in results)
     return (
-        f"in the worst round p99.9 was {worst.p999_ms:.1f} ms and the longest {worst.max_ms:.1f} ms. Up to {late:.1f} "
+        f"in the worst round p99.9 was {worst.p999_ms:.1f} ms and the longest {worst.max_ms:.1f} ms. Up to {late_ms:.1f} "
         f"ms of p99 are the sender's own grain; {waited} requests found all {CONNECTIONS} connections taken."
     )

@@ -21,109 +21,109 @@ from functools import lru_cache
 import msgspec
 import uvloop
 
-from bench.orders import LiveTally, Order
-from bench.wire import encoded, percentile
+from bench.child_types import DeliveryResult, LoadConfig
+from bench.raw_http import encode_requests, percentile
 
-EVENT = re.compile(rb'id: (\d+)\nevent: session\.spawn\ndata: [^\n]*"at":"([^"]+)"\}\n\n')
-OPENED = re.compile(rb"HTTP/1\.1 200 .*?\r\n\r\n.*?id: (\d+)\n\n", re.DOTALL)
+EVENT_PATTERN = re.compile(rb'id: (\d+)\nevent: session\.spawn\ndata: [^\n]*"at":"([^"]+)"\}\n\n')
+OPEN_PATTERN = re.compile(rb"HTTP/1\.1 200 .*?\r\n\r\n.*?id: (\d+)\n\n", re.DOTALL)
 LAST_EVENT_SECONDS = 10.0
 
 
 @lru_cache(maxsize=4096)
-def _instant(text: bytes) -> float:
+def _parse_time(text: bytes) -> float:
     return datetime.fromisoformat(text.decode()).timestamp()
 
 
 @lru_cache(maxsize=64)
-def _read(data: bytes) -> tuple[tuple[tuple[int, float], ...], int]:
+def _parse_events(data: bytes) -> tuple[tuple[tuple[int, float], ...], int]:
     """The events within, and where the last of them ends. Every stream gets the same bytes: they are read once."""
-    found = list(EVENT.finditer(data))
-    return tuple((int(one[1]), _instant(one[2])) for one in found), found[-1].end() if found else 0
+    matches = list(EVENT_PATTERN.finditer(data))
+    return tuple((int(match[1]), _parse_time(match[2])) for match in matches), matches[-1].end() if matches else 0
 
 
 class Listener(asyncio.Protocol):
-    def __init__(self, asking: bytes, heard: Callable[[Listener, list[float]], None]) -> None:
-        self._asking = asking
-        self._heard = heard
-        self._rest = b""
+    def __init__(self, request: bytes, on_events: Callable[[Listener, list[float]], None]) -> None:
+        self._request = request
+        self._on_events = on_events
+        self._buffer = b""
         self._position: int | None = None
         self.is_open = asyncio.get_running_loop().create_future()
         self.count = 0
-        self.wrong = 0
-        self.lost = False
+        self.out_of_order = 0
+        self.is_lost = False
 
     def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]  # TCP has no other
-        transport.write(self._asking)
+        transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         now = time.time()
-        data = self._rest + data if self._rest else data
+        data = self._buffer + data if self._buffer else data
         if self._position is None:
-            opened = OPENED.match(data)
-            if opened is None:
-                self._rest = data
+            head = OPEN_PATTERN.match(data)
+            if head is None:
+                self._buffer = data
                 return
-            self._position = int(opened[1])
+            self._position = int(head[1])
             self.is_open.set_result(None)
-            data = data[opened.end() :]
-        events, end = _read(data)
-        self._rest = data[end:]
+            data = data[head.end() :]
+        events, end = _parse_events(data)
+        self._buffer = data[end:]
         for position, _ in events:
             # Nothing else is committed meanwhile: whatever is missing, doubled or out of order shows here.
-            self.wrong += position != self._position + 1
+            self.out_of_order += position != self._position + 1
             self._position = position
         self.count += len(events)
         if events:
-            self._heard(self, [now - at for _, at in events])
+            self._on_events(self, [now - at for _, at in events])
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.lost = True
+        self.is_lost = True
         if not self.is_open.done():
             self.is_open.set_exception(ConnectionError("a stream was refused"))
 
 
-class Listeners:
-    def __init__(self, order: Order) -> None:
-        assert order.rate is not None
-        self._order = order
-        self._expected = int(order.rate * order.seconds)
+class ListenerGroup:
+    def __init__(self, config: LoadConfig) -> None:
+        assert config.rate is not None
+        self._config = config
+        self._expected = int(config.rate * config.seconds)
         self._latencies: list[float] = []
-        self._waiting = order.connections
+        self._unfinished = config.connections
         self._done = asyncio.Event()
 
-    async def run(self) -> LiveTally:
+    async def run(self) -> DeliveryResult:
         loop = asyncio.get_running_loop()
-        [asking] = encoded(self._order)
-        asking = asking.replace(b"\r\n\r\n", b"\r\naccept: text/event-stream\r\n\r\n")
-        everyone = []
-        for _ in range(self._order.connections):
+        [request] = encode_requests(self._config)
+        request = request.replace(b"\r\n\r\n", b"\r\naccept: text/event-stream\r\n\r\n")
+        listeners = []
+        for _ in range(self._config.connections):
             _, listener = await loop.create_connection(
-                lambda: Listener(asking, self._heard), self._order.host, self._order.port
+                lambda: Listener(request, self._record_events), self._config.host, self._config.port
             )
             await listener.is_open
-            everyone.append(listener)
+            listeners.append(listener)
         print("ready", flush=True)
-        used, began = time.process_time(), time.perf_counter()
+        cpu_started_at, started_at = time.process_time(), time.perf_counter()
         # Who heard less than there was when the time is over is counted as lost.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._done.wait(), self._order.seconds + LAST_EVENT_SECONDS)
-        return self._tally(everyone, time.perf_counter() - began, time.process_time() - used)
+            await asyncio.wait_for(self._done.wait(), self._config.seconds + LAST_EVENT_SECONDS)
+        return self._to_result(listeners, time.perf_counter() - started_at, time.process_time() - cpu_started_at)
 
-    def _heard(self, listener: Listener, latencies: list[float]) -> None:
+    def _record_events(self, listener: Listener, latencies: list[float]) -> None:
         self._latencies += latencies
         if listener.count == self._expected:
-            self._waiting -= 1
-            if not self._waiting:
+            self._unfinished -= 1
+            if not self._unfinished:
                 self._done.set()
 
-    def _tally(self, everyone: list[Listener], seconds: float, used: float) -> LiveTally:
+    def _to_result(self, listeners: list[Listener], seconds: float, cpu_seconds: float) -> DeliveryResult:
         ordered = sorted(self._latencies)
-        return LiveTally(
+        return DeliveryResult(
             count=len(ordered),
             seconds=seconds,
-            refused=sum(listener.wrong for listener in everyone),
-            lost=sum(listener.lost or listener.count != self._expected for listener in everyone),
-            cpu_seconds=used,
+            refused=sum(listener.out_of_order for listener in listeners),
+            lost=sum(listener.is_lost or listener.count != self._expected for listener in listeners),
+            cpu_seconds=cpu_seconds,
             p50_ms=percentile(ordered, 0.5) * 1e3,
             p99_ms=percentile(ordered, 0.99) * 1e3,
             max_ms=ordered[-1] * 1e3 if ordered else 0.0,
@@ -131,14 +131,14 @@ class Listeners:
 
 
 def main() -> None:
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=LoadConfig)
     gc.disable()
-    tally = uvloop.run(_listen(order))
-    sys.stdout.buffer.write(msgspec.json.encode(tally))
+    result = uvloop.run(_run(config))
+    sys.stdout.buffer.write(msgspec.json.encode(result))
 
 
-async def _listen(order: Order) -> LiveTally:
-    return await Listeners(order).run()
+async def _run(config: LoadConfig) -> DeliveryResult:
+    return await ListenerGroup(config).run()
 
 
 if __name__ == "__main__":

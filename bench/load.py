@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from bench.meter import CORES, Meter, Usage
-from bench.orders import NUMBER, Order, Tally
+from bench.child_types import NUMBER_PLACEHOLDER, LoadConfig, LoadResult
+from bench.meter import CORES, CpuMeter, Usage
 from bench.plan import ROOT, BenchError
 from bench.results import Run
-from bench.stage import Target
-from tests.support.children import plain_environment
+from bench.testbed import Target
+from tests.support.child_processes import minimal_environment
 
 SCRIPT = Path(__file__).parent / "scripts" / "load.lua"
 GRACE_SECONDS = 30
@@ -35,96 +35,100 @@ class Requests:
     body: str = ""
 
 
-def generator() -> str:
+def generator_name() -> str:
     return "wrk" if shutil.which("wrk") else "bench.loadgen"
 
 
-def drive(target: Target, requests: Requests, connections: int, seconds: float) -> Run:
+def run_load(target: Target, requests: Requests, connections: int, seconds: float) -> Run:
     """Loads a server, and says how it went."""
-    meter = Meter(target.watched)
-    tally = send(target, requests, connections, seconds)
-    return as_run(tally, meter.stop())
+    meter = CpuMeter(target.watched_processes)
+    result = run_generator(target, requests, connections, seconds)
+    return to_run(result, meter.stop())
 
 
-def send(target: Target, requests: Requests, connections: int, seconds: float) -> Tally:
+def run_generator(target: Target, requests: Requests, connections: int, seconds: float) -> LoadResult:
     """What the generator saw, whoever else is watched meanwhile."""
-    return (_wrk if generator() == "wrk" else _own)(target, requests, connections, seconds)
+    return (_run_wrk if generator_name() == "wrk" else _run_loadgen)(target, requests, connections, seconds)
 
 
-def as_run(tally: Tally, usage: Usage) -> Run:
+def to_run(result: LoadResult, usage: Usage) -> Run:
     """Any answer that is not a success ends the benchmark."""
-    if tally.refused or tally.lost or not tally.count:
+    if result.refused or result.lost or not result.count:
         raise BenchError(
-            f"Of {tally.count} answers {tally.refused} were refusals, and {tally.lost} connections or requests were "
+            f"Of {result.count} answers {result.refused} were refusals, and {result.lost} connections or requests were "
             "lost. A rate of wrong answers is no rate."
         )
     assert usage.server_seconds is not None
-    own = tally.cpu_seconds
+    generator_seconds = result.cpu_seconds
     return Run(
-        rate=tally.count / tally.seconds,
-        count=tally.count,
-        seconds=tally.seconds,
-        server_us=usage.server_seconds / tally.count * 1e6,
+        rate=result.count / result.seconds,
+        count=result.count,
+        seconds=result.seconds,
+        server_us=usage.server_seconds / result.count * 1e6,
         server=usage.server,
         postgres=usage.postgres,
-        load=usage.load if own is None else own / tally.seconds / CORES,
+        load=usage.load if generator_seconds is None else generator_seconds / result.seconds / CORES,
         idle=usage.idle,
-        p50_ms=tally.p50_ms,
-        p99_ms=tally.p99_ms,
+        p50_ms=result.p50_ms,
+        p99_ms=result.p99_ms,
     )
 
 
-def order(target: Target, requests: Requests, connections: int, seconds: float, rate: float | None = None) -> Order:
+def build_load_config(
+    target: Target, requests: Requests, connections: int, seconds: float, rate: float | None = None
+) -> LoadConfig:
     host, port = target.address
-    told = (requests.method, requests.paths, requests.body)
-    return Order(host, port, target.token, *told, connections, seconds, rate)
+    request = (requests.method, requests.paths, requests.body)
+    return LoadConfig(host, port, target.token, *request, connections, seconds, rate)
 
 
-def child(module: str, told: Order) -> bytes:
+def run_load_child(module: str, config: LoadConfig) -> bytes:
     """Runs one of our generators in a process of its own; what it prints is its answer."""
-    return run_alone(module, told, told.seconds + GRACE_SECONDS)
+    return run_child(module, config, config.seconds + GRACE_SECONDS)
 
 
-def run_alone(module: str, told: msgspec.Struct, seconds: float) -> bytes:
+def run_child(module: str, config: msgspec.Struct, timeout: float) -> bytes:
     """The same for whatever else is told what to do, and may take so long."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", module],
-        input=msgspec.json.encode(told),
+        input=msgspec.json.encode(config),
         cwd=ROOT,
-        env=plain_environment(),
+        env=minimal_environment(),
         capture_output=True,
-        timeout=seconds,
+        timeout=timeout,
         check=False,
     )
     # An exception in a callback is printed by the loop and ends nothing: whatever it says is a failure.
-    if done.returncode or done.stderr:
-        raise BenchError(f"{module} failed: {done.stderr.decode(errors='replace')[:2_000]}")
-    return done.stdout
+    if completed.returncode or completed.stderr:
+        raise BenchError(f"{module} failed: {completed.stderr.decode(errors='replace')[:2_000]}")
+    return completed.stdout
 
 
-def _own(target: Target, requests: Requests, connections: int, seconds: float) -> Tally:
-    return msgspec.json.decode(child("bench.loadgen", order(target, requests, connections, seconds)), type=Tally)
+def _run_loadgen(target: Target, requests: Requests, connections: int, seconds: float) -> LoadResult:
+    return msgspec.json.decode(
+        run_load_child("bench.loadgen", build_load_config(target, requests, connections, seconds)), type=LoadResult
+    )
 
 
-def _wrk(target: Target, requests: Requests, connections: int, seconds: float) -> Tally:
-    told = {
+def _run_wrk(target: Target, requests: Requests, connections: int, seconds: float) -> LoadResult:
+    variables = {
         "BENCH_METHOD": requests.method,
         "BENCH_PATHS": ",".join(requests.paths),
         "BENCH_BODY": requests.body,
-        "BENCH_NUMBER": NUMBER,
+        "BENCH_NUMBER": NUMBER_PLACEHOLDER,
         "BENCH_TOKEN": target.token,
     }
     # wrk takes whole seconds. One thread of it outruns any server here, and leaves the other core alone.
     command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, "-s", str(SCRIPT), target.url + requests.paths[0]],
-        env={**plain_environment(), **told},
+        env={**minimal_environment(), **variables},
         capture_output=True,
         text=True,
         timeout=seconds + GRACE_SECONDS,
         check=False,
     )
-    found = re.search(r"^BENCH (.*)$", done.stdout, re.MULTILINE)
-    if not found:
-        raise BenchError(f"wrk failed: {done.stdout}{done.stderr}")
-    return msgspec.json.decode(found[1], type=Tally)
+    match = re.search(r"^BENCH (.*)$", completed.stdout, re.MULTILINE)
+    if not match:
+        raise BenchError(f"wrk failed: {completed.stdout}{completed.stderr}")
+    return msgspec.json.decode(match[1], type=LoadResult)

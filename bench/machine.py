@@ -17,31 +17,31 @@ def describe() -> dict[str, str]:
         "processor": f"{_cpu_model()}, {os.cpu_count()} cores",
         "memory": f"{_memory_gib():.0f} GiB",
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "disk": _disk(filesystem(Path(tempfile.gettempdir()))),
+        "disk": _describe_disk(filesystem_type(Path(tempfile.gettempdir()))),
         "Python": platform.python_version(),
         "SQLite": sqlite3.sqlite_version,
     }
 
 
-def commit() -> str:
+def describe_commit() -> str:
     """What is checked out, and whether anything was changed since."""
-    head = _git("rev-parse", "--short=12", "HEAD")
+    head = _run_git("rev-parse", "--short=12", "HEAD")
     if not head:
         return "unknown"
-    return f"{head} and uncommitted changes" if _git("status", "--porcelain", "--untracked-files=no") else head
+    return f"{head} and uncommitted changes" if _run_git("status", "--porcelain", "--untracked-files=no") else head
 
 
-def filesystem(path: Path) -> str:
+def filesystem_type(path: Path) -> str:
     """The kind of file system a path is on: the longest mount point above it decides."""
-    found, kind = "", "unknown"
+    longest, kind = "", "unknown"
     for line in Path("/proc/mounts").read_text().splitlines():
-        _, mount, this, *_ = line.split()
-        if path.resolve().is_relative_to(mount) and len(mount) >= len(found):
-            found, kind = mount, this
+        _, mount, mount_type, *_ = line.split()
+        if path.resolve().is_relative_to(mount) and len(mount) >= len(longest):
+            longest, kind = mount, mount_type
     return kind
 
 
-def _disk(kind: str) -> str:
+def _describe_disk(kind: str) -> str:
     # Every figure of durable work is then a figure of something else, and must say so.
     return f"{kind}, which keeps nothing: set TMPDIR to a real disk" if kind in ("tmpfs", "ramfs") else kind
 
@@ -57,9 +57,9 @@ def _memory_gib() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
-def _git(*arguments: str) -> str:
+def _run_git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        completed = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return completed.stdout.strip() if completed.returncode == 0 else ""

@@ -6,86 +6,86 @@ import random
 import time
 
 from bench.plan import BenchError
+from bench.raw_http import percentile
 from bench.results import Figure, Findings, Line, Run
-from bench.stage import Stage
-from bench.wire import percentile
+from bench.testbed import Testbed
 from quarterdeck.domain.coordination.rules.matching import AgentCapacity, ClassQueue, match_tasks
 
-TASKS, SETS, AGENTS = 10_000, 50, 1_000
-MOST_MS = 300.0
-CAPABILITIES = 20
-TIMES = 9
-ROOMY, TIGHT = "room for all", "room for half"
+TASK_COUNT, CAPABILITY_SETS, AGENT_COUNT = 10_000, 50, 1_000
+MAX_MS = 300.0
+CAPABILITY_COUNT = 20
+REPEATS = 9
+CAPACITY_FOR_ALL, CAPACITY_FOR_HALF = "room for all", "room for half"
 
 
-def measure(stage: Stage) -> Findings:
-    cases = {ROOMY: 10, TIGHT: 5}
+def measure(testbed: Testbed) -> Findings:
+    cases = {CAPACITY_FOR_ALL: 10, CAPACITY_FOR_HALF: 5}
     runs: dict[str, list[Run]] = {}
-    for number in range(stage.plan.rounds):
-        chance = random.Random(number)
+    for number in range(testbed.plan.rounds):
+        rng = random.Random(number)
         for name, slots in cases.items():
-            runs.setdefault(name, []).append(_timed(_queues(chance), _seats(chance, slots), name))
+            runs.setdefault(name, []).append(_time_matching(_build_queues(rng), _build_agents(rng, slots), name))
     return Findings(
-        f"Matching {TASKS:,} tasks of {SETS} capability sets to {AGENTS:,} agents",
+        f"Matching {TASK_COUNT:,} tasks of {CAPABILITY_SETS} capability sets to {AGENT_COUNT:,} agents",
         lines=[Line(f"matching, {name}", found) for name, found in runs.items()],
         figures=[
-            Figure(f"Matching, {name}", [run.p50_ms or 0.0 for run in found], "ms", MOST_MS, at_most=True)
+            Figure(f"Matching, {name}", [run.p50_ms or 0.0 for run in found], "ms", MAX_MS, at_most=True)
             for name, found in runs.items()
         ],
         notes=[
-            f"Each set asks for one to four of {CAPABILITIES} capabilities, and each agent has eight to all of them; "
+            f"Each set asks for one to four of {CAPABILITY_COUNT} capabilities, and each agent has eight to all of them; "
             "which, is drawn anew in each round. Agents hold some tasks already. The median of "
-            f"{TIMES} times in each round; each match must be of a task and an agent that suits it, within its slots.",
+            f"{REPEATS} times in each round; each match must be of a task and an agent that suits it, within its slots.",
         ],
     )  # fmt: skip
 
 
-def _queues(chance: random.Random) -> list[ClassQueue]:
-    turns = list(range(TASKS))
-    chance.shuffle(turns)
+def _build_queues(rng: random.Random) -> list[ClassQueue]:
+    ranks = list(range(TASK_COUNT))
+    rng.shuffle(ranks)
     queues = []
-    for number in range(SETS):
-        waiting = sorted((turn, f"task-{turn:05d}") for turn in turns[number::SETS])
-        queues.append(ClassQueue(frozenset(_some(chance, 1, 4)), waiting))
+    for number in range(CAPABILITY_SETS):
+        ready = sorted((rank, f"task-{rank:05d}") for rank in ranks[number::CAPABILITY_SETS])
+        queues.append(ClassQueue(frozenset(_sample_capabilities(rng, 1, 4)), ready))
     return queues
 
 
-def _seats(chance: random.Random, slots: int) -> list[AgentCapacity]:
+def _build_agents(rng: random.Random, slots: int) -> list[AgentCapacity]:
     """With so many slots free and some taken; one agent in fifty can do everything, so that no set has nobody."""
-    seats = []
-    for number in range(AGENTS):
-        held = chance.randrange(3)
-        can = _some(chance, 8, CAPABILITIES) if number % 50 else range(CAPABILITIES)
-        seats.append(AgentCapacity(f"agent-{number:04d}", frozenset(map(str, can)), slots + held, held))
-    return seats
+    agents = []
+    for number in range(AGENT_COUNT):
+        held = rng.randrange(3)
+        capabilities = _sample_capabilities(rng, 8, CAPABILITY_COUNT) if number % 50 else range(CAPABILITY_COUNT)
+        agents.append(AgentCapacity(f"agent-{number:04d}", frozenset(map(str, capabilities)), slots + held, held))
+    return agents
 
 
-def _some(chance: random.Random, least: int, most: int) -> list[str]:
-    return chance.sample([str(each) for each in range(CAPABILITIES)], chance.randint(least, most))
+def _sample_capabilities(rng: random.Random, minimum: int, maximum: int) -> list[str]:
+    return rng.sample([str(number) for number in range(CAPABILITY_COUNT)], rng.randint(minimum, maximum))
 
 
-def _timed(queues: list[ClassQueue], seats: list[AgentCapacity], name: str) -> Run:
-    took = []
-    for _ in range(TIMES):
-        began = time.perf_counter()
-        matches = match_tasks(queues, seats)
-        took.append(time.perf_counter() - began)
-    wanted = {task: queue.required_capabilities for queue in queues for _, task in queue.ready}
-    has = {seat.agent_id: seat.capabilities for seat in seats}
-    room = {seat.agent_id: seat.slots - seat.held for seat in seats}
+def _time_matching(queues: list[ClassQueue], agents: list[AgentCapacity], name: str) -> Run:
+    times = []
+    for _ in range(REPEATS):
+        started_at = time.perf_counter()
+        matches = match_tasks(queues, agents)
+        times.append(time.perf_counter() - started_at)
+    required_by_task = {task: queue.required_capabilities for queue in queues for _, task in queue.ready}
+    capabilities_by_agent = {agent.agent_id: agent.capabilities for agent in agents}
+    free_slots = {agent.agent_id: agent.slots - agent.held for agent in agents}
     for match in matches:
-        room[match.agent_id] -= 1
-    if len({match.task_id for match in matches}) != len(matches) or min(room.values()) < 0:
+        free_slots[match.agent_id] -= 1
+    if len({match.task_id for match in matches}) != len(matches) or min(free_slots.values()) < 0:
         raise BenchError(f"Matching, {name}: a task went to two agents, or an agent got more than it can hold.")
-    if not all(wanted[match.task_id] <= has[match.agent_id] for match in matches):
+    if not all(required_by_task[match.task_id] <= capabilities_by_agent[match.agent_id] for match in matches):
         raise BenchError(f"Matching, {name}: a task went to an agent that cannot do it.")
-    if len(matches) < TASKS // 2 * 0.9:
+    if len(matches) < TASK_COUNT // 2 * 0.9:
         raise BenchError(f"Matching, {name}: only {len(matches)} matches were made.")
-    took.sort()
+    times.sort()
     return Run(
-        rate=len(matches) / percentile(took, 0.5),
+        rate=len(matches) / percentile(times, 0.5),
         count=len(matches),
-        seconds=sum(took),
-        p50_ms=percentile(took, 0.5) * 1e3,
-        p99_ms=percentile(took, 0.99) * 1e3,
+        seconds=sum(times),
+        p50_ms=percentile(times, 0.5) * 1e3,
+        p99_ms=percentile(times, 0.99) * 1e3,
     )

@@ -3,53 +3,60 @@ what the server does with many of them."""
 
 from __future__ import annotations
 
-from bench import spoken, typed
-from bench.peers import environment
-from bench.results import Figure, Findings, Line, ratios
+from bench import message_commands, message_load
+from bench.message_commands import OUR_PROGRAM, PEER_PROGRAM, PYTHON_PASS, REPEATS, VERBS, CommandTimes
+from bench.message_load import ENGINES, SEND_NAME, Runs
+from bench.peers import virtualenvs
+from bench.results import Figure, Findings, Line, round_ratios
 from bench.spawn import SQLITE_COMMITS
-from bench.spoken import ENGINES, SENDS, Runs
-from bench.stage import Stage
-from bench.typed import OURS, PASS, PEER, TIMES, VERBS, Typed
+from bench.testbed import Testbed
 
-PEER_MOST, HISTORY_MOST = 0.1, 1.3
-PEER_NAME = f"{PEER} {environment.version_of(PEER)}"
+PEER_MAX_RATIO, HISTORY_MAX_RATIO = 0.1, 1.3
+PEER_NAME = f"{PEER_PROGRAM} {virtualenvs.pinned_version(PEER_PROGRAM)}"
 
 
-def measure(stage: Stage) -> Findings:
-    told = typed.measure(stage)
-    runs = spoken.measure(stage)
+def measure(testbed: Testbed) -> Findings:
+    command_times = message_commands.measure(testbed)
+    runs = message_load.measure(testbed)
     return Findings(
         "Messages between the members of a fleet",
         lines=[Line(name, found) for name, found in runs.items()],
-        figures=[*_typed(told), *_spoken(stage, runs)],
+        figures=[*_command_figures(command_times), *_load_figures(testbed, runs)],
         notes=[
-            f"Medians of {TIMES}, taken in turn: "
-            + ", ".join(f"`{name}` {told.ms(name):.1f} ms" for name in told.seconds)
-            + f". Allowed are three times `{PASS}` and 60 ms more; the goal is twice, and 20 ms more.",
-            _peer_note(told),
+            f"Medians of {REPEATS}, taken in turn: "
+            + ", ".join(f"`{name}` {command_times.median_ms(name):.1f} ms" for name in command_times.seconds)
+            + f". Allowed are three times `{PYTHON_PASS}` and 60 ms more; the goal is twice, and 20 ms more.",
+            _peer_note(command_times),
             "A message has a body of 200 bytes, and is answered after a durable commit. Nobody here has a pane, which "
             "the receipt of each message says: it is written by a command of its own, right after. After each run "
             "there must be as many messages as were acknowledged, each with its receipt, and of each broadcast one to "
-            f"each of {spoken.RECIPIENTS}.",
+            f"each of {message_load.RECIPIENTS}.",
             "Empty polls: two servers, each with a database of its own, asked in turn by one caller. The history was "
             "sent to the one who polls, and acknowledged; the servers had prepared their statements before.",
         ],
     )  # fmt: skip
 
 
-def _typed(told: Typed) -> list[Figure]:
-    own = told.ms(PASS)
+def _command_figures(command_times: CommandTimes) -> list[Figure]:
+    pass_ms = command_times.median_ms(PYTHON_PASS)
     figures = [
-        Figure(f"qd message {verb}", [told.ms(f"{OURS} {verb}")], "ms", 3 * own + 60, 2 * own + 20, at_most=True)
+        Figure(
+            f"qd message {verb}",
+            [command_times.median_ms(f"{OUR_PROGRAM} {verb}")],
+            "ms",
+            3 * pass_ms + 60,
+            2 * pass_ms + 20,
+            at_most=True,
+        )
         for verb in VERBS
     ]
-    if not told.absent:
+    if not command_times.peer_problem:
         figures += [
             Figure(
                 f"qd message {verb} / {PEER_NAME}",
-                [told.ms(f"{OURS} {verb}") / told.ms(f"{PEER} {verb}")],
+                [command_times.median_ms(f"{OUR_PROGRAM} {verb}") / command_times.median_ms(f"{PEER_PROGRAM} {verb}")],
                 "×",
-                PEER_MOST,
+                PEER_MAX_RATIO,
                 at_most=True,
             )
             for verb in VERBS
@@ -57,33 +64,35 @@ def _typed(told: Typed) -> list[Figure]:
     return figures
 
 
-def _peer_note(told: Typed) -> str:
-    if told.absent:
-        return f"Not measured: {PEER_NAME}: {told.absent}. So there is no other control than `{PASS}`."
+def _peer_note(command_times: CommandTimes) -> str:
+    if command_times.peer_problem:
+        return f"Not measured: {PEER_NAME}: {command_times.peer_problem}. So there is no other control than `{PYTHON_PASS}`."
     return (
         f"{PEER_NAME}, from PyPI in an environment of its own, is called with the same words and finds the same. It "
         "has no server, and writes to its own SQLite file; ours asks a server, on SQLite as well."
     )
 
 
-def _spoken(stage: Stage, runs: Runs) -> list[Figure]:
-    rounds = stage.plan.rounds
+def _load_figures(testbed: Testbed, runs: Runs) -> list[Figure]:
+    rounds = testbed.plan.rounds
     figures = [
-        Figure("Sends, SQLite / its own one-row commits", ratios(runs[SENDS], runs[SQLITE_COMMITS], rounds), "×"),
-        Figure("Sends, SQLite", [run.rate for run in runs[SENDS]], "messages/s"),
+        Figure(
+            "Sends, SQLite / its own one-row commits", round_ratios(runs[SEND_NAME], runs[SQLITE_COMMITS], rounds), "×"
+        ),
+        Figure("Sends, SQLite", [run.rate for run in runs[SEND_NAME]], "messages/s"),
     ]
     for title, name_on in (
-        (f"A broadcast to {spoken.RECIPIENTS} members", spoken.broadcasts_on),
-        (f"A poll with {spoken.PENDING} pending", spoken.polls_on),
+        (f"A broadcast to {message_load.RECIPIENTS} members", message_load.broadcast_name),
+        (f"A poll with {message_load.PENDING} pending", message_load.poll_name),
     ):
         figures += [
             Figure(f"{title}, {engine}, p50", [run.p50_ms or 0.0 for run in runs[name_on(engine)]], "ms", at_most=True)
             for engine in ENGINES
         ]
     for engine in ENGINES:
-        empty, history = spoken.empty_on(engine), spoken.history_on(stage, engine)
+        empty, history = message_load.empty_poll_name(engine), message_load.history_poll_name(testbed, engine)
         # By their rates: one caller, one after the other, so a rate is the time that each takes.
-        cost = ratios(runs[empty], runs[history], rounds)
+        cost_ratios = round_ratios(runs[empty], runs[history], rounds)
         title = f"An empty poll with a history / without, {engine}"
-        figures.append(Figure(title, cost, "×", HISTORY_MOST, at_most=True))
+        figures.append(Figure(title, cost_ratios, "×", HISTORY_MAX_RATIO, at_most=True))
     return figures

@@ -16,79 +16,81 @@ from collections import deque
 import msgspec
 import uvloop
 
-from bench.orders import OpenTally, Order
-from bench.wire import Connection, in_turn, percentile
+from bench.child_types import LoadConfig, OpenLoopResult
+from bench.raw_http import Connection, cycle_requests, percentile
 
 LEAD_SECONDS = 0.2
-GRAIN_SECONDS = 0.001
-LAST_ANSWER_SECONDS = 10.0
+TIMER_RESOLUTION_SECONDS = 0.001
+LAST_RESPONSE_SECONDS = 10.0
 
 
-class Sender:
-    def __init__(self, order: Order) -> None:
-        assert order.rate is not None
-        self._order = order
-        self._rate = order.rate
-        self._total = int(order.rate * order.seconds)
-        self._requests = in_turn(order)
+class OpenLoopSender:
+    def __init__(self, config: LoadConfig) -> None:
+        assert config.rate is not None
+        self._config = config
+        self._rate = config.rate
+        self._total = int(config.rate * config.seconds)
+        self._requests = cycle_requests(config)
         self._free: deque[Connection] = deque()
         self._waiting: deque[float] = deque()
-        self._began = 0.0
-        self._due = 0
+        self._started_at = 0.0
+        self._due_count = 0
         self._latencies: list[float] = []
         self._late: list[float] = []
-        self._waited = 0
-        self._refused = 0
-        self._lost = 0
+        self._waited_count = 0
+        self._refused_count = 0
+        self._lost_count = 0
         self._done = asyncio.Event()
 
-    async def run(self) -> OpenTally:
+    async def run(self) -> OpenLoopResult:
         loop = asyncio.get_running_loop()
-        for _ in range(self._order.connections):
+        for _ in range(self._config.connections):
             _, connection = await loop.create_connection(
-                lambda: Connection(self._answered, self._gone), self._order.host, self._order.port
+                lambda: Connection(self._on_response, self._on_lost), self._config.host, self._config.port
             )
             self._free.append(connection)
-        everyone = list(self._free)
-        used = time.process_time()
-        self._began = time.perf_counter() + LEAD_SECONDS
-        loop.call_later(LEAD_SECONDS, self._tick)
+        connections = list(self._free)
+        cpu_seconds = time.process_time()
+        self._started_at = time.perf_counter() + LEAD_SECONDS
+        loop.call_later(LEAD_SECONDS, self._send_due)
         try:
-            await asyncio.wait_for(self._done.wait(), LEAD_SECONDS + self._order.seconds + LAST_ANSWER_SECONDS)
+            await asyncio.wait_for(self._done.wait(), LEAD_SECONDS + self._config.seconds + LAST_RESPONSE_SECONDS)
         except TimeoutError:
-            self._lost += self._total - len(self._latencies)
-        seconds, used = time.perf_counter() - self._began, time.process_time() - used
-        lost = self._lost
-        for connection in everyone:
+            self._lost_count += self._total - len(self._latencies)
+        seconds, cpu_seconds = time.perf_counter() - self._started_at, time.process_time() - cpu_seconds
+        lost = self._lost_count
+        for connection in connections:
             connection.close()
-        return self._tally(seconds, lost, used)
+        return self._to_result(seconds, lost, cpu_seconds)
 
-    def _tick(self) -> None:
+    def _send_due(self) -> None:
         """Sends what is due by now, and comes back when the next is.
 
         Never sooner than the timer's grain: a shorter wait is none at all to the loop, and a sender that spins takes
         the processor from the server it measures.
         """
         now = time.perf_counter()
-        while self._due < self._total and (due := self._began + self._due / self._rate) <= now:
-            self._due += 1
+        while self._due_count < self._total and (due := self._started_at + self._due_count / self._rate) <= now:
+            self._due_count += 1
             if self._free:
                 self._late.append(now - due)
                 self._send(self._free.popleft(), due)
             else:
-                self._waited += 1
+                self._waited_count += 1
                 self._waiting.append(due)
-        if self._due < self._total:
-            following = self._began + self._due / self._rate
-            asyncio.get_running_loop().call_later(max(GRAIN_SECONDS, following - time.perf_counter()), self._tick)
+        if self._due_count < self._total:
+            next_due = self._started_at + self._due_count / self._rate
+            asyncio.get_running_loop().call_later(
+                max(TIMER_RESOLUTION_SECONDS, next_due - time.perf_counter()), self._send_due
+            )
 
     def _send(self, connection: Connection, due: float) -> None:
-        connection.began = due
+        connection.started_at = due
         connection.send(next(self._requests))
 
-    def _answered(self, connection: Connection, status: int) -> None:
-        self._latencies.append(time.perf_counter() - connection.began)
-        self._refused += not 200 <= status < 300
+    def _on_response(self, connection: Connection, status: int) -> None:
+        self._latencies.append(time.perf_counter() - connection.started_at)
+        self._refused_count += not 200 <= status < 300
         if self._waiting:
             self._send(connection, self._waiting.popleft())
         else:
@@ -96,35 +98,35 @@ class Sender:
         if len(self._latencies) == self._total:
             self._done.set()
 
-    def _gone(self, connection: Connection) -> None:
-        self._lost += 1
+    def _on_lost(self, connection: Connection) -> None:
+        self._lost_count += 1
 
-    def _tally(self, seconds: float, lost: int, used: float) -> OpenTally:
+    def _to_result(self, seconds: float, lost: int, cpu_seconds: float) -> OpenLoopResult:
         ordered, late = sorted(self._latencies), sorted(self._late)
-        return OpenTally(
+        return OpenLoopResult(
             count=len(ordered),
             seconds=seconds,
-            refused=self._refused,
+            refused=self._refused_count,
             lost=lost,
-            cpu_seconds=used,
+            cpu_seconds=cpu_seconds,
             p50_ms=percentile(ordered, 0.5) * 1e3,
             p99_ms=percentile(ordered, 0.99) * 1e3,
             p999_ms=percentile(ordered, 0.999) * 1e3,
             max_ms=ordered[-1] * 1e3 if ordered else 0.0,
             late_p99_ms=percentile(late, 0.99) * 1e3,
-            waited=self._waited,
+            waited=self._waited_count,
         )
 
 
 def main() -> None:
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    config = msgspec.json.decode(sys.stdin.buffer.read(), type=LoadConfig)
     # A collector that stops the sender would be measured as the server's.
     gc.disable()
-    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(_send(order))))
+    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(_run(config))))
 
 
-async def _send(order: Order) -> OpenTally:
-    return await Sender(order).run()
+async def _run(config: LoadConfig) -> OpenLoopResult:
+    return await OpenLoopSender(config).run()
 
 
 if __name__ == "__main__":

@@ -7,56 +7,56 @@ import statistics
 
 import msgspec
 
-from bench.peers.contest import PEERS, Contest, Contestant, Place, ours_on
+from bench.peers.comparison import PEER_NAMES, Candidate, Comparison, QueueBackend, our_name
 from bench.peers.driver import PAUSE_SECONDS
-from bench.peers.judging import best_ratios
+from bench.peers.ratios import ratios_to_best_peer
+from bench.raw_http import percentile
 from bench.results import Figure, Findings, Line, Run
-from bench.stage import Stage
-from bench.wire import percentile
+from bench.testbed import Testbed
 
 WARM_ROUNDS = 10
-AGAINST = "PgQueuer"
+BASELINE = "PgQueuer"
 
 
-def measure(stage: Stage) -> Findings:
-    contest = Contest.of(*PEERS)
+def measure(testbed: Testbed) -> Findings:
+    comparison = Comparison.create(*PEER_NAMES)
     runs: dict[str, list[Run]] = {}
-    number = max(20, int(stage.plan.seconds / statistics.fmean(PAUSE_SECONDS)))
+    count = max(20, int(testbed.plan.seconds / statistics.fmean(PAUSE_SECONDS)))
 
-    def one(who: Contestant) -> None:
-        with who.place(stage) as place:
-            stage.settle()
-            runs.setdefault(who.name, []).append(_rounds(who, place, number))
+    def measure_candidate(candidate: Candidate) -> None:
+        with candidate.open_backend(testbed) as backend:
+            testbed.flush_to_disk()
+            runs.setdefault(candidate.name, []).append(_measure_rounds(candidate, backend, count))
 
-    contest.rounds(stage, one)
-    runs = {name: found for name, found in runs.items() if contest.has(name)}
-    contest.peers = [peer for peer in contest.peers if peer.name.startswith(AGAINST)]
-    asked = Figure("", [], "×", 1.0, at_most=True)
+    comparison.run_rounds(testbed, measure_candidate)
+    runs = {name: found for name, found in runs.items() if comparison.is_included(name)}
+    comparison.peers = [peer for peer in comparison.peers if peer.name.startswith(BASELINE)]
+    template = Figure("", [], "×", 1.0, at_most=True)
     return Findings(
         "From making a task to the start of its work, on an idle worker, beside other queues",
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[
-            *best_ratios(f"p50 from making to start, Quarterdeck / {AGAINST}", runs, contest, asked, "p50_ms"),
+            *ratios_to_best_peer(f"p50 from making to start, Quarterdeck / {BASELINE}", runs, comparison, template, "p50_ms"),
             *(
                 Figure(f"p50 from making to start, {name}", [run.p50_ms or 0.0 for run in found], "ms", at_most=True)
                 for name, found in runs.items()
-                if name in (ours_on("PostgreSQL"), ours_on("SQLite")) or name.startswith(AGAINST)
+                if name in (our_name("PostgreSQL"), our_name("SQLite")) or name.startswith(BASELINE)
             ),
         ],
         notes=[
-            f"One at a time, {number} in a run after {WARM_ROUNDS} that are not counted, each after a pause of "
+            f"One at a time, {count} in a run after {WARM_ROUNDS} that are not counted, each after a pause of "
             f"{PAUSE_SECONDS[0] * 1e3:g} to {PAUSE_SECONDS[1] * 1e3:g} ms in which everything comes to rest.",
-            *contest.notes,
+            *comparison.notes,
         ],
     )  # fmt: skip
 
 
-def _rounds(who: Contestant, place: Place, number: int) -> Run:
-    url, number = place.url(), number + WARM_ROUNDS
-    with who.doing("work", url=url, number=number) as work:
-        work.until_ready()
-        sent = msgspec.convert(who.do("starts", url=url, number=number)["sent"], dict[str, float])
-        started = msgspec.convert(work.tally()["started"], dict[str, float])
+def _measure_rounds(candidate: Candidate, backend: QueueBackend, count: int) -> Run:
+    url, count = backend.new_url(), count + WARM_ROUNDS
+    with candidate.start_verb("work", url=url, number=count) as work:
+        work.wait_until_ready()
+        sent = msgspec.convert(candidate.run_verb("starts", url=url, number=count)["sent"], dict[str, float])
+        started = msgspec.convert(work.read_result()["started"], dict[str, float])
     times = sorted(started[name] - at for name, at in sent.items() if int(name) >= WARM_ROUNDS)
     return Run(
         rate=1 / statistics.fmean(times),

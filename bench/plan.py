@@ -20,20 +20,20 @@ class Plan:
     rows: int
 
     @property
-    def warm_up(self) -> float:
+    def warm_up_seconds(self) -> float:
         """Long enough for connections, prepared statements and caches to be there; never counted."""
         return min(1.0, self.seconds)
 
 
-def plan() -> Plan:
+def load_plan() -> Plan:
     return Plan(
-        seconds=_positive("QD_BENCH_SECONDS", "8"),
-        rounds=int(_positive("QD_BENCH_ROUNDS", "3")),
-        rows=int(_positive("QD_BENCH_ROWS", "1000000")),
+        seconds=_read_positive("QD_BENCH_SECONDS", "8"),
+        rounds=int(_read_positive("QD_BENCH_ROUNDS", "3")),
+        rows=int(_read_positive("QD_BENCH_ROWS", "1000000")),
     )
 
 
-def _positive(name: str, default: str) -> float:
+def _read_positive(name: str, default: str) -> float:
     text = os.environ.get(name, default)
     try:
         value = float(text)

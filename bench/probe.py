@@ -24,32 +24,32 @@ from quarterdeck.http.stream_limits import OpenStreams
 PATH = "/zones/{zone}/probe"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ProbeResponse(msgspec.Struct, frozen=True):
     ok: bool = True
 
 
-ANSWER = Answer()
+PROBE_RESPONSE = ProbeResponse()
 
 
-async def answer(call: Call) -> Answer:
-    return ANSWER
+async def probe(call: Call) -> ProbeResponse:
+    return PROBE_RESPONSE
 
 
-class ProbedShell(Dispatcher):
+class ProbedDispatcher(Dispatcher):
     def __init__(
         self,
         routes: Sequence[Route],
         authenticator: Authenticator,
         metrics: Metrics,
-        lines: LineWriter | None,
+        request_log: LineWriter | None,
         streams: OpenStreams,
     ) -> None:
-        probe = Route("GET", PATH, answer, "Answer at once", LIFECYCLE, response=Answer)
-        super().__init__([*routes, probe], authenticator, metrics, lines, streams)
+        probe_route = Route("GET", PATH, probe, "Answer at once", LIFECYCLE, response=ProbeResponse)
+        super().__init__([*routes, probe_route], authenticator, metrics, request_log, streams)
 
 
 def main() -> int:
-    with mock.patch.object(app, "Dispatcher", ProbedShell):
+    with mock.patch.object(app, "Dispatcher", ProbedDispatcher):
         return __main__.main(sys.argv[1:])
 
 

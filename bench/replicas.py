@@ -15,113 +15,115 @@ from functools import reduce
 
 import msgspec
 
-from bench import ledger
-from bench.asks import spawns
-from bench.load import Requests, as_run, send
-from bench.meter import Meter
-from bench.observed import Observed, check as check_answers, observe
-from bench.orders import Tally
-from bench.results import Figure, Findings, Line, Run, ratios
-from bench.spawn import Order, there_and_back
-from bench.spawning import CONNECTIONS, MANY_ZONES
-from bench.stage import Stage, Target
+from bench import session_counts
+from bench.child_types import LoadResult
+from bench.load import Requests, run_generator, to_run
+from bench.meter import CpuMeter
+from bench.request_bodies import spawn_requests
+from bench.results import Figure, Findings, Line, Run, round_ratios
+from bench.server_metrics import TrafficMetrics, check_responses, read_traffic
+from bench.spawn import Schedule, run_forth_and_back
+from bench.spawn_runner import CONNECTIONS, MANY_ZONES
+from bench.testbed import Target, Testbed
 
-NUMBER = 3
-LEAST = 0.9
+REPLICA_COUNT = 3
+MIN_RATIO = 0.9
 ONE_HOT, THREE_HOT = "one replica, one hot zone", "three replicas, one hot zone"
 ONE_MANY, THREE_MANY = f"one replica, {MANY_ZONES} zones", f"three replicas, {MANY_ZONES} zones"
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     runs: dict[str, list[Run]] = {}
-    for _ in range(stage.plan.rounds):
-        with _replicas(stage) as targets:
-            there_and_back(_order(Together(stage, targets), targets), runs)
+    for _ in range(testbed.plan.rounds):
+        with _start_replicas(testbed) as targets:
+            run_forth_and_back(_build_schedule(ReplicaRunner(testbed, targets), targets), runs)
 
-    def over(measured: str, beside: str) -> list[float]:
-        return ratios(runs[measured], runs[beside], stage.plan.rounds)
+    def ratio_values(measured: str, control: str) -> list[float]:
+        return round_ratios(runs[measured], runs[control], testbed.plan.rounds)
 
     return Findings(
         "Three replicas on one PostgreSQL, beside one",
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[
-            Figure("Three replicas / one, one hot zone", over(THREE_HOT, ONE_HOT), "×", LEAST),
-            Figure(f"Three replicas / one, {MANY_ZONES} zones", over(THREE_MANY, ONE_MANY), "×", LEAST),
+            Figure("Three replicas / one, one hot zone", ratio_values(THREE_HOT, ONE_HOT), "×", MIN_RATIO),
+            Figure(f"Three replicas / one, {MANY_ZONES} zones", ratio_values(THREE_MANY, ONE_MANY), "×", MIN_RATIO),
         ],
         notes=[
-            f"{CONNECTIONS} connections in all, from {NUMBER} generators, on the machine that also has PostgreSQL. "
+            f"{CONNECTIONS} connections in all, from {REPLICA_COUNT} generators, on the machine that also has PostgreSQL. "
             "Here more replicas bring no more processors, only more processes that share them. Runs are half as long "
             "as others.",
         ],
     )  # fmt: skip
 
 
-def _order(together: Together, targets: list[Target]) -> Order:
-    first = [targets[0]] * NUMBER
+def _build_schedule(runner: ReplicaRunner, targets: list[Target]) -> Schedule:
+    first = [targets[0]] * REPLICA_COUNT
     return [
-        (ONE_HOT, lambda: together.run(first, 1)),
-        (THREE_HOT, lambda: together.run(targets, 1)),
-        (ONE_MANY, lambda: together.run(first, MANY_ZONES)),
-        (THREE_MANY, lambda: together.run(targets, MANY_ZONES)),
+        (ONE_HOT, lambda: runner.run(first, 1)),
+        (THREE_HOT, lambda: runner.run(targets, 1)),
+        (ONE_MANY, lambda: runner.run(first, MANY_ZONES)),
+        (THREE_MANY, lambda: runner.run(targets, MANY_ZONES)),
     ]
 
 
 @contextlib.contextmanager
-def _replicas(stage: Stage) -> Iterator[list[Target]]:
-    with contextlib.ExitStack() as opened:
-        database = opened.enter_context(stage.database())
-        yield [opened.enter_context(stage.server(database)) for _ in range(NUMBER)]
+def _start_replicas(testbed: Testbed) -> Iterator[list[Target]]:
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(testbed.new_database())
+        yield [stack.enter_context(testbed.start_server(database)) for _ in range(REPLICA_COUNT)]
 
 
-class Together:
+class ReplicaRunner:
     """Runs of spawns over several generators at once, each with its share of the connections and its own server."""
 
-    def __init__(self, stage: Stage, targets: Sequence[Target]) -> None:
-        self._stage = stage
+    def __init__(self, testbed: Testbed, targets: Sequence[Target]) -> None:
+        self._testbed = testbed
         self._targets = targets
         self._names = (f"run{number}" for number in itertools.count(1))
         self._warm_up()
 
-    def run(self, loaded: Sequence[Target], zones: int) -> Run:
+    def run(self, targets: Sequence[Target], zones: int) -> Run:
         """`loaded` names a server for each generator."""
-        named = self._targets[0].zones(next(self._names), zones)
-        self._stage.settle()
-        held, observed = ledger.held(self._targets[0], named), self._observe()
-        done = self._drive(loaded, spawns(named), max(1.0, self._stage.plan.seconds / 2))
-        new = self._observe().since(observed)
-        ledger.check(held, ledger.held(self._targets[0], named), done.count, CONNECTIONS)
-        check_answers(new, done.count, CONNECTIONS)
-        return msgspec.structs.replace(done, per_commit=new.commands / max(1, new.batches))
+        zone_ids = self._targets[0].create_zones(next(self._names), zones)
+        self._testbed.flush_to_disk()
+        counts, metrics = session_counts.count_sessions(self._targets[0], zone_ids), self._read_traffic()
+        run = self._run_load(targets, spawn_requests(zone_ids), max(1.0, self._testbed.plan.seconds / 2))
+        delta = self._read_traffic().since(metrics)
+        session_counts.check_spawned(
+            counts, session_counts.count_sessions(self._targets[0], zone_ids), run.count, CONNECTIONS
+        )
+        check_responses(delta, run.count, CONNECTIONS)
+        return msgspec.structs.replace(run, per_commit=delta.commands / max(1, delta.batches))
 
     def _warm_up(self) -> None:
-        named = self._targets[0].zones("warm", 1)
-        self._drive(self._targets, spawns(named), self._stage.plan.warm_up)
+        zone_ids = self._targets[0].create_zones("warm", 1)
+        self._run_load(self._targets, spawn_requests(zone_ids), self._testbed.plan.warm_up_seconds)
 
-    def _drive(self, loaded: Sequence[Target], requests: Requests, seconds: float) -> Run:
-        shares = [CONNECTIONS // NUMBER + (n < CONNECTIONS % NUMBER) for n in range(NUMBER)]
-        first, *others = dict.fromkeys(loaded)
-        meter = Meter(replace(first.watched, replicas=tuple(other.pid for other in others)))
-        with ThreadPoolExecutor(NUMBER) as pool:
-            sent = [
-                pool.submit(send, target, requests, share, seconds)
-                for target, share in zip(loaded, shares, strict=True)
+    def _run_load(self, targets: Sequence[Target], requests: Requests, seconds: float) -> Run:
+        shares = [CONNECTIONS // REPLICA_COUNT + (n < CONNECTIONS % REPLICA_COUNT) for n in range(REPLICA_COUNT)]
+        first, *others = dict.fromkeys(targets)
+        meter = CpuMeter(replace(first.watched_processes, replicas=tuple(other.pid for other in others)))
+        with ThreadPoolExecutor(REPLICA_COUNT) as pool:
+            futures = [
+                pool.submit(run_generator, target, requests, share, seconds)
+                for target, share in zip(targets, shares, strict=True)
             ]
-            tallies = [each.result() for each in sent]
-        return as_run(_sum(tallies), meter.stop())
+            results = [future.result() for future in futures]
+        return to_run(_merge_results(results), meter.stop())
 
-    def _observe(self) -> Observed:
-        return reduce(Observed.beside, (observe(target) for target in self._targets))
+    def _read_traffic(self) -> TrafficMetrics:
+        return reduce(TrafficMetrics.add, (read_traffic(target) for target in self._targets))
 
 
-def _sum(tallies: Sequence[Tally]) -> Tally:
+def _merge_results(results: Sequence[LoadResult]) -> LoadResult:
     """Of the latencies the mean of the medians and the worst of the tails: nobody saw all of them."""
-    used = [tally.cpu_seconds for tally in tallies]
-    return Tally(
-        count=sum(tally.count for tally in tallies),
-        seconds=max(tally.seconds for tally in tallies),
-        refused=sum(tally.refused for tally in tallies),
-        lost=sum(tally.lost for tally in tallies),
-        p50_ms=sum(tally.p50_ms for tally in tallies) / len(tallies),
-        p99_ms=max(tally.p99_ms for tally in tallies),
-        cpu_seconds=None if None in used else sum(each for each in used if each is not None),
+    cpu_seconds = [result.cpu_seconds for result in results]
+    return LoadResult(
+        count=sum(result.count for result in results),
+        seconds=max(result.seconds for result in results),
+        refused=sum(result.refused for result in results),
+        lost=sum(result.lost for result in results),
+        p50_ms=sum(result.p50_ms for result in results) / len(results),
+        p99_ms=max(result.p99_ms for result in results),
+        cpu_seconds=None if None in cpu_seconds else sum(seconds for seconds in cpu_seconds if seconds is not None),
     )

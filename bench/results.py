@@ -14,7 +14,7 @@ import msgspec
 
 from bench.plan import ROOT
 
-FILE = ROOT / ".bench" / "results.json"
+RESULTS_FILE = ROOT / ".bench" / "results.json"
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -76,8 +76,8 @@ class Figure(msgspec.Struct, frozen=True):
             return "goal reached"
         return "met" if self._reaches(self.mark) else "missed"
 
-    def _reaches(self, mark: float) -> bool:
-        return self.value <= mark if self.at_most else self.value >= mark
+    def _reaches(self, threshold: float) -> bool:
+        return self.value <= threshold if self.at_most else self.value >= threshold
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -122,25 +122,25 @@ class Results(msgspec.Struct):
     parts: dict[str, Part] = {}
 
 
-def read(file: Path = FILE) -> Results:
+def read_results(file: Path = RESULTS_FILE) -> Results:
     return msgspec.json.decode(file.read_bytes(), type=Results) if file.exists() else Results()
 
 
-def write(results: Results, file: Path = FILE) -> None:
+def write_results(results: Results, file: Path = RESULTS_FILE) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
 
 
-def ratios(measured: Sequence[Run], control: Sequence[Run], rounds: int, field: str = "rate") -> list[float]:
+def round_ratios(measured: Sequence[Run], control: Sequence[Run], rounds: int, field: str = "rate") -> list[float]:
     """By round: the mean of what was measured over the mean of the control beside it."""
-    ours, theirs = _by_round(measured, rounds), _by_round(control, rounds)
-    return [_mean(a, field) / _mean(b, field) for a, b in zip(ours, theirs, strict=True)]
+    measured_rounds, control_rounds = _split_rounds(measured, rounds), _split_rounds(control, rounds)
+    return [_mean(a, field) / _mean(b, field) for a, b in zip(measured_rounds, control_rounds, strict=True)]
 
 
 def _mean(runs: Sequence[Run], field: str) -> float:
     return statistics.fmean(getattr(run, field) for run in runs)
 
 
-def _by_round(runs: Sequence[Run], rounds: int) -> list[Sequence[Run]]:
-    each = len(runs) // rounds
-    return [runs[i * each : (i + 1) * each] for i in range(rounds)]
+def _split_rounds(runs: Sequence[Run], rounds: int) -> list[Sequence[Run]]:
+    runs_per_round = len(runs) // rounds
+    return [runs[i * runs_per_round : (i + 1) * runs_per_round] for i in range(rounds)]

@@ -8,76 +8,79 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.controls import control, row_by_row_spawns
-from bench.results import Figure, Findings, Line, Run, ratios
-from bench.spawning import MANY_ZONES, Spawning
-from bench.stage import Stage
+from bench.controls import run_control, run_row_by_row_spawns
+from bench.results import Figure, Findings, Line, Run, round_ratios
+from bench.spawn_runner import MANY_ZONES, SpawnRunner
+from bench.testbed import Testbed
 
 INSERTS = "control: one-row inserts, pgbench, 32 clients"
 ROW_BY_ROW = "control: the work of a spawn row by row, pgbench, 32 clients, one zone"
-AT_ITS_BEST = "the same in two round trips (pipelined)"
-HOT = "spawns over HTTP, 64 connections, one hot zone"
+PIPELINED = "the same in two round trips (pipelined)"
+HOT_ZONE = "spawns over HTTP, 64 connections, one hot zone"
 MANY = f"spawns over HTTP, 64 connections, {MANY_ZONES} zones"
 SQLITE_COMMITS = "control: one-row commits, synchronous = full"
 SQLITE = "spawns over HTTP, 64 connections, one hot zone, SQLite"
 
-Order = list[tuple[str, Callable[[], Run]]]
+Schedule = list[tuple[str, Callable[[], Run]]]
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     runs: dict[str, list[Run]] = {}
-    for _ in range(stage.plan.rounds):
-        _postgres_round(stage, runs)
-        _sqlite_round(stage, runs)
+    for _ in range(testbed.plan.rounds):
+        _postgres_round(testbed, runs)
+        _sqlite_round(testbed, runs)
 
-    def over(name: str, measured: str, beside: str, asked: tuple[float, float]) -> Figure:
-        return Figure(name, ratios(runs[measured], runs[beside], stage.plan.rounds), "×", *asked)
+    def ratio_figure(name: str, measured: str, control: str, thresholds: tuple[float, float]) -> Figure:
+        return Figure(name, round_ratios(runs[measured], runs[control], testbed.plan.rounds), "×", *thresholds)
 
     return Findings(
         "Spawns over HTTP, beside the databases by themselves",
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[
-            over("PostgreSQL, one hot zone / one-row inserts", HOT, INSERTS, (0.4, 0.6)),
-            over("PostgreSQL, 64 zones / one-row inserts", MANY, INSERTS, (0.4, 0.6)),
-            over("PostgreSQL, one hot zone / the same work row by row", HOT, ROW_BY_ROW, (6, 10)),
-            over("SQLite / its own one-row commits", SQLITE, SQLITE_COMMITS, (1.2, 2)),
+            ratio_figure("PostgreSQL, one hot zone / one-row inserts", HOT_ZONE, INSERTS, (0.4, 0.6)),
+            ratio_figure("PostgreSQL, 64 zones / one-row inserts", MANY, INSERTS, (0.4, 0.6)),
+            ratio_figure("PostgreSQL, one hot zone / the same work row by row", HOT_ZONE, ROW_BY_ROW, (6, 10)),
+            ratio_figure("SQLite / its own one-row commits", SQLITE, SQLITE_COMMITS, (1.2, 2)),
         ],
         notes=[
             "Every spawn writes a session, three counts and an event, and is answered after a durable commit "
             "(fsync on; SQLite in WAL with synchronous = full).",
             "After each run the database must hold every spawn that was acknowledged, with its event and its counts, "
             "and at most one more per connection: those that were under way when the generator was cut off.",
-            f"“{AT_ITS_BEST}” is what one transaction per spawn could reach if it, too, sent its statements in two "
+            f"“{PIPELINED}” is what one transaction per spawn could reach if it, too, sent its statements in two "
             "round trips; the ratio asked for is to the plain spelling.",
         ],
     )  # fmt: skip
 
 
-def _postgres_round(stage: Stage, runs: dict[str, list[Run]]) -> None:
-    with stage.fresh("PostgreSQL") as target:
-        spawning = Spawning(stage, target)
+def _postgres_round(testbed: Testbed, runs: dict[str, list[Run]]) -> None:
+    with testbed.start_fresh_server("PostgreSQL") as target:
+        spawn_runner = SpawnRunner(testbed, target)
 
         def row_by_row(script: str) -> Run:
-            return row_by_row_spawns(stage, target, spawning.new_zones(1)[0], script)
+            return run_row_by_row_spawns(testbed, target, spawn_runner.new_zones(1)[0], script)
 
-        order: Order = [
-            (INSERTS, lambda: control(stage, target)),
+        schedule: Schedule = [
+            (INSERTS, lambda: run_control(testbed, target)),
             (ROW_BY_ROW, lambda: row_by_row("spawn")),
-            (AT_ITS_BEST, lambda: row_by_row("spawn_pipelined")),
-            (HOT, lambda: spawning.run(1)),
-            (MANY, lambda: spawning.run(MANY_ZONES)),
+            (PIPELINED, lambda: row_by_row("spawn_pipelined")),
+            (HOT_ZONE, lambda: spawn_runner.run(1)),
+            (MANY, lambda: spawn_runner.run(MANY_ZONES)),
         ]
-        there_and_back(order, runs)
+        run_forth_and_back(schedule, runs)
 
 
-def _sqlite_round(stage: Stage, runs: dict[str, list[Run]]) -> None:
-    with stage.fresh("SQLite") as target:
-        spawning = Spawning(stage, target)
-        order: Order = [(SQLITE_COMMITS, lambda: control(stage, target)), (SQLITE, lambda: spawning.run(1))]
-        there_and_back(order, runs)
+def _sqlite_round(testbed: Testbed, runs: dict[str, list[Run]]) -> None:
+    with testbed.start_fresh_server("SQLite") as target:
+        spawn_runner = SpawnRunner(testbed, target)
+        schedule: Schedule = [
+            (SQLITE_COMMITS, lambda: run_control(testbed, target)),
+            (SQLITE, lambda: spawn_runner.run(1)),
+        ]
+        run_forth_and_back(schedule, runs)
 
 
-def there_and_back(order: Order, runs: dict[str, list[Run]]) -> None:
+def run_forth_and_back(schedule: Schedule, runs: dict[str, list[Run]]) -> None:
     """A-B-B-A, or its like for more than two: a drift of the machine falls on all alike."""
-    for name, run in [*order, *reversed(order)]:
+    for name, run in [*schedule, *reversed(schedule)]:
         runs.setdefault(name, []).append(run())

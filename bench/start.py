@@ -6,39 +6,43 @@ import statistics
 
 import msgspec
 
-from bench import calls
-from bench.asks import call_body
-from bench.enqueuing import new_service
-from bench.load import run_alone
-from bench.orders import Place, StartOrder, StartTally
+from bench import invocation_counts
+from bench.child_types import ServerAddress, StartConfig, StartResult
+from bench.enqueue_runner import create_service
+from bench.load import run_child
+from bench.raw_http import percentile
+from bench.request_bodies import invocation_body
 from bench.results import Figure, Findings, Line, Run
-from bench.stage import Stage, Target
-from bench.starts import PATIENCE_SECONDS, WARM_ROUNDS
-from bench.wire import percentile
+from bench.start_timer import TIMEOUT_SECONDS, WARM_ROUNDS
+from bench.testbed import Target, Testbed
 
-MOST_MS = 3.0
+MAX_MS = 3.0
 ROUNDS_MAX = 300
-ROUNDS_EACH_SECOND = 40
+ROUNDS_PER_SECOND = 40
 """Of what a run may take: one round waits for quiet."""
-ONE, LITE = "PostgreSQL", "SQLite"
-ACROSS = "PostgreSQL, across replicas"
+POSTGRESQL, SQLITE = "PostgreSQL", "SQLite"
+ACROSS_REPLICAS = "PostgreSQL, across replicas"
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     runs: dict[str, list[Run]] = {}
-    for _ in range(stage.plan.rounds):
-        for engine in (ONE, LITE):
-            with stage.fresh(engine) as target:
-                runs.setdefault(engine, []).append(_rounds(stage, target, target))
-        with stage.database() as database, stage.server(database) as called, stage.server(database) as claimed:
-            runs.setdefault(ACROSS, []).append(_rounds(stage, called, claimed))
+    for _ in range(testbed.plan.rounds):
+        for engine in (POSTGRESQL, SQLITE):
+            with testbed.start_fresh_server(engine) as target:
+                runs.setdefault(engine, []).append(_measure_rounds(testbed, target, target))
+        with (
+            testbed.new_database() as database,
+            testbed.start_server(database) as caller_target,
+            testbed.start_server(database) as claimer_target,
+        ):
+            runs.setdefault(ACROSS_REPLICAS, []).append(_measure_rounds(testbed, caller_target, claimer_target))
     return Findings(
         "From a call to the start of its work, on an idle worker",
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[
-            _figure("p50", ONE, [run.p50_ms for run in runs[ONE]], MOST_MS),
-            _figure("p99", ONE, [run.p99_ms for run in runs[ONE]]),
-            *(_figure("p50", name, [run.p50_ms for run in runs[name]]) for name in (LITE, ACROSS)),
+            _figure("p50", POSTGRESQL, [run.p50_ms for run in runs[POSTGRESQL]], MAX_MS),
+            _figure("p99", POSTGRESQL, [run.p99_ms for run in runs[POSTGRESQL]]),
+            *(_figure("p50", name, [run.p50_ms for run in runs[name]]) for name in (SQLITE, ACROSS_REPLICAS)),
         ],
         notes=[
             "One at a time: a long-polling claim waits, everything has been quiet for a while, and the time runs from "
@@ -46,28 +50,37 @@ def measure(stage: Stage) -> Findings:
             "its handing over are one durable commit.",
             "Across replicas the call is committed by one server, and the claim waits at another, which is woken and "
             "asks the database.",
-            f"{_number(stage)} rounds each time, after {WARM_ROUNDS} that are not counted. Each claim had to give "
+            f"{_round_count(testbed)} rounds each time, after {WARM_ROUNDS} that are not counted. Each claim had to give "
             "exactly the call that was made, and each call to be done once.",
         ],
     )  # fmt: skip
 
 
-def _figure(part: str, where: str, found: list[float | None], most: float | None = None) -> Figure:
-    values = [value for value in found if value is not None]
-    return Figure(f"{part} from call to start, {where}", values, "ms", most, at_most=True)
+def _figure(percentile_name: str, scenario: str, measured: list[float | None], limit: float | None = None) -> Figure:
+    values = [value for value in measured if value is not None]
+    return Figure(f"{percentile_name} from call to start, {scenario}", values, "ms", limit, at_most=True)
 
 
-def _number(stage: Stage) -> int:
-    return min(ROUNDS_MAX, int(ROUNDS_EACH_SECOND * stage.plan.seconds))
+def _round_count(testbed: Testbed) -> int:
+    return min(ROUNDS_MAX, int(ROUNDS_PER_SECOND * testbed.plan.seconds))
 
 
-def _rounds(stage: Stage, called: Target, claimed: Target) -> Run:
-    service, number = new_service(called, "start"), _number(stage)
-    told = StartOrder(_place(called), _place(claimed), service.zone, service.id, call_body(service.id), number)
-    stage.settle()
-    said = run_alone("bench.starts", told, (number + WARM_ROUNDS) * 0.5 + PATIENCE_SECONDS)
-    times = sorted(msgspec.json.decode(said, type=StartTally).seconds)
-    calls.check_done(calls.held(called, service.zone), number + WARM_ROUNDS, 0)
+def _measure_rounds(testbed: Testbed, caller_target: Target, claimer_target: Target) -> Run:
+    service, rounds = create_service(caller_target, "start"), _round_count(testbed)
+    config = StartConfig(
+        _to_address(caller_target),
+        _to_address(claimer_target),
+        service.zone,
+        service.id,
+        invocation_body(service.id),
+        rounds,
+    )
+    testbed.flush_to_disk()
+    output = run_child("bench.start_timer", config, (rounds + WARM_ROUNDS) * 0.5 + TIMEOUT_SECONDS)
+    times = sorted(msgspec.json.decode(output, type=StartResult).seconds)
+    invocation_counts.check_completed(
+        invocation_counts.count_invocations(caller_target, service.zone), rounds + WARM_ROUNDS, 0
+    )
     return Run(
         rate=1 / statistics.fmean(times),
         count=len(times),
@@ -77,5 +90,5 @@ def _rounds(stage: Stage, called: Target, claimed: Target) -> Run:
     )
 
 
-def _place(target: Target) -> Place:
-    return Place(*target.address, target.token)
+def _to_address(target: Target) -> ServerAddress:
+    return ServerAddress(*target.address, target.token)

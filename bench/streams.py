@@ -8,43 +8,43 @@ from collections.abc import Iterator
 
 import msgspec
 
-from bench import ledger
-from bench.asks import spawns
-from bench.beside import beside
-from bench.load import GRACE_SECONDS, as_run, child, order
-from bench.meter import CORES, Meter
-from bench.observed import samples
-from bench.orders import LiveTally, OpenTally, ReadOrder
+from bench import session_counts
+from bench.background_process import run_in_background
+from bench.child_types import DeliveryResult, OpenLoopResult, ReaderConfig
+from bench.load import GRACE_SECONDS, build_load_config, run_load_child, to_run
+from bench.meter import CORES, CpuMeter
 from bench.plan import BenchError
+from bench.request_bodies import spawn_requests
 from bench.results import Figure, Findings, Line, Run
-from bench.spawning import Spawning
-from bench.stage import Stage, Target
+from bench.server_metrics import read_samples
+from bench.spawn_runner import SpawnRunner
+from bench.testbed import Target, Testbed
 from quarterdeck.bus.redis.stream_entries import AGENTS
 
 RATE = 200
 CONNECTIONS = 64
-MOST_MS = 50.0
-KEY = "the key that entries are signed with"
-TOLD_SECONDS = 120.0
-LOOK_SECONDS = 0.1
-LAST_SPAWN = "select coalesce(max(pos), 0) from events where type = 'session.spawn'"
-BY_ANOTHER = "PostgreSQL, by another replica"
-NAMES = ("PostgreSQL", "SQLite", BY_ANOTHER)
+MAX_MS = 50.0
+SIGNING_KEY = "the key that entries are signed with"
+DELIVERY_TIMEOUT_SECONDS = 120.0
+POLL_SECONDS = 0.1
+LAST_SPAWN_QUERY = "select coalesce(max(pos), 0) from events where type = 'session.spawn'"
+BY_OTHER_REPLICA = "PostgreSQL, by another replica"
+SCENARIOS = ("PostgreSQL", "SQLite", BY_OTHER_REPLICA)
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     lines: dict[str, list[Run]] = {}
-    longest, elsewhere = 0.0, 1.0
-    for name in NAMES:
-        for _ in range(stage.plan.rounds):
-            run, tally, told = _round(stage, name)
+    max_ms, min_share = 0.0, 1.0
+    for name in SCENARIOS:
+        for _ in range(testbed.plan.rounds):
+            run, result, share = _round(testbed, name)
             lines.setdefault(name, []).append(run)
-            longest, elsewhere = max(longest, tally.max_ms), min(elsewhere, told)
+            max_ms, min_share = max(max_ms, result.max_ms), min(min_share, share)
     return Findings(
         "From commit to a reader of the Redis stream",
         lines=[Line(f"{name}, entries read", runs) for name, runs in lines.items()],
         figures=[
-            Figure(f"p99 from commit to stream, {name}", [run.p99_ms or 0.0 for run in runs], "ms", MOST_MS,
+            Figure(f"p99 from commit to stream, {name}", [run.p99_ms or 0.0 for run in runs], "ms", MAX_MS,
                    at_most=True)
             for name, runs in lines.items()
         ],
@@ -53,81 +53,87 @@ def measure(stage: Stage) -> Findings:
             f"`{AGENTS}`. Redis writes and syncs everything before it answers (`appendfsync always`).",
             "Latency runs from the event's `at`, which the database's clock gave before the commit, to the moment the "
             "reader has the entry: the rest of the transaction and the commit are in it.",
-            f"Every spawn was read once, in the order of the log, rightly signed. The longest took {longest:.0f} ms.",
+            f"Every spawn was read once, in the order of the log, rightly signed. The longest took {max_ms:.0f} ms.",
             "“By another replica”: spawned at one of two servers, while the other had the sink. It delivered "
-            f"{elsewhere:.0%} of the entries, in the round where it was least.",
+            f"{min_share:.0%} of the entries, in the round where it was least.",
         ],
     )  # fmt: skip
 
 
-def _round(stage: Stage, name: str) -> tuple[Run, LiveTally, float]:
+def _round(testbed: Testbed, name: str) -> tuple[Run, DeliveryResult, float]:
     """What was read, and which part of it the first of the servers delivered."""
-    with _servers(stage, name) as targets:
+    with _start_servers(testbed, name) as targets:
         # Whoever has something to tell first takes the sink, and keeps it while there is more.
-        spawning = Spawning(stage, targets[0])
+        spawn_runner = SpawnRunner(testbed, targets[0])
         if len(targets) > 1:
-            spawning = Spawning(stage, targets[-1], "other")
-        before = _delivered(targets[0])
-        run, tally = _read(stage, spawning)
-        return run, tally, (_delivered(targets[0]) - before) / tally.count
+            spawn_runner = SpawnRunner(testbed, targets[-1], "other")
+        delivered_before = _read_delivered(targets[0])
+        run, result = _measure_delivery(testbed, spawn_runner)
+        return run, result, (_read_delivered(targets[0]) - delivered_before) / result.count
 
 
 @contextlib.contextmanager
-def _servers(stage: Stage, name: str) -> Iterator[list[Target]]:
+def _start_servers(testbed: Testbed, name: str) -> Iterator[list[Target]]:
     """One server that has Redis beside it, or two on one database."""
-    stage.redis.side.wipe()
-    variables = {"REDIS_URL": stage.redis.url, "STREAMS_HMAC_KEY": KEY}
-    with contextlib.ExitStack() as opened:
-        database = None if name == "SQLite" else opened.enter_context(stage.database())
-        number = 2 if name == BY_ANOTHER else 1
-        yield [opened.enter_context(stage.server(database, variables=variables)) for _ in range(number)]
+    testbed.redis.direct.wipe()
+    variables = {"REDIS_URL": testbed.redis.url, "STREAMS_HMAC_KEY": SIGNING_KEY}
+    with contextlib.ExitStack() as stack:
+        database = None if name == "SQLite" else stack.enter_context(testbed.new_database())
+        count = 2 if name == BY_OTHER_REPLICA else 1
+        yield [stack.enter_context(testbed.start_server(database, variables=variables)) for _ in range(count)]
 
 
-def _read(stage: Stage, spawning: Spawning) -> tuple[Run, LiveTally]:
-    [zone] = named = spawning.new_zones(1)
-    seconds, target = stage.plan.seconds, spawning.target
-    sending = order(target, spawns(named), CONNECTIONS, seconds, RATE)
-    told = ReadOrder(
-        stage.redis.url, AGENTS, _until_all_is_told(stage, target), zone, int(RATE * seconds), seconds, KEY
+def _measure_delivery(testbed: Testbed, spawn_runner: SpawnRunner) -> tuple[Run, DeliveryResult]:
+    [zone] = zones = spawn_runner.new_zones(1)
+    seconds, target = testbed.plan.seconds, spawn_runner.target
+    load_config = build_load_config(target, spawn_requests(zones), CONNECTIONS, seconds, RATE)
+    reader_config = ReaderConfig(
+        testbed.redis.url,
+        AGENTS,
+        _wait_for_warm_up_delivery(testbed, target),
+        zone,
+        int(RATE * seconds),
+        seconds,
+        SIGNING_KEY,
     )
-    heard: list[LiveTally] = []
+    results: list[DeliveryResult] = []
 
-    def run() -> Run:
-        with beside("bench.readers", told) as reader:
-            meter = Meter(target.watched)
-            sent = msgspec.json.decode(child("bench.openloop", sending), type=OpenTally)
-            heard.append(msgspec.json.decode(reader.answer(seconds + GRACE_SECONDS), type=LiveTally))
-        return as_run(sent, meter.stop())
+    def send() -> Run:
+        with run_in_background("bench.stream_reader", reader_config) as reader:
+            meter = CpuMeter(target.watched_processes)
+            sent = msgspec.json.decode(run_load_child("bench.openloop", load_config), type=OpenLoopResult)
+            results.append(msgspec.json.decode(reader.finish(seconds + GRACE_SECONDS), type=DeliveryResult))
+        return to_run(sent, meter.stop())
 
-    spawned = spawning.checked(named, 0, run)
-    [tally] = heard
-    if tally.refused or tally.lost:
+    spawned = spawn_runner.run_checked(zones, 0, send)
+    [result] = results
+    if result.refused or result.lost:
         raise BenchError(
-            f"{tally.refused} entries were out of order, doubled or wrongly signed, and {tally.lost} never came. What "
+            f"{result.refused} entries were out of order, doubled or wrongly signed, and {result.lost} never came. What "
             "is lost has no latency."
         )
     return msgspec.structs.replace(
         spawned,
-        rate=tally.count / tally.seconds,
-        count=tally.count,
+        rate=result.count / result.seconds,
+        count=result.count,
         server_us=None,
-        load=(spawned.load or 0.0) + (tally.cpu_seconds or 0.0) / tally.seconds / CORES,
-        p50_ms=tally.p50_ms,
-        p99_ms=tally.p99_ms,
-    ), tally
+        load=(spawned.load or 0.0) + (result.cpu_seconds or 0.0) / result.seconds / CORES,
+        p50_ms=result.p50_ms,
+        p99_ms=result.p99_ms,
+    ), result
 
 
-def _until_all_is_told(stage: Stage, target: Target) -> str:
+def _wait_for_warm_up_delivery(testbed: Testbed, target: Target) -> str:
     """Waits until the warm-up has been delivered; the id of its last entry."""
-    [last] = ledger.read(target, LAST_SPAWN, [])
-    latest = time.monotonic() + TOLD_SECONDS
-    while time.monotonic() < latest:
-        for entry, fields in stage.redis.side.client.xrevrange(AGENTS, count=1) or ():
+    [last] = session_counts.read_numbers(target, LAST_SPAWN_QUERY, [])
+    deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        for entry, fields in testbed.redis.direct.client.xrevrange(AGENTS, count=1) or ():
             if fields is not None and int(fields["pos"]) == last:
                 return str(entry)
-        time.sleep(LOOK_SECONDS)
-    raise BenchError(f"The spawns of the warm-up were not in Redis within {TOLD_SECONDS:.0f} s.")
+        time.sleep(POLL_SECONDS)
+    raise BenchError(f"The spawns of the warm-up were not in Redis within {DELIVERY_TIMEOUT_SECONDS:.0f} s.")
 
 
-def _delivered(target: Target) -> float:
-    return sum(value for name, _, value in samples(target) if name == "quarterdeck_sink_delivered_total")
+def _read_delivered(target: Target) -> float:
+    return sum(value for name, _, value in read_samples(target) if name == "quarterdeck_sink_delivered_total")

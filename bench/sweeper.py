@@ -14,30 +14,30 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from bench.orders import SweepOrder, SweepTally
+from bench.child_types import SweepConfig, SweepResult
 from quarterdeck.app import build
 from quarterdeck.server_process import open_issuer
 from quarterdeck.settings import load_settings
 
 
-async def _sweep(order: SweepOrder) -> SweepTally:
-    data = Path(order.data)
+async def _run(config: SweepConfig) -> SweepResult:
+    data = Path(config.data_dir)
     # As a server's, its log goes to a file: a batch that was tried again is no failure.
     logging.basicConfig(filename=data / "sweeper.log")
-    settings = load_settings(data, {"database_url": order.database}, {})
+    settings = load_settings(data, {"database_url": config.database}, {})
     app = await build(settings, open_issuer(settings), None)
     try:
         app.start(())
-        used, began = time.process_time(), time.perf_counter()
-        moved = await app.sweeps.run_now(order.sweep)
-        return SweepTally(moved, time.perf_counter() - began, time.process_time() - used)
+        cpu_started_at, started_at = time.process_time(), time.perf_counter()
+        swept = await app.sweeps.run_now(config.sweep)
+        return SweepResult(swept, time.perf_counter() - started_at, time.process_time() - cpu_started_at)
     finally:
         await app.stop(1)
 
 
 def main() -> None:
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=SweepOrder)
-    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(_sweep(order))))
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=SweepConfig)
+    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(_run(config))))
 
 
 if __name__ == "__main__":

@@ -8,33 +8,33 @@ from collections.abc import Iterator
 
 import msgspec
 
-from bench import ledger
-from bench.asks import spawn_body
-from bench.filling import vacuum
-from bench.load import run_alone
+from bench import session_counts
+from bench.child_types import SweepConfig, SweepResult
+from bench.load import run_child
 from bench.meter import CORES
-from bench.orders import SweepOrder, SweepTally
 from bench.plan import BenchError
+from bench.request_bodies import spawn_body
 from bench.results import Figure, Findings, Line, Run
-from bench.stage import Stage, Target
+from bench.table_fill import vacuum_analyze
+from bench.testbed import Target, Testbed
 from quarterdeck.core.clock import DAY
 from quarterdeck.domain.sessions.sweeps import TTL
-from tests.support.callers import callers_of
-from tests.support.keel import Side
-from tests.support.raw import request
-from tests.support.trees import grow
+from tests.support.client_pool import open_clients
+from tests.support.http_trees import spawn_tree
+from tests.support.raw_http import build_request
+from tests.support.runtime import DirectDatabase
 
 SIZE = 10_000
 CONNECTIONS = 64
 ENGINES = ("PostgreSQL", "SQLite")
-LIMIT_SECONDS = 300.0
+TIMEOUT_SECONDS = 300.0
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     runs: dict[str, list[Run]] = {}
-    for _ in range(stage.plan.rounds):
+    for _ in range(testbed.plan.rounds):
         for engine in ENGINES:
-            runs.setdefault(engine, []).append(_swept(stage, engine))
+            runs.setdefault(engine, []).append(_measure_sweep(testbed, engine))
     return Findings(
         f"The sweep of {SIZE:,} expired sessions",
         lines=[Line(f"sessions ended, {engine}", found) for engine, found in runs.items()],
@@ -50,40 +50,42 @@ def measure(stage: Stage) -> Findings:
     )  # fmt: skip
 
 
-def _swept(stage: Stage, engine: str) -> Run:
-    with _expired(stage, engine) as (target, zone, url):
-        stage.settle()
-        said = run_alone("bench.sweeper", SweepOrder(str(target.data), url, TTL), LIMIT_SECONDS)
-        tally = msgspec.json.decode(said, type=SweepTally)
-        held = ledger.held(target, [zone])
-    if tally.moved != SIZE or held != ledger.Held(SIZE, SIZE, 0, 0, SIZE):
-        raise BenchError(f"{SIZE} sessions had expired, {tally.moved} were swept, and the database holds {held}.")
+def _measure_sweep(testbed: Testbed, engine: str) -> Run:
+    with _expired_sessions(testbed, engine) as (target, zone, url):
+        testbed.flush_to_disk()
+        output = run_child("bench.sweeper", SweepConfig(str(target.data_dir), url, TTL), TIMEOUT_SECONDS)
+        result = msgspec.json.decode(output, type=SweepResult)
+        counts = session_counts.count_sessions(target, [zone])
+    if result.swept != SIZE or counts != session_counts.SessionCounts(SIZE, SIZE, 0, 0, SIZE):
+        raise BenchError(f"{SIZE} sessions had expired, {result.swept} were swept, and the database holds {counts}.")
     return Run(
-        rate=SIZE / tally.seconds,
+        rate=SIZE / result.seconds,
         count=SIZE,
-        seconds=tally.seconds,
-        server_us=tally.cpu_seconds / SIZE * 1e6,
-        server=tally.cpu_seconds / tally.seconds / CORES,
+        seconds=result.seconds,
+        server_us=result.cpu_seconds / SIZE * 1e6,
+        server=result.cpu_seconds / result.seconds / CORES,
     )
 
 
 @contextlib.contextmanager
-def _expired(stage: Stage, engine: str) -> Iterator[tuple[Target, str, str]]:
+def _expired_sessions(testbed: Testbed, engine: str) -> Iterator[tuple[Target, str, str]]:
     """A database whose server has gone, with sessions past their time: the zone, and the database's URL."""
-    with contextlib.ExitStack() as opened:
-        database = opened.enter_context(stage.database()) if engine == "PostgreSQL" else None
-        with stage.server(database) as target:
-            [zone] = target.zones("sweep", 1)
-            asyncio.run(_spawn(target, zone))
-        url = database or f"sqlite:///{target.data / 'quarterdeck.db'}"
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(testbed.new_database()) if engine == "PostgreSQL" else None
+        with testbed.start_server(database) as target:
+            [zone] = target.create_zones("sweep", 1)
+            asyncio.run(_spawn_sessions(target, zone))
+        url = database or f"sqlite:///{target.data_dir / 'quarterdeck.db'}"
         # Now, when no server is left whose own sweep would be first.
-        Side(url).run("update agent_sessions set expires_at = expires_at - ? where zone_id = ?", 2 * DAY, zone)
+        DirectDatabase(url).execute(
+            "update agent_sessions set expires_at = expires_at - ? where zone_id = ?", 2 * DAY, zone
+        )
         if database:
-            vacuum(database)
+            vacuum_analyze(database)
         yield target, zone, url
 
 
-async def _spawn(target: Target, zone: str) -> None:
-    asked = request("POST", f"/zones/{zone}/agents", target.token, spawn_body().encode())
-    async with callers_of([target], CONNECTIONS) as callers:
-        await grow(callers, [SIZE], lambda parent_id: asked)
+async def _spawn_sessions(target: Target, zone: str) -> None:
+    spawn_request = build_request("POST", f"/zones/{zone}/agents", target.token, spawn_body().encode())
+    async with open_clients([target], CONNECTIONS) as callers:
+        await spawn_tree(callers, [SIZE], lambda parent_id: spawn_request)

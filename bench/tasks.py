@@ -10,50 +10,53 @@ from __future__ import annotations
 
 import msgspec
 
-from bench.meter import Meter
-from bench.peers.contest import PEERS, Contest, Contestant, Done, Place, now, ours_on
-from bench.peers.environment import Unavailable
-from bench.peers.judging import best_ratios
+from bench.meter import CpuMeter
+from bench.peers.comparison import PEER_NAMES, Candidate, Comparison, CompletedWork, QueueBackend, now, our_name
+from bench.peers.ratios import ratios_to_best_peer
+from bench.peers.virtualenvs import PeerUnavailable
 from bench.plan import BenchError
 from bench.results import Figure, Findings, Line, Run
-from bench.stage import Stage
+from bench.testbed import Testbed
 
-LEAST, GOAL = 1.0, 1.5
-EACH = 1_000
+MIN_RATIO, GOAL_RATIO = 1.0, 1.5
+BULK_SIZE = 1_000
 CALLERS = 20
-FIRST, MOST = 500, 60_000
-STARTS = "starts, as its worker sees them"
+CALIBRATION_TASKS, MAX_TASKS = 500, 60_000
+STARTS_LABEL = "starts, as its worker sees them"
 
 
-def measure(stage: Stage) -> Findings:
-    contest = Contest.of(*PEERS)
+def measure(testbed: Testbed) -> Findings:
+    comparison = Comparison.create(*PEER_NAMES)
     runs: dict[str, list[Run]] = {}
-    begun: dict[str, list[Run]] = {}
+    start_runs: dict[str, list[Run]] = {}
 
-    def one(who: Contestant) -> None:
-        with who.place(stage) as place:
-            rate = _worked(who, place, FIRST)[0].rate
-            stage.settle()
-            number = int(min(MOST, max(FIRST, rate * stage.plan.seconds)))
-            run, starts = _worked(who, place, number)
-        runs.setdefault(who.name, []).append(run)
-        if not who.is_ours and who.is_judged:
-            begun.setdefault(who.name, []).append(starts)
+    def measure_candidate(candidate: Candidate) -> None:
+        with candidate.open_backend(testbed) as backend:
+            rate = _measure_work(candidate, backend, CALIBRATION_TASKS)[0].rate
+            testbed.flush_to_disk()
+            count = int(min(MAX_TASKS, max(CALIBRATION_TASKS, rate * testbed.plan.seconds)))
+            run, starts = _measure_work(candidate, backend, count)
+        runs.setdefault(candidate.name, []).append(run)
+        if not candidate.is_ours and candidate.is_baseline:
+            start_runs.setdefault(candidate.name, []).append(starts)
 
-    contest.rounds(stage, one)
-    shown, begun = ({name: each[name] for name in each if contest.has(name)} for each in (runs, begun))
+    comparison.run_rounds(testbed, measure_candidate)
+    included_runs, start_runs = (
+        {name: runs_by_name[name] for name in runs_by_name if comparison.is_included(name)}
+        for runs_by_name in (runs, start_runs)
+    )
     return Findings(
         "No-op tasks by one worker process, beside other queues",
         lines=[
-            *(Line(name, found) for name, found in shown.items()),
-            *(Line(f"{name}, {STARTS}", found) for name, found in begun.items()),
+            *(Line(name, found) for name, found in included_runs.items()),
+            *(Line(f"{name}, {STARTS_LABEL}", found) for name, found in start_runs.items()),
         ],
         figures=[
-            *best_ratios("Tasks done, Quarterdeck / the best peer", shown, contest, Figure("", [], "×", LEAST, GOAL)),
-            Figure("Tasks done, SQLite", [run.rate for run in shown[ours_on("SQLite")]], "tasks/s"),
+            *ratios_to_best_peer("Tasks done, Quarterdeck / the best peer", included_runs, comparison, Figure("", [], "×", MIN_RATIO, GOAL_RATIO)),
+            Figure("Tasks done, SQLite", [run.rate for run in included_runs[our_name("SQLite")]], "tasks/s"),
         ],
         notes=[
-            f"Tasks of 200 bytes, about as many as take {stage.plan.seconds:g} s, made before in bulk of {EACH:,}; "
+            f"Tasks of 200 bytes, about as many as take {testbed.plan.seconds:g} s, made before in bulk of {BULK_SIZE:,}; "
             "then one worker process. The rate is of what is durably done, from the first that was begun to the last "
             "that was done, by the database's clock. PgQueuer gathers completions and writes them down later: what "
             "counts is its log. For the queues on Redis what counts is when a job began, since nothing tells when "
@@ -62,30 +65,30 @@ def measure(stage: Stage) -> Findings:
             "worker runs on the loop that `TaskWorker.main` runs on. Redis writes its log and does not sync it.",
             "A server works beside Quarterdeck's worker, and its share is shown apart; a peer's share is all “load "
             "generator”.",
-            *contest.notes,
+            *comparison.notes,
         ],
     )  # fmt: skip
 
 
-def _worked(who: Contestant, place: Place, number: int) -> tuple[Run, Run]:
-    url = place.url()
-    if who.has_bulk:
-        who.do("bulk", url=url, number=number, each=EACH)
+def _measure_work(candidate: Candidate, backend: QueueBackend, count: int) -> tuple[Run, Run]:
+    url = backend.new_url()
+    if candidate.has_bulk:
+        candidate.run_verb("bulk", url=url, number=count, bulk_size=BULK_SIZE)
     else:
-        who.do("enqueue", url=url, number=number, callers=CALLERS)
-    since, meter = now(), Meter(place.watched)
-    told = who.do("work", url=url, number=number)
+        candidate.run_verb("enqueue", url=url, number=count, callers=CALLERS)
+    since, meter = now(), CpuMeter(backend.watched)
+    response = candidate.run_verb("work", url=url, number=count)
     usage = meter.stop()
-    starts = _starts(told)
-    done = place.done(url, since) if place.done else starts
-    if done.count < number or not done.seconds:
-        wrong = f"{who.name} was to do {number} and did {done.count}"
-        raise BenchError(wrong) if who.is_ours else Unavailable(wrong)
+    starts = _to_starts(response)
+    completed = backend.count_completed(url, since) if backend.count_completed else starts
+    if completed.count < count or not completed.seconds:
+        problem = f"{candidate.name} was to do {count} and did {completed.count}"
+        raise BenchError(problem) if candidate.is_ours else PeerUnavailable(problem)
     run = Run(
-        rate=done.count / done.seconds,
-        count=done.count,
-        seconds=done.seconds,
-        server_us=usage.server_seconds / done.count * 1e6 if usage.server_seconds is not None else None,
+        rate=completed.count / completed.seconds,
+        count=completed.count,
+        seconds=completed.seconds,
+        server_us=usage.server_seconds / completed.count * 1e6 if usage.server_seconds is not None else None,
         server=usage.server,
         postgres=usage.postgres,
         load=usage.load,
@@ -94,6 +97,6 @@ def _worked(who: Contestant, place: Place, number: int) -> tuple[Run, Run]:
     return run, Run(rate=starts.count / starts.seconds, count=starts.count, seconds=starts.seconds)
 
 
-def _starts(told: dict[str, object]) -> Done:
-    at = msgspec.convert(told["started"], dict[str, float])
-    return Done(len(at), max(at.values()) - min(at.values()))
+def _to_starts(response: dict[str, object]) -> CompletedWork:
+    started_at = msgspec.convert(response["started"], dict[str, float])
+    return CompletedWork(len(started_at), max(started_at.values()) - min(started_at.values()))

@@ -11,37 +11,37 @@ import time
 
 import msgspec
 
-from bench import calls
-from bench.asks import APPLICATION, METHOD, calls as called
-from bench.beside import beside
-from bench.enqueuing import CONNECTIONS, ENQUEUES
-from bench.load import GRACE_SECONDS, as_run, send
-from bench.meter import CORES, Meter
-from bench.observed import check as check_answers, observe
-from bench.orders import WorkOrder, WorkTally
+from bench import invocation_counts
+from bench.background_process import run_in_background
+from bench.child_types import WorkerConfig, WorkerResult
+from bench.enqueue_runner import CONNECTIONS, ENQUEUE_TRAFFIC
+from bench.load import GRACE_SECONDS, run_generator, to_run
+from bench.meter import CORES, CpuMeter
 from bench.plan import BenchError
+from bench.request_bodies import APPLICATION, METHOD, invocation_requests
 from bench.results import Figure, Findings, Line, Run
-from bench.stage import Stage, Target
+from bench.server_metrics import check_responses, read_traffic
+from bench.testbed import Target, Testbed
 
 CONCURRENCY = 64
 ENGINES = ("PostgreSQL", "SQLite")
-LOOK_SECONDS = 0.25
-LAST_SECONDS = 120.0
+POLL_SECONDS = 0.25
+COMPLETION_TIMEOUT_SECONDS = 120.0
 """For what is left when the callers have gone."""
 
 
-def measure(stage: Stage) -> Findings:
+def measure(testbed: Testbed) -> Findings:
     runs: dict[str, list[Run]] = {}
     notes: list[str] = []
     for engine in ENGINES:
         spans = []
-        for _ in range(stage.plan.rounds):
-            with stage.fresh(engine) as target:
-                flow(stage, target, "warm", stage.plan.warm_up)
-                run, span = flow(stage, target, "work", max(1.0, stage.plan.seconds / 2))
+        for _ in range(testbed.plan.rounds):
+            with testbed.start_fresh_server(engine) as target:
+                measure_end_to_end(testbed, target, "warm", testbed.plan.warm_up_seconds)
+                run, span = measure_end_to_end(testbed, target, "work", max(1.0, testbed.plan.seconds / 2))
             runs.setdefault(engine, []).append(run)
             spans.append(span)
-        notes.append(f"{engine}: {_while_called(spans)}")
+        notes.append(f"{engine}: {_describe_rates(spans)}")
     return Findings(
         "Invocations from end to end, with the SDK's worker",
         lines=[Line(f"enqueued, claimed and completed, {engine}", found) for engine, found in runs.items()],
@@ -60,53 +60,61 @@ def measure(stage: Stage) -> Findings:
     )  # fmt: skip
 
 
-def flow(stage: Stage, target: Target, name: str, seconds: float) -> tuple[Run, calls.Span]:
-    [zone] = target.zones(name, 1)
-    told = WorkOrder(target.url, target.token, zone, APPLICATION, METHOD, CONCURRENCY)
-    with beside("bench.worker", told) as worker:
-        stage.settle()
-        observed, meter, began = observe(target, ENQUEUES), Meter(target.watched), time.perf_counter()
-        sent = send(target, called(zone, worker.said), CONNECTIONS, seconds)
-        _until_done(target, zone)
-        usage, lasted = meter.stop(), time.perf_counter() - began
-        new = observe(target, ENQUEUES).since(observed)
-        tally = msgspec.json.decode(worker.answer(GRACE_SECONDS), type=WorkTally)
-    found = calls.held(target, zone)
-    calls.check_done(found, sent.count, CONNECTIONS)
-    check_answers(new, sent.count, CONNECTIONS)
-    span = calls.span(target, zone)
+def measure_end_to_end(
+    testbed: Testbed, target: Target, name: str, seconds: float
+) -> tuple[Run, invocation_counts.InvocationSpan]:
+    [zone] = target.create_zones(name, 1)
+    config = WorkerConfig(target.url, target.token, zone, APPLICATION, METHOD, CONCURRENCY)
+    with run_in_background("bench.worker", config) as worker:
+        testbed.flush_to_disk()
+        before, meter, started_at = (
+            read_traffic(target, ENQUEUE_TRAFFIC),
+            CpuMeter(target.watched_processes),
+            time.perf_counter(),
+        )
+        load_result = run_generator(target, invocation_requests(zone, worker.ready_info), CONNECTIONS, seconds)
+        _wait_until_completed(target, zone)
+        usage, elapsed = meter.stop(), time.perf_counter() - started_at
+        delta = read_traffic(target, ENQUEUE_TRAFFIC).since(before)
+        worker_result = msgspec.json.decode(worker.finish(GRACE_SECONDS), type=WorkerResult)
+    counts = invocation_counts.count_invocations(target, zone)
+    invocation_counts.check_completed(counts, load_result.count, CONNECTIONS)
+    check_responses(delta, load_result.count, CONNECTIONS)
+    span = invocation_counts.read_span(target, zone)
     assert usage.server_seconds is not None
     return msgspec.structs.replace(
-        as_run(sent, usage),
-        rate=found.done / span.seconds,
-        count=found.done,
+        to_run(load_result, usage),
+        rate=counts.completed / span.seconds,
+        count=counts.completed,
         seconds=span.seconds,
-        server_us=usage.server_seconds / found.done * 1e6,
-        load=usage.load + tally.cpu_seconds / lasted / CORES,
+        server_us=usage.server_seconds / counts.completed * 1e6,
+        load=usage.load + worker_result.cpu_seconds / elapsed / CORES,
         p50_ms=None,
         p99_ms=None,
-        per_commit=new.commands / max(1, new.batches),
+        per_commit=delta.commands / max(1, delta.batches),
     ), span
 
 
-def _until_done(target: Target, zone: str) -> None:
+def _wait_until_completed(target: Target, zone: str) -> None:
     """When exactly the last was done is in its row; here it is enough to see that it was."""
-    latest = time.monotonic() + LAST_SECONDS
-    while left := calls.are_open(target, zone):
-        if time.monotonic() > latest:
-            raise BenchError(f"{left} calls were still open {LAST_SECONDS:.0f} s after the last was made.")
-        time.sleep(LOOK_SECONDS)
+    deadline = time.monotonic() + COMPLETION_TIMEOUT_SECONDS
+    while remaining := invocation_counts.count_open(target, zone):
+        if time.monotonic() > deadline:
+            raise BenchError(
+                f"{remaining} calls were still open {COMPLETION_TIMEOUT_SECONDS:.0f} s after the last was made."
+            )
+        time.sleep(POLL_SECONDS)
 
 
-def _while_called(spans: list[calls.Span]) -> str:
-    meanwhile = [span.done_meanwhile / span.calling_seconds for span in spans]
-    made = [span.made / span.calling_seconds for span in spans]
+def _describe_rates(spans: list[invocation_counts.InvocationSpan]) -> str:
+    completed = [span.completed_while_calling / span.calling_seconds for span in spans]
+    enqueued = [span.count / span.calling_seconds for span in spans]
     return (
-        f"while the callers called, {_range(made)} a second were enqueued and {_range(meanwhile)} completed; the rest "
+        f"while the callers called, {_format_range(enqueued)} a second were enqueued and {_format_range(completed)} completed; the rest "
         "was completed when they had gone."
     )
 
 
-def _range(values: list[float]) -> str:
+def _format_range(values: list[float]) -> str:
     low, high = min(values), max(values)
     return f"{low:,.0f}" if len(values) == 1 else f"{low:,.0f} – {high:,.0f}"

@@ -12,7 +12,7 @@ import time
 
 import msgspec
 
-from bench.orders import WorkOrder, WorkTally
+from bench.child_types import WorkerConfig, WorkerResult
 from quarterdeck.sdk import Quarterdeck, Worker
 
 
@@ -20,25 +20,25 @@ async def echo(params: object) -> object:
     return params
 
 
-async def serve(order: WorkOrder) -> WorkTally:
-    async with Quarterdeck.connect(order.url, order.token, order.zone) as client:
-        worker = Worker(client, order.application, concurrency=order.concurrency)
-        worker.method(order.method)(echo)
+async def serve(config: WorkerConfig) -> WorkerResult:
+    async with Quarterdeck.connect(config.url, config.token, config.zone) as client:
+        worker = Worker(client, config.application, concurrency=config.concurrency)
+        worker.method(config.method)(echo)
         serving = asyncio.create_task(worker.run())
         registered = asyncio.create_task(worker.until_registered())
         await asyncio.wait([serving, registered], return_when=asyncio.FIRST_COMPLETED)
         if not registered.done():
             registered.cancel()
             await serving
-        used = time.process_time()
+        cpu_started_at = time.process_time()
         print("ready", registered.result().id, flush=True)
-        await _end_of_input()
+        await _wait_for_end_of_input()
         worker.stop()
         await serving
-        return WorkTally(time.process_time() - used)
+        return WorkerResult(time.process_time() - cpu_started_at)
 
 
-async def _end_of_input() -> None:
+async def _wait_for_end_of_input() -> None:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), ended.set)
     await ended.wait()
@@ -46,8 +46,8 @@ async def _end_of_input() -> None:
 
 
 def main() -> None:
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkOrder)
-    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(serve(order))))
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
+    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(serve(config))))
 
 
 if __name__ == "__main__":

@@ -21,34 +21,34 @@ async def main() -> None:
 
         @worker.task("sum up")
         async def sum_up(task: Attempt) -> Done:
-            parts = task.input["parts"]
-            assert isinstance(parts, list)
-            found = await qd.tasks.wait([str(part) for part in parts])
-            words = sum(part.result_as(int) for part in found)
-            return Done(words, summary=f"{words} words in {len(found)} texts")
+            part_ids = task.input["parts"]
+            assert isinstance(part_ids, list)
+            tasks = await qd.tasks.wait([str(task) for task in part_ids])
+            words = sum(task.result_as(int) for task in tasks)
+            return Done(words, summary=f"{words} words in {len(tasks)} texts")
 
         texts = ["Sessions form trees.", "An invocation is a durable call.", "A task may wait for others."]
-        parts = [new_id() for _ in texts]
-        whole = new_id()
-        asked: list[NewTask] = [
-            {"title": text, "task_type": "read", "id": part, "input_context": {"text": text}}
-            for part, text in zip(parts, texts, strict=True)
+        part_ids = [new_id() for _ in texts]
+        summary_id = new_id()
+        tasks: list[NewTask] = [
+            {"title": text, "task_type": "read", "id": part_id, "input_context": {"text": text}}
+            for part_id, text in zip(part_ids, texts, strict=True)
         ]
-        asked.append(
+        tasks.append(
             {
                 "title": "all of it",
                 "task_type": "sum up",
-                "id": whole,
-                "depends_on": parts,
-                "input_context": {"parts": parts},
+                "id": summary_id,
+                "depends_on": part_ids,
+                "input_context": {"parts": part_ids},
             }
         )
-        await qd.tasks.create_many(asked)
-        print("waits: ", (await qd.tasks.explain(whole)).code)
+        await qd.tasks.create_many(tasks)
+        print("waits: ", (await qd.tasks.explain(summary_id)).code)
         print("tries: ", await worker.drain())
-        [ended] = await qd.tasks.wait([whole])
-        print("status:", ended.status)
-        print("result:", ended.output_result, "-", ended.summary)
+        [summary] = await qd.tasks.wait([summary_id])
+        print("status:", summary.status)
+        print("result:", summary.output_result, "-", summary.summary)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ async def main() -> None:
             researcher = await qd.sessions.spawn("researcher", parent_id=planner.id)
             # Readers are spawned at once. Each has a key of its own, so a lost answer never makes a second one.
             await asyncio.gather(*(qd.sessions.spawn("reader", parent_id=researcher.id) for _ in range(3)))
-        draw(await qd.sessions.tree(planner.id))
+        print_tree(await qd.sessions.tree(planner.id))
 
         print("asleep: ", await qd.sessions.suspend(planner.id))
         print("awake:  ", await qd.sessions.resume(planner.id))
@@ -25,22 +25,22 @@ async def main() -> None:
         print("stopped:", receipt.stopped, "of", receipt.asked, "left:", len(receipt.left))
         try:
             await qd.sessions.spawn("reader", parent_id=researcher.id)
-        except NotFound as refusal:
-            print("after:  ", refusal.code)
+        except NotFound as error:
+            print("after:  ", error.code)
 
 
-def draw(sessions: tuple[Session, ...]) -> None:
+def print_tree(sessions: tuple[Session, ...]) -> None:
     """Parents come before their children, so the tree can be drawn from its depths."""
     children: dict[str | None, list[Session]] = {}
     for session in sessions:
         children.setdefault(session.parent_id, []).append(session)
 
-    def below(session: Session) -> None:
+    def print_branch(session: Session) -> None:
         print("  " * session.depth + session.application_id)
         for child in children.get(session.id, []):
-            below(child)
+            print_branch(child)
 
-    below(sessions[0])
+    print_branch(sessions[0])
 
 
 if __name__ == "__main__":

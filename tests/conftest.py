@@ -26,28 +26,28 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.children import tail, terminated_is_interrupted
+from tests.support.child_processes import interrupt_on_sigterm, tail
 from tests.support.databases import PostgresDatabases, SqliteDatabases
 from tests.support.postgres import PostgresServer
-from tests.support.redis import RedisServer, RedisSide
+from tests.support.redis import DirectRedis, RedisServer
 from tests.support.server import Launch, ServerProcess, Servers, launch_on
-from tests.support.zone import FreshZone, fresh_zone
+from tests.support.zone import FreshZone, create_zone
 
 
 def pytest_configure() -> None:
-    terminated_is_interrupted()
+    interrupt_on_sigterm()
 
 
-LONGEST = ("tests/chaos/test_plane.py", "tests/chaos/")
+LONGEST_FIRST = ("tests/chaos/test_session_plane.py", "tests/chaos/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, so that they are not what is left when everything else is done."""
 
-    def place(item: pytest.Item) -> int:
-        return next((n for n, begins in enumerate(LONGEST) if item.nodeid.startswith(begins)), len(LONGEST))
+    def priority(item: pytest.Item) -> int:
+        return next((n for n, prefix in enumerate(LONGEST_FIRST) if item.nodeid.startswith(prefix)), len(LONGEST_FIRST))
 
-    items.sort(key=place)
+    items.sort(key=priority)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -64,9 +64,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresDatabases]:
-    given = os.environ.get("QD_TEST_POSTGRES_URL")
-    if given:
-        databases = PostgresDatabases(given)
+    configured_url = os.environ.get("QD_TEST_POSTGRES_URL")
+    if configured_url:
+        databases = PostgresDatabases(configured_url)
         yield databases
         databases.close()
         return
@@ -90,10 +90,10 @@ def own_postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    given = os.environ.get("QD_TEST_REDIS_URL")
-    if given:
+    configured_url = os.environ.get("QD_TEST_REDIS_URL")
+    if configured_url:
         # Two workers of one run must not empty each other's: each takes a database of its own, from the one named on.
-        parts = urlsplit(given)
+        parts = urlsplit(configured_url)
         number = int(parts.path.lstrip("/") or 0) + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
         yield parts._replace(path=f"/{number}").geturl()
         return
@@ -106,11 +106,11 @@ def redis_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def redis(redis_url: str) -> Iterator[RedisSide]:
-    side = RedisSide(redis_url)
-    side.wipe()
-    yield side
-    side.close()
+def redis(redis_url: str) -> Iterator[DirectRedis]:
+    direct = DirectRedis(redis_url)
+    direct.wipe()
+    yield direct
+    direct.close()
 
 
 @pytest.fixture
@@ -130,14 +130,14 @@ def sqlite_databases(tmp_path_factory: pytest.TempPathFactory) -> SqliteDatabase
 
 @pytest.fixture
 def postgres_url(postgres: PostgresDatabases) -> Iterator[str]:
-    url = postgres.fresh()
+    url = postgres.create_migrated()
     yield url
     postgres.drop(url)
 
 
 @pytest.fixture
 def sqlite_url(sqlite_databases: SqliteDatabases, tmp_path: Path) -> str:
-    return sqlite_databases.fresh(tmp_path)
+    return sqlite_databases.create_migrated(tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -152,7 +152,7 @@ def blank_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"sqlite:///{tmp_path / 'quarterdeck.db'}"
         return
     databases: PostgresDatabases = request.getfixturevalue("postgres")
-    url = databases.blank()
+    url = databases.create_blank()
     yield url
     databases.drop(url)
 
@@ -164,9 +164,9 @@ def launch(engine_url: str, tmp_path: Path) -> Launch:
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[Servers]:
-    started = Servers(tmp_path)
-    yield started
-    started.close()
+    running = Servers(tmp_path)
+    yield running
+    running.close()
 
 
 @pytest.fixture(scope="session")
@@ -174,34 +174,34 @@ def sqlite_server(
     tmp_path_factory: pytest.TempPathFactory, sqlite_databases: SqliteDatabases
 ) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("shared-sqlite")
-    yield from _shared(launch_on(sqlite_databases.fresh(directory), directory), directory)
+    yield from _start_shared_server(launch_on(sqlite_databases.create_migrated(directory), directory), directory)
 
 
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresDatabases) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("shared-postgresql")
-    url = postgres.fresh()
-    yield from _shared(launch_on(url, directory), directory)
+    url = postgres.create_migrated()
+    yield from _start_shared_server(launch_on(url, directory), directory)
     postgres.drop(url)
 
 
-def _shared(launch: Launch, directory: Path) -> Iterator[ServerProcess]:
-    started = Servers(directory)
+def _start_shared_server(launch: Launch, directory: Path) -> Iterator[ServerProcess]:
+    running = Servers(directory)
     try:
         # No sweep comes by chance: tests that are about sweeps start a server of their own.
-        yield asyncio.run(started.start(launch.told(QD_TTL_SWEEP_INTERVAL_MS="86400000")))
+        yield asyncio.run(running.start(launch.with_environment(QD_TTL_SWEEP_INTERVAL_MS="86400000")))
     finally:
-        started.close()
+        running.close()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def server(request: pytest.FixtureRequest) -> ServerProcess:
     shared = request.getfixturevalue("sqlite_server" if request.param == "sqlite" else "postgres_server")
     assert isinstance(shared, ServerProcess)
-    assert shared.running, f"a test before this one ended the shared server; its log ends:\n{tail(shared.log)}"
+    assert shared.is_running, f"a test before this one ended the shared server; its log ends:\n{tail(shared.log)}"
     return shared
 
 
 @pytest.fixture
 async def zone(server: ServerProcess) -> FreshZone:
-    return await fresh_zone(server)
+    return await create_zone(server)

@@ -20,9 +20,9 @@ from quarterdeck.cli.registry import MODULES, commands_of
 from quarterdeck.server_process import open_issuer
 from quarterdeck.settings import SECTIONS, SHARED_NAMES, load_settings
 from quarterdeck.store.sql import Statement
-from tests.support.day import day_on
 from tests.support.server import ServerProcess
 from tests.support.source import ROOT
+from tests.support.statement_workload import record_workload
 
 GOLDEN = ROOT / "tests" / "golden"
 WRITE = bool(os.environ.get("QD_WRITE_GOLDEN"))
@@ -99,7 +99,7 @@ def test_settings() -> None:
 
 async def test_statements_of_every_operation(postgres_url: str, tmp_path: Path) -> None:
     found = []
-    async with day_on(postgres_url, tmp_path) as day:
+    async with record_workload(postgres_url, tmp_path) as day:
         for part, transactions in day.transactions.items():
             distinct = dict.fromkeys(tuple(map(numbered, sent)) for sent in transactions if sent)
             for sent in sorted(distinct):

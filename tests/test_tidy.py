@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tests.support.source import ROOT, SRC, Function, Module, dotted, modules, sql_statements, words
+from tests.support.source import ROOT, SRC, Function, Module, dotted, parse_modules, split_identifier, sql_statements
 
 MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS = 500, 70, 5
 EVERYWHERE = ("src", "tests", "bench")
@@ -36,7 +36,7 @@ SYNONYMS = {"tenant", "tenants", "workspace", "workspaces", "organization", "org
 
 
 def test_no_file_is_longer_than_500_lines() -> None:
-    lengths = {module.path: len(module.text.splitlines()) for module in modules(*EVERYWHERE)}
+    lengths = {module.path: len(module.text.splitlines()) for module in parse_modules(*EVERYWHERE)}
     assert_ratchet({path: n for path, n in lengths.items() if n > MAX_FILE}, LONGER_FILES)
 
 
@@ -54,9 +54,9 @@ def test_tests_wait_for_events_and_never_for_time() -> None:
     sleeps = {"time.sleep", "asyncio.sleep", "anyio.sleep", "sleep"}
     found = [
         f"{module.path}:{node.lineno}"
-        for module in modules("tests")
+        for module in parse_modules("tests")
         if module.path not in MAY_SLEEP
-        for node in module.nodes()
+        for node in module.walk()
         if isinstance(node, ast.Call) and dotted(node.func) in sleeps and not is_zero(node)
     ]
     assert not found, f"wait for an event, or use tests/support/eventually.py: {found}"
@@ -65,14 +65,14 @@ def test_tests_wait_for_events_and_never_for_time() -> None:
 def test_whoever_catches_everything_swallows_nothing_and_says_why() -> None:
     found = [
         f"{module.path}:{handler.lineno}"
-        for module in modules(*EVERYWHERE)
-        for handler in module.nodes()
+        for module in parse_modules(*EVERYWHERE)
+        for handler in module.walk()
         if isinstance(handler, ast.ExceptHandler) and catches_everything(handler) and not accounts(module, handler)
     ]
     found += [
         f"{module.path}:{node.lineno}"
-        for module in modules(*EVERYWHERE)
-        for node in module.nodes()
+        for module in parse_modules(*EVERYWHERE)
+        for node in module.walk()
         if isinstance(node, ast.Call)
         and dotted(node.func) in ("suppress", "contextlib.suppress")
         and any(dotted(kind) in EVERYTHING for kind in node.args)
@@ -83,7 +83,7 @@ def test_whoever_catches_everything_swallows_nothing_and_says_why() -> None:
 def test_whatever_silences_a_check_says_why() -> None:
     found = [
         f"{module.path}:{number}"
-        for module in modules(*EVERYWHERE)
+        for module in parse_modules(*EVERYWHERE)
         if SILENCING.search(module.text)
         for number, comment in sorted(module.comments().items())
         if SILENCING.search(comment) and not is_argued(module, number, comment)
@@ -94,7 +94,7 @@ def test_whatever_silences_a_check_says_why() -> None:
 def test_what_is_left_to_do_is_no_comment() -> None:
     found = [
         f"{module.path}:{number}"
-        for module in modules(*EVERYWHERE)
+        for module in parse_modules(*EVERYWHERE)
         if LEFT_TO_DO.search(module.text)
         for number, comment in module.comments().items()
         if LEFT_TO_DO.search(comment)
@@ -105,14 +105,14 @@ def test_what_is_left_to_do_is_no_comment() -> None:
 def test_the_code_speaks_of_zones_and_sessions_and_uses_no_synonyms() -> None:
     found = [
         f"{module.path}: {name}"
-        for module in modules("src")
+        for module in parse_modules("src")
         for name in identifiers(module)
-        if SYNONYMS.intersection(words(name))
+        if SYNONYMS.intersection(split_identifier(name))
     ]
     found += [
         f"{statement.path}: {statement.name}"
         for statement in sql_statements()
-        if SYNONYMS.intersection(words(f"{statement.name} {statement.body}"))
+        if SYNONYMS.intersection(split_identifier(f"{statement.name} {statement.body}"))
     ]
     assert not found, f"use the nouns of the design: {found}"
 
@@ -143,7 +143,7 @@ def test_statements_that_differ_between_the_engines_say_why_and_become_fewer() -
 def test_every_package_opens_with_a_page_of_prose() -> None:
     thin = {
         module.path
-        for module in modules("src")
+        for module in parse_modules("src")
         if module.path.endswith("/__init__.py") and len(ast.get_docstring(module.tree) or "") < 200
     }
     bare = {
@@ -158,9 +158,9 @@ def test_every_package_opens_with_a_page_of_prose() -> None:
 def test_only_settings_and_the_command_line_read_the_environment() -> None:
     found = [
         f"{module.path}:{node.lineno}"
-        for module in modules("src")
+        for module in parse_modules("src")
         if not module.path.startswith(MAY_READ_THE_ENVIRONMENT)
-        for node in module.nodes()
+        for node in module.walk()
         if isinstance(node, ast.Attribute | ast.ImportFrom) and reads_environment(node)
     ]
     assert not found, f"declare a setting instead: {found}"
@@ -186,7 +186,7 @@ def assert_ratchet(over: dict[str, int], allowed: dict[str, int]) -> None:
 
 
 def all_functions() -> Iterator[tuple[str, Function]]:
-    for module in modules(*EVERYWHERE):
+    for module in parse_modules(*EVERYWHERE):
         for name, node in module.functions():
             yield f"{module.path}::{name}", node
 
@@ -229,7 +229,7 @@ def is_log(call: str) -> bool:
 
 
 def identifiers(module: Module) -> Iterator[str]:
-    for node in module.nodes():
+    for node in module.walk():
         if isinstance(node, Function | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.arg):

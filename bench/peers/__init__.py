@@ -12,7 +12,7 @@ is one of them, driven by the same lines through its SDK. `environment` makes th
 | celery_        | Celery with Redis, one process that works by itself (`solo`) | Redis' log, written and not synced |
 | taskiq_        | taskiq with Redis streams, whose messages are acknowledged   | the same                           |
 
-What agents type in fleets is measured beside cafleet, which has commands and no queue: `bench.typed` runs them, from an
+What agents type in fleets is measured beside cafleet, which has commands and no queue: `bench.message_commands` runs them, from an
 environment made here.
 
 A peer runs as it would be used well: on uvloop if it has a loop at all, with batches and connections as large as help

@@ -11,16 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from celery import Celery
 from celery.signals import worker_ready
 
-from bench.peers.contract import Put, Started
+from bench.peers.contract import JobProducer, StartRecorder
 
 CALLERS = 20
 PREFETCH = 100
-LAST_SECONDS = 0.2
+ACK_SECONDS = 0.2
 """For the last of them to be acknowledged."""
 run = asyncio.run
 
 
-def _app(url: str) -> Celery:
+def _create_app(url: str) -> Celery:
     app = Celery("bench", broker=url)
     app.conf.update(
         task_acks_late=True,
@@ -36,36 +36,36 @@ async def install(url: str) -> None:
     """Nothing is there before the first job."""
 
 
-class Client:
+class TaskProducer:
     def __init__(self, app: Celery, threads: ThreadPoolExecutor) -> None:
         self._app = app
         self._threads = threads
 
-    async def one(self, said: str) -> None:
+    async def enqueue_one(self, payload: str) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, self._app.send_task, "job", [said])
+        await loop.run_in_executor(self._threads, self._app.send_task, "job", [payload])
 
-    async def many(self, said: list[str]) -> None:
+    async def enqueue_many(self, payloads: list[str]) -> None:
         raise NotImplementedError
 
 
 @contextlib.asynccontextmanager
-async def client(url: str) -> AsyncIterator[Put]:
+async def client(url: str) -> AsyncIterator[JobProducer]:
     with ThreadPoolExecutor(CALLERS) as threads:
-        yield Client(_app(url), threads)
+        yield TaskProducer(_create_app(url), threads)
 
 
-def work(url: str, number: int) -> None:
-    app = _app(url)
+def work(url: str, count: int) -> None:
+    app = _create_app(url)
     # It ends its process by itself where it ends at all: told from here, when the last acknowledgement has left.
-    started = Started(number, lambda: threading.Timer(LAST_SECONDS, started.tell_and_leave).start())
+    start_recorder = StartRecorder(count, lambda: threading.Timer(ACK_SECONDS, start_recorder.report_and_exit).start())
 
     @worker_ready.connect(weak=False)
-    def ready(**_: object) -> None:
-        started.ready()
+    def report_ready(**_: object) -> None:
+        start_recorder.report_ready()
 
     @app.task(name="job")
-    def job(said: str) -> None:
-        started.begin(said)
+    def job(payload: str) -> None:
+        start_recorder.record(payload)
 
     app.Worker(pool="solo", loglevel="ERROR", without_gossip=True, without_mingle=True, quiet=True).start()

@@ -14,60 +14,60 @@ from contextlib import AbstractAsyncContextManager
 from typing import NoReturn, Protocol, TypeVar
 
 T = TypeVar("T")
-WARM = "warm"
+WARM_UP_JOB = "warm"
 """Jobs of this name are done and not counted."""
 
 
-class Put(Protocol):
+class JobProducer(Protocol):
     """Somebody who makes jobs. What is said of each is its name, a blank, and what makes it 200 bytes."""
 
-    async def one(self, said: str) -> None:
+    async def enqueue_one(self, payload: str) -> None:
         """Returns when it is durable."""
         ...
 
-    async def many(self, said: list[str]) -> None:
+    async def enqueue_many(self, payloads: list[str]) -> None:
         """In one call; raises `NotImplementedError` where there is none."""
         ...
 
 
 class Peer(Protocol):
-    def run(self, what: Coroutine[None, None, T]) -> T:
+    def run(self, coroutine: Coroutine[None, None, T]) -> T:
         """On the loop that whoever uses it well would have."""
         ...
 
     async def install(self, url: str) -> None: ...
 
-    def client(self, url: str) -> AbstractAsyncContextManager[Put]: ...
+    def client(self, url: str) -> AbstractAsyncContextManager[JobProducer]: ...
 
-    def work(self, url: str, number: int) -> None:
+    def work(self, url: str, count: int) -> None:
         """Says `ready`, works until so many were started, and tells when."""
         ...
 
 
-class Started:
+class StartRecorder:
     """Whoever works tells it of each job it begins; it says when so many were. Instants are of the monotonic clock,
     which all processes of a machine share."""
 
-    def __init__(self, number: int, enough: Callable[[], object]) -> None:
-        self._number = number
-        self._enough = enough
-        self._at: dict[str, float] = {}
+    def __init__(self, expected: int, on_complete: Callable[[], object]) -> None:
+        self._expected = expected
+        self._on_complete = on_complete
+        self._started_at: dict[str, float] = {}
 
-    def ready(self) -> None:
+    def report_ready(self) -> None:
         print(json.dumps({"ready": time.monotonic()}), flush=True)
 
-    def begin(self, said: str) -> None:
-        name = said.partition(" ")[0]
-        if name != WARM:
-            self._at[name] = time.monotonic()
-            if len(self._at) == self._number:
-                self._enough()
+    def record(self, payload: str) -> None:
+        name = payload.partition(" ")[0]
+        if name != WARM_UP_JOB:
+            self._started_at[name] = time.monotonic()
+            if len(self._started_at) == self._expected:
+                self._on_complete()
 
-    def tell(self) -> None:
-        print(json.dumps({"started": self._at}), flush=True)
+    def report_started(self) -> None:
+        print(json.dumps({"started": self._started_at}), flush=True)
 
-    def tell_and_leave(self) -> NoReturn:
+    def report_and_exit(self) -> NoReturn:
         """For workers that do not end when they are asked to."""
-        self.tell()
+        self.report_started()
         sys.stdout.flush()
         os._exit(0)

@@ -4,7 +4,7 @@
 |---------|-----------------------|---------------------------------------------------------------------------|
 | install | url                   | nothing: tables, and whatever else is there before the first job          |
 | enqueue | url, number, callers  | so many jobs, by so many callers at once, each waiting for its own        |
-| bulk    | url, number, each     | so many jobs, `each` in one call, one call after the other                |
+| bulk    | url, number, bulk_size | so many jobs, `bulk_size` in one call, one call after the other          |
 | work    | url, number           | nothing: says `ready`, works until so many were started, tells when       |
 | starts  | url, number           | nothing: one job after the other, each after a pause; tells when sent     |
 """
@@ -21,84 +21,84 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from bench.peers.contract import WARM, Peer
+from bench.peers.contract import WARM_UP_JOB, Peer
 
-BYTES = 200
+PAYLOAD_BYTES = 200
 PAUSE_SECONDS = 0.1, 0.2
 """Longer than what the end of a job leaves to be done, and never twice the same: whoever looks now and then is not to
 be met at the same point each time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Options:
     url: str
     number: int = 0
     callers: int = 0
-    each: int = 0
+    bulk_size: int = 0
 
 
-Tally = Mapping[str, object]
+VerbResult = Mapping[str, object]
 
 
 def main() -> None:
     peer = cast(Peer, importlib.import_module(f"bench.peers.{sys.argv[1]}_"))
-    told = Told(**json.loads(sys.stdin.readline()))
+    options = Options(**json.loads(sys.stdin.readline()))
     if sys.argv[2] == "work":
-        peer.work(told.url, told.number)
+        peer.work(options.url, options.number)
     else:
-        print(json.dumps(peer.run(_done(VERBS[sys.argv[2]], peer, told))), flush=True)
+        print(json.dumps(peer.run(_run_verb(VERBS[sys.argv[2]], peer, options))), flush=True)
 
 
-async def _done(verb: Verb, peer: Peer, told: Told) -> Tally:
-    return await verb(peer, told)
+async def _run_verb(verb: Verb, peer: Peer, options: Options) -> VerbResult:
+    return await verb(peer, options)
 
 
-async def install(peer: Peer, told: Told) -> Tally:
-    await peer.install(told.url)
+async def install(peer: Peer, options: Options) -> VerbResult:
+    await peer.install(options.url)
     return {}
 
 
-async def enqueue(peer: Peer, told: Told) -> Tally:
-    async with peer.client(told.url) as put:
+async def enqueue(peer: Peer, options: Options) -> VerbResult:
+    async with peer.client(options.url) as producer:
         # As many as will come: connections are made before, and everybody's statements prepared.
-        await asyncio.gather(*(put.one(job(WARM)) for _ in range(told.callers)))
-        left = iter(range(told.number))
+        await asyncio.gather(*(producer.enqueue_one(build_payload(WARM_UP_JOB)) for _ in range(options.callers)))
+        remaining = iter(range(options.number))
 
         async def caller() -> None:
-            for number in left:
-                await put.one(job(number))
+            for number in remaining:
+                await producer.enqueue_one(build_payload(number))
 
-        began = time.monotonic()
-        await asyncio.gather(*(caller() for _ in range(told.callers)))
-        return {"seconds": time.monotonic() - began}
-
-
-async def bulk(peer: Peer, told: Told) -> Tally:
-    async with peer.client(told.url) as put:
-        await put.one(job(WARM))
-        began = time.monotonic()
-        for first in range(0, told.number, told.each):
-            last = min(first + told.each, told.number)
-            await put.many([job(number) for number in range(first, last)])
-        return {"seconds": time.monotonic() - began}
+        started_at = time.monotonic()
+        await asyncio.gather(*(caller() for _ in range(options.callers)))
+        return {"seconds": time.monotonic() - started_at}
 
 
-async def starts(peer: Peer, told: Told) -> Tally:
+async def bulk(peer: Peer, options: Options) -> VerbResult:
+    async with peer.client(options.url) as producer:
+        await producer.enqueue_one(build_payload(WARM_UP_JOB))
+        started_at = time.monotonic()
+        for first in range(0, options.number, options.bulk_size):
+            last = min(first + options.bulk_size, options.number)
+            await producer.enqueue_many([build_payload(number) for number in range(first, last)])
+        return {"seconds": time.monotonic() - started_at}
+
+
+async def send_with_pauses(peer: Peer, options: Options) -> VerbResult:
     sent: dict[int, float] = {}
-    async with peer.client(told.url) as put:
-        for number in range(told.number):
+    async with peer.client(options.url) as producer:
+        for index in range(options.number):
             await asyncio.sleep(random.uniform(*PAUSE_SECONDS))
-            sent[number] = time.monotonic()
-            await put.one(job(number))
+            sent[index] = time.monotonic()
+            await producer.enqueue_one(build_payload(index))
     return {"sent": sent}
 
 
-def job(name: object) -> str:
-    return f"{name} ".ljust(BYTES, "x")
+def build_payload(name: object) -> str:
+    return f"{name} ".ljust(PAYLOAD_BYTES, "x")
 
 
-Verb = Callable[[Peer, Told], Awaitable[Tally]]
-VERBS: Mapping[str, Verb] = {"install": install, "enqueue": enqueue, "bulk": bulk, "starts": starts}
+Verb = Callable[[Peer, Options], Awaitable[VerbResult]]
+VERBS: Mapping[str, Verb] = {"install": install, "enqueue": enqueue, "bulk": bulk, "starts": send_with_pauses}
 
 if __name__ == "__main__":
     main()

@@ -13,7 +13,7 @@ from pgqueuer import PgQueuer, Queries
 from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 from pgqueuer.models import Job
 
-from bench.peers.contract import Put, Started
+from bench.peers.contract import JobProducer, StartRecorder
 
 BATCH = 1_000
 CONNECTIONS = 20
@@ -26,39 +26,41 @@ async def install(url: str) -> None:
     await connection.close()
 
 
-class Client:
+class TaskProducer:
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
 
-    async def one(self, said: str) -> None:
-        await self._queries.enqueue("job", said.encode())
+    async def enqueue_one(self, payload: str) -> None:
+        await self._queries.enqueue("job", payload.encode())
 
-    async def many(self, said: list[str]) -> None:
-        await self._queries.enqueue(["job"] * len(said), [each.encode() for each in said], [0] * len(said))
+    async def enqueue_many(self, payloads: list[str]) -> None:
+        await self._queries.enqueue(
+            ["job"] * len(payloads), [payload.encode() for payload in payloads], [0] * len(payloads)
+        )
 
 
 @contextlib.asynccontextmanager
-async def client(url: str) -> AsyncIterator[Put]:
+async def client(url: str) -> AsyncIterator[JobProducer]:
     async with asyncpg.create_pool(url, min_size=CONNECTIONS, max_size=CONNECTIONS) as pool:
-        yield Client(Queries(AsyncpgPoolDriver(pool)))
+        yield TaskProducer(Queries(AsyncpgPoolDriver(pool)))
 
 
-def work(url: str, number: int) -> None:
-    run(_work(url, number))
+def work(url: str, count: int) -> None:
+    run(_work(url, count))
 
 
-async def _work(url: str, number: int) -> None:
-    worker, enough = PgQueuer(AsyncpgDriver(await asyncpg.connect(url))), asyncio.Event()
-    started = Started(number, enough.set)
+async def _work(url: str, count: int) -> None:
+    worker, all_started = PgQueuer(AsyncpgDriver(await asyncpg.connect(url))), asyncio.Event()
+    start_recorder = StartRecorder(count, all_started.set)
 
     @worker.entrypoint("job")
-    async def job(found: Job) -> None:
-        started.begin((found.payload or b"").decode())
+    async def job(queued: Job) -> None:
+        start_recorder.record((queued.payload or b"").decode())
 
-    started.ready()
+    start_recorder.report_ready()
     running = asyncio.create_task(worker.run(batch_size=BATCH, dequeue_timeout=timedelta(seconds=5)))
-    await enough.wait()
+    await all_started.wait()
     # It writes down what it has done before it ends.
     worker.shutdown.set()
     await running
-    started.tell()
+    start_recorder.report_started()

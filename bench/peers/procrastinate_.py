@@ -10,72 +10,72 @@ from typing import Protocol
 import uvloop
 from procrastinate import App, PsycopgConnector
 
-from bench.peers.contract import Put, Started
+from bench.peers.contract import JobProducer, StartRecorder
 
 CONCURRENCY = 20
 CONNECTIONS = CONCURRENCY + 4
 run = uvloop.run
 
 
-class Deferred(Protocol):
+class DeferrableTask(Protocol):
     """What a function becomes that is a task."""
 
-    async def defer_async(self, *, said: str) -> object: ...
+    async def defer_async(self, *, payload: str) -> object: ...
 
     async def batch_defer_async(self, *jobs: dict[str, str]) -> object: ...
 
 
-def _app(url: str) -> App:
+def _create_app(url: str) -> App:
     return App(connector=PsycopgConnector(conninfo=url, min_size=CONNECTIONS, max_size=CONNECTIONS))
 
 
 async def install(url: str) -> None:
-    async with _app(url).open_async() as app:
+    async with _create_app(url).open_async() as app:
         await app.schema_manager.apply_schema_async()
 
 
-class Client:
-    def __init__(self, job: Deferred) -> None:
+class TaskProducer:
+    def __init__(self, job: DeferrableTask) -> None:
         self._job = job
 
-    async def one(self, said: str) -> None:
-        await self._job.defer_async(said=said)
+    async def enqueue_one(self, payload: str) -> None:
+        await self._job.defer_async(payload=payload)
 
-    async def many(self, said: list[str]) -> None:
-        await self._job.batch_defer_async(*({"said": each} for each in said))
+    async def enqueue_many(self, payloads: list[str]) -> None:
+        await self._job.batch_defer_async(*({"payload": payload} for payload in payloads))
 
 
 @contextlib.asynccontextmanager
-async def client(url: str) -> AsyncIterator[Put]:
-    app = _app(url)
+async def client(url: str) -> AsyncIterator[JobProducer]:
+    app = _create_app(url)
 
     @app.task(name="job")
-    async def job(said: str) -> None:
+    async def job(payload: str) -> None:
         raise AssertionError("nobody works here")
 
     async with app.open_async():
-        yield Client(job)
+        yield TaskProducer(job)
 
 
-def work(url: str, number: int) -> None:
-    run(_work(url, number))
+def work(url: str, count: int) -> None:
+    run(_work(url, count))
 
 
-async def _work(url: str, number: int) -> None:
-    app, enough = _app(url), asyncio.Event()
-    started = Started(number, enough.set)
+async def _work(url: str, count: int) -> None:
+    app, all_started = _create_app(url), asyncio.Event()
+    start_recorder = StartRecorder(count, all_started.set)
 
     @app.task(name="job")
-    async def job(said: str) -> None:
-        started.begin(said)
+    async def job(payload: str) -> None:
+        start_recorder.record(payload)
 
     async with app.open_async():
-        started.ready()
+        start_recorder.report_ready()
         running = asyncio.create_task(
             app.run_worker_async(concurrency=CONCURRENCY, install_signal_handlers=False, wait=True)
         )
-        await enough.wait()
+        await all_started.wait()
         # It lets what runs come to its end.
         running.cancel()
         await asyncio.wait([running])
-    started.tell()
+    start_recorder.report_started()

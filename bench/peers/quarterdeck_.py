@@ -10,18 +10,18 @@ import contextlib
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
-from bench.peers.contract import Put, Started
+from bench.peers.contract import JobProducer, StartRecorder
 from quarterdeck.sdk import Attempt, Problem, Quarterdeck, TaskWorker
 from quarterdeck.sdk.options import NewTask
 
 AGENT = "bench"
 CONCURRENCY = 64
-TYPE = "job"
+TASK_TYPE = "job"
 run = asyncio.run
 """As `TaskWorker.main` does."""
 
 
-def _connected(url: str) -> Quarterdeck:
+def _connect(url: str) -> Quarterdeck:
     parts = urlsplit(url)
     return Quarterdeck.connect(f"http://{parts.hostname}:{parts.port}", parts.password, parts.path.strip("/"))
 
@@ -30,44 +30,46 @@ async def install(url: str) -> None:
     """A server has made its tables before it is ready."""
 
 
-class Client:
-    def __init__(self, connected: Quarterdeck) -> None:
-        self._tasks = connected.tasks
+class TaskProducer:
+    def __init__(self, qd: Quarterdeck) -> None:
+        self._tasks = qd.tasks
 
-    async def one(self, said: str) -> None:
-        await self._tasks.create(TYPE, TYPE, input_context={"said": said})
+    async def enqueue_one(self, payload: str) -> None:
+        await self._tasks.create(TASK_TYPE, TASK_TYPE, input_context={"payload": payload})
 
-    async def many(self, said: list[str]) -> None:
-        wanted: list[NewTask] = [{"title": TYPE, "task_type": TYPE, "input_context": {"said": each}} for each in said]
-        for made in await self._tasks.create_many(wanted):
-            if isinstance(made, Problem):
-                raise made
+    async def enqueue_many(self, payloads: list[str]) -> None:
+        tasks: list[NewTask] = [
+            {"title": TASK_TYPE, "task_type": TASK_TYPE, "input_context": {"payload": payload}} for payload in payloads
+        ]
+        for created in await self._tasks.create_many(tasks):
+            if isinstance(created, Problem):
+                raise created
 
 
 @contextlib.asynccontextmanager
-async def client(url: str) -> AsyncIterator[Put]:
-    async with _connected(url) as connected:
-        yield Client(connected)
+async def client(url: str) -> AsyncIterator[JobProducer]:
+    async with _connect(url) as qd:
+        yield TaskProducer(qd)
 
 
-def work(url: str, number: int) -> None:
-    run(_work(url, number))
+def work(url: str, count: int) -> None:
+    run(_work(url, count))
 
 
-async def _work(url: str, number: int) -> None:
-    async with _connected(url) as connected:
-        worker = TaskWorker(connected, AGENT, concurrency=CONCURRENCY)
-        started = Started(number, worker.stop)
+async def _work(url: str, count: int) -> None:
+    async with _connect(url) as qd:
+        worker = TaskWorker(qd, AGENT, concurrency=CONCURRENCY)
+        start_recorder = StartRecorder(count, worker.stop)
 
-        @worker.task(TYPE)
+        @worker.task(TASK_TYPE)
         async def job(task: Attempt) -> None:
-            started.begin(str(task.input["said"]))
+            start_recorder.record(str(task.input["payload"]))
 
         serving = asyncio.create_task(worker.run())
         registered = asyncio.create_task(worker.until_registered())
         await asyncio.wait([serving, registered], return_when=asyncio.FIRST_COMPLETED)
         if registered.done():
-            started.ready()
+            start_recorder.report_ready()
         # It tells what it has done before it ends.
         await serving
-        started.tell()
+        start_recorder.report_started()

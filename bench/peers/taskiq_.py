@@ -11,70 +11,70 @@ import uvloop
 from taskiq.api import run_receiver_task
 from taskiq_redis import RedisStreamBroker
 
-from bench.peers.contract import Put, Started
+from bench.peers.contract import JobProducer, StartRecorder
 
-AT_ONCE = 100
-LAST_SECONDS = 0.2
+CONCURRENCY = 100
+ACK_SECONDS = 0.2
 """For the last of them to be acknowledged."""
 run = uvloop.run
 
 
-class Kicked(Protocol):
+class KickableTask(Protocol):
     """What a function becomes that is a task."""
 
-    async def kiq(self, said: str) -> object: ...
+    async def kiq(self, payload: str) -> object: ...
 
 
-def _broker(url: str) -> RedisStreamBroker:
+def _create_broker(url: str) -> RedisStreamBroker:
     # From the first message on: what was sent before the first worker came is to be done too.
     return RedisStreamBroker(url, consumer_id="0")
 
 
 async def install(url: str) -> None:
-    broker = _broker(url)
+    broker = _create_broker(url)
     await broker.startup()
     await broker.shutdown()
 
 
-class Client:
-    def __init__(self, job: Kicked) -> None:
+class TaskProducer:
+    def __init__(self, job: KickableTask) -> None:
         self._job = job
 
-    async def one(self, said: str) -> None:
-        await self._job.kiq(said)
+    async def enqueue_one(self, payload: str) -> None:
+        await self._job.kiq(payload)
 
-    async def many(self, said: list[str]) -> None:
+    async def enqueue_many(self, payloads: list[str]) -> None:
         raise NotImplementedError
 
 
 @contextlib.asynccontextmanager
-async def client(url: str) -> AsyncIterator[Put]:
-    broker = _broker(url)
+async def client(url: str) -> AsyncIterator[JobProducer]:
+    broker = _create_broker(url)
 
     @broker.task(task_name="job")
-    async def job(said: str) -> None:
+    async def job(payload: str) -> None:
         raise AssertionError("nobody works here")
 
     await broker.startup()
-    yield Client(job)
+    yield TaskProducer(job)
     await broker.shutdown()
 
 
-def work(url: str, number: int) -> None:
-    run(_work(url, number))
+def work(url: str, count: int) -> None:
+    run(_work(url, count))
 
 
-async def _work(url: str, number: int) -> None:
-    broker, enough = _broker(url), asyncio.Event()
-    started = Started(number, enough.set)
+async def _work(url: str, count: int) -> None:
+    broker, all_started = _create_broker(url), asyncio.Event()
+    start_recorder = StartRecorder(count, all_started.set)
 
     @broker.task(task_name="job")
-    async def job(said: str) -> None:
-        started.begin(said)
+    async def job(payload: str) -> None:
+        start_recorder.record(payload)
 
-    started.ready()
-    running = asyncio.create_task(run_receiver_task(broker, run_startup=True, max_async_tasks=AT_ONCE))
-    await enough.wait()
-    await asyncio.wait([running], timeout=LAST_SECONDS)
+    start_recorder.report_ready()
+    running = asyncio.create_task(run_receiver_task(broker, run_startup=True, max_async_tasks=CONCURRENCY))
+    await all_started.wait()
+    await asyncio.wait([running], timeout=ACK_SECONDS)
     # Canceled, its receiver waits for a message that does not come.
-    started.tell_and_leave()
+    start_recorder.report_and_exit()

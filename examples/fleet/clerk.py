@@ -19,35 +19,35 @@ DIRECTOR = "1"
 
 def main() -> None:
     name = sys.argv[1]
-    no_echo()
-    attend()
-    qd("message", "send", "--to", DIRECTOR, "--text", f"{name} is ready", "--quiet")
+    disable_echo()
+    handle_messages()
+    show_and_run_qd("message", "send", "--to", DIRECTOR, "--text", f"{name} is ready", "--quiet")
     for line in iter(sys.stdin.readline, ""):
         print(line.rstrip(), flush=True)
         if line.strip() == "/exit":
             return
-        attend()
+        handle_messages()
 
 
-def attend() -> None:
+def handle_messages() -> None:
     """Whatever was missed, or told of twice, is here or is not: a notice only says when to look."""
-    for message in json.loads(qd("message", "poll", "--oldest-first", "--full", "--json")):
-        print(qd("message", "ack", "--task-id", str(message["task_id"])), flush=True)
-        order, _, text = message["text"].partition(": ")
-        if order == "count":
+    for message in json.loads(show_and_run_qd("message", "poll", "--oldest-first", "--full", "--json")):
+        print(show_and_run_qd("message", "ack", "--task-id", str(message["task_id"])), flush=True)
+        command, _, text = message["text"].partition(": ")
+        if command == "count":
             report = f"{len(text.split())} words"
-            qd("message", "send", "--to", str(message["from_agent_id"]), "--text", report, "--quiet")
+            show_and_run_qd("message", "send", "--to", str(message["from_agent_id"]), "--text", report, "--quiet")
 
 
-def qd(*words: str) -> str:
-    print("$ qd", shlex.join(words), flush=True)
+def show_and_run_qd(*args: str) -> str:
+    print("$ qd", shlex.join(args), flush=True)
     # `run.py` has put the directory of `qd` on PATH. What it complains of is seen in the pane.
-    command = ["qd", *words]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603 - no shell
-    return done.stdout.rstrip("\n")
+    command = ["qd", *args]
+    completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603 - no shell
+    return completed.stdout.rstrip("\n")
 
 
-def no_echo() -> None:
+def disable_echo() -> None:
     """What is typed is shown when it is read, not in the middle of something else."""
     if os.isatty(0):
         mode = termios.tcgetattr(0)

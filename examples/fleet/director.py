@@ -18,71 +18,73 @@ SHARES = {"ann": "It was the best of times, it was the worst of times,", "ben": 
 
 
 def main() -> None:
-    no_echo()
+    disable_echo()
     try:
-        direct()
-    except subprocess.CalledProcessError as failed:
-        print(f"failed: {failed}", flush=True)
+        run_job()
+    except subprocess.CalledProcessError as error:
+        print(f"failed: {error}", flush=True)
     finally:
         subprocess.run(["tmux", "wait-for", "-S", "finished"], check=True)  # noqa: S607 - the tmux we run in
     sys.stdin.read()
 
 
-def direct() -> None:
-    print(qd("fleet", "create", "--label", "word count", "--coding-agent", "director"))
+def run_job() -> None:
+    print(show_and_run_qd("fleet", "create", "--label", "word count", "--coding-agent", "director"))
     os.environ |= {"QD_FLEET_ID": "1", "QD_AGENT_ID": "1"}
     print("$ export QD_FLEET_ID=1 QD_AGENT_ID=1")
-    members = {name: create(name) for name in SHARES}
-    for text in heard_of(members).values():
+    members = {name: create_member(name) for name in SHARES}
+    for text in collect_messages(members).values():
         print(text)
     for name, share in SHARES.items():
-        qd("message", "send", "--to", members[name], "--text", f"count: {share}", "--quiet")
-    counts = heard_of(members)
+        show_and_run_qd("message", "send", "--to", members[name], "--text", f"count: {share}", "--quiet")
+    counts = collect_messages(members)
     for name, text in counts.items():
         print(f"{name}: {text}")
     total = sum(int(text.split()[0]) for text in counts.values())
-    print(qd("message", "broadcast", "--text", f"{total} words in all, thank you"), flush=True)
-    while any(member["unread"] for member in json.loads(ask("member", "list", "--activity", "--json"))):
+    print(show_and_run_qd("message", "broadcast", "--text", f"{total} words in all, thank you"), flush=True)
+    while any(member["unread"] for member in json.loads(run_qd("member", "list", "--activity", "--json"))):
         time.sleep(0.1)
     print("everybody has acknowledged it", flush=True)
 
 
-def create(name: str) -> str:
+def create_member(name: str) -> str:
     """A member in a pane of its own; its id."""
-    told = qd("member", "create", "--name", name, "--description", "counts words", "--coding-agent", "clerk")
-    print(told, flush=True)
-    return told.split()[0]
+    output = show_and_run_qd(
+        "member", "create", "--name", name, "--description", "counts words", "--coding-agent", "clerk"
+    )
+    print(output, flush=True)
+    return output.split()[0]
 
 
-def heard_of(members: dict[str, str]) -> dict[str, str]:
+def collect_messages(members: dict[str, str]) -> dict[str, str]:
     """One message of each member, acknowledged as it is taken."""
-    said: dict[str, str] = {}
-    while len(said) < len(members):
-        found = json.loads(ask("message", "poll", "--wait", "20", "--oldest-first", "--json"))
-        for message in found:
-            ask("message", "ack", "--task-id", str(message["id"]))
-            said[str(message["from"])] = message["text"]
-        if not found:
+    texts: dict[str, str] = {}
+    while len(texts) < len(members):
+        messages = json.loads(run_qd("message", "poll", "--wait", "20", "--oldest-first", "--json"))
+        for message in messages:
+            run_qd("message", "ack", "--task-id", str(message["id"]))
+            texts[str(message["from"])] = message["text"]
+        if not messages:
             # Somebody has missed a notice. `qd monitor start` would do this by itself.
             for agent_id in members.values():
-                print(qd("member", "ping", "--member-id", agent_id), flush=True)
-    return {name: said[agent_id] for name, agent_id in members.items()}
+                print(show_and_run_qd("member", "ping", "--member-id", agent_id), flush=True)
+    return {name: texts[agent_id] for name, agent_id in members.items()}
 
 
-def qd(*words: str) -> str:
+def show_and_run_qd(*args: str) -> str:
     """The same, for everybody to see."""
-    print("$ qd", shlex.join(words), flush=True)
-    return ask(*words)
+    print("$ qd", shlex.join(args), flush=True)
+    return run_qd(*args)
 
 
-def ask(*words: str) -> str:
+def run_qd(*args: str) -> str:
     # `run.py` has put the directory of `qd` on PATH. What it complains of is seen in the pane.
-    command = ["qd", *words]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603 - no shell
-    return done.stdout.rstrip("\n")
+    command = ["qd", *args]
+    completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603 - no shell
+    return completed.stdout.rstrip("\n")
 
 
-def no_echo() -> None:
+def disable_echo() -> None:
     """It polls, and is told of messages by notices as well: those need not be on its screen."""
     if os.isatty(0):
         mode = termios.tcgetattr(0)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 """For all of it: it takes some three."""
 
 
@@ -27,73 +27,77 @@ def main() -> int:
         print("This needs tmux: apt install tmux, or brew install tmux.", file=sys.stderr)
         return 1
     # Whoever ends this early, by closing its terminal perhaps, leaves nothing behind either.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(1))
+    for signal_number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_number, lambda *_: sys.exit(1))
     # Short: the path of a socket may have a hundred characters or so.
     home = Path(tempfile.mkdtemp(prefix="qd-fleet-"))
     try:
-        return Example(home).run("--watch" in sys.argv[1:])
+        return FleetExample(home).run("--watch" in sys.argv[1:])
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-class Example:
+class FleetExample:
     def __init__(self, home: Path) -> None:
         self.data = home / "data"
         self.socket = str(home / "tmux")
-        self.environment = {**environment(), "QD_DATA": str(self.data)}
+        self.environment = {**clean_environment(), "QD_DATA": str(self.data)}
 
     def run(self, watch: bool) -> int:
         self.data.mkdir(mode=0o700)
-        (self.data / "quarterdeck.toml").write_text(settings(), encoding="utf-8")
+        (self.data / "quarterdeck.toml").write_text(coding_agent_settings(), encoding="utf-8")
         self.environment["QD_FLEET_ID"] = "1"
         try:
-            self.quietly("qd", "fleet", "list")  # starts the server
-            self.begin_director()
+            self.run_quietly("qd", "fleet", "list")  # starts the server
+            self.start_director()
             if watch:
-                self.tmux("attach", seconds=None)
-            self.tmux("wait-for", "finished")
-            self.show()
+                self.run_tmux("attach", timeout=None)
+            self.run_tmux("wait-for", "finished")
+            self.print_panes()
             return 0
         finally:
-            self.quietly("tmux", "-S", self.socket, "kill-server")
-            self.quietly("qd", "stop")
+            self.run_quietly("tmux", "-S", self.socket, "kill-server")
+            self.run_quietly("qd", "stop")
 
-    def begin_director(self) -> None:
+    def start_director(self) -> None:
         """In a window of its own tmux server, as a person would begin a coding agent there."""
         # Without the fleet's id: it is about to create that.
-        outer = {name: value for name, value in self.environment.items() if name != "QD_FLEET_ID"}
+        environment = {name: value for name, value in self.environment.items() if name != "QD_FLEET_ID"}
         command = [sys.executable, str(HERE / "director.py")]
         size = ["-x", "240", "-y", "60"]
-        self.tmux("-f", "/dev/null", "new-session", "-d", "-s", "fleet", *size, "--", *command, told=outer)
+        self.run_tmux(
+            "-f", "/dev/null", "new-session", "-d", "-s", "fleet", *size, "--", *command, environment=environment
+        )
 
-    def show(self) -> None:
+    def print_panes(self) -> None:
         """Who is where, and what everybody's pane shows; then the fleet is deleted, and their panes close."""
-        print(self.qd("member", "list"))
-        for member in json.loads(self.qd("member", "list", "--json")):
+        print(self.run_qd("member", "list"))
+        for member in json.loads(self.run_qd("member", "list", "--json")):
             print(f"\n--- {member['name']} ---")
-            print(self.qd("member", "capture", "--member-id", str(member["agent_id"])))
+            print(self.run_qd("member", "capture", "--member-id", str(member["agent_id"])))
         print()
-        print(self.qd("fleet", "delete", "1"))
+        print(self.run_qd("fleet", "delete", "1"))
 
-    def qd(self, *words: str) -> str:
-        command = ["qd", *words]
-        done = subprocess.run(  # noqa: S603 - no shell
-            command, env=self.environment, check=True, stdout=subprocess.PIPE, text=True, timeout=SECONDS
+    def run_qd(self, *args: str) -> str:
+        command = ["qd", *args]
+        completed = subprocess.run(  # noqa: S603 - no shell
+            command, env=self.environment, check=True, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS
         )
-        return done.stdout.rstrip()
+        return completed.stdout.rstrip()
 
-    def tmux(self, *words: str, told: Mapping[str, str] | None = None, seconds: float | None = SECONDS) -> None:
-        command = ["tmux", "-S", self.socket, *words]
-        subprocess.run(command, env=told or self.environment, check=True, timeout=seconds)  # noqa: S603 - no shell
+    def run_tmux(
+        self, *args: str, environment: Mapping[str, str] | None = None, timeout: float | None = TIMEOUT_SECONDS
+    ) -> None:
+        command = ["tmux", "-S", self.socket, *args]
+        subprocess.run(command, env=environment or self.environment, check=True, timeout=timeout)  # noqa: S603 - no shell
 
-    def quietly(self, *command: str) -> None:
+    def run_quietly(self, *command: str) -> None:
         subprocess.run(  # noqa: S603 - no shell
-            command, env=self.environment, check=False, capture_output=True, timeout=SECONDS
+            command, env=self.environment, check=False, capture_output=True, timeout=TIMEOUT_SECONDS
         )
 
 
-def settings() -> str:
+def coding_agent_settings() -> str:
     """Coding agents are configuration. A list of strings is written the same in TOML as in JSON."""
     director, clerk = ([sys.executable, str(HERE / f"{name}.py")] for name in ("director", "clerk"))
     return f"""
@@ -107,11 +111,11 @@ processes = ["clerk.py"]
 """
 
 
-def environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """Without what would lead to another server, or into the tmux that this may be run in. `qd` lies beside Python."""
-    others = ("QD_", "TMUX", "DATABASE_URL")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-    return kept | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])}
+    excluded_prefixes = ("QD_", "TMUX", "DATABASE_URL")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(excluded_prefixes)}
+    return variables | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), variables.get("PATH", os.defpath)])}
 
 
 if __name__ == "__main__":

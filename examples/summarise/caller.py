@@ -18,18 +18,18 @@ def main() -> None:
     with Quarterdeck.connect() as qd:
         try:
             service = qd.services.find("summariser")
-        except NotFound as nobody:
-            sys.exit(f"{nobody.detail} Start worker.py first.")
+        except NotFound as error:
+            sys.exit(f"{error.detail} Start worker.py first.")
 
         # A durable call: it survives this program, the worker and the server, and with the same key it is made once.
-        asked = qd.invocations.enqueue(service.id, "summarise", {"text": TEXT, "sentences": 2})
-        print("summary: ", qd.invocations.wait(asked.id, timeout=60).result)
+        invocation = qd.invocations.enqueue(service.id, "summarise", {"text": TEXT, "sentences": 2})
+        print("summary: ", qd.invocations.wait(invocation.id, timeout=60).result)
         print("keywords:", qd.invocations.call(service.id, "keywords", {"text": TEXT}))
 
         # Many at once: the worker takes and reports them in batches.
-        many = [qd.invocations.enqueue(service.id, "summarise", {"text": f"Text {n}."}) for n in range(50)]
-        done = [qd.invocations.wait(each.id, timeout=60) for each in many]
-        print("at once: ", sum(each.status == "succeeded" for each in done), "of", len(many))
+        invocations = [qd.invocations.enqueue(service.id, "summarise", {"text": f"Text {n}."}) for n in range(50)]
+        results = [qd.invocations.wait(item.id, timeout=60) for item in invocations]
+        print("at once: ", sum(item.status == "succeeded" for item in results), "of", len(invocations))
 
         try:
             qd.invocations.call(service.id, "summarise", {"text": " "})

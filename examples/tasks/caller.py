@@ -11,16 +11,16 @@ TIMEOUT = 60.0
 def main() -> None:
     with Quarterdeck.connect() as qd:
         book = qd.tasks.create("Moby-Dick", "reading", input_context={"pages": 5}, required_capabilities=["english"])
-        [read] = qd.tasks.wait([book.id], timeout=TIMEOUT)
-        print("one:    ", read.status, read.output_result, "-", read.summary)
+        [finished] = qd.tasks.wait([book.id], timeout=TIMEOUT)
+        print("one:    ", finished.status, finished.output_result, "-", finished.summary)
         steps = [line.message for line in qd.tasks.logs(book.id, event="progress_update")]
         print("steps:  ", len(steps))
 
-        made = qd.tasks.create_many(
+        created = qd.tasks.create_many(
             [{"title": f"book {n}", "task_type": "reading", "input_context": {"pages": 2}} for n in range(50)]
         )
-        ended = qd.tasks.wait([task.id for task in made if isinstance(task, Task)], timeout=TIMEOUT)
-        print("at once:", sum(task.status == "COMPLETED" for task in ended), "of", len(ended))
+        finished_tasks = qd.tasks.wait([task.id for task in created if isinstance(task, Task)], timeout=TIMEOUT)
+        print("at once:", sum(task.status == "COMPLETED" for task in finished_tasks), "of", len(finished_tasks))
 
         empty = qd.tasks.create("an empty book", "reading", input_context={"pages": 0})
         [failed] = qd.tasks.wait([empty.id], timeout=TIMEOUT)

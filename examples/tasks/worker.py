@@ -21,8 +21,8 @@ async def read(task: Attempt) -> Done:
     if pages < 1:
         # Nobody should try this again: there is nothing to read.
         raise Fail("the book is empty", retryable=False)
-    done = int(str(task.checkpoint.get("done", 0)))
-    for page in range(done + 1, pages + 1):
+    pages_read = int(str(task.checkpoint.get("done", 0)))
+    for page in range(pages_read + 1, pages + 1):
         task.check()  # somebody may have canceled it
         await asyncio.sleep(0)
         await task.progress(100 * page // pages, f"page {page}", checkpoint={"done": page})

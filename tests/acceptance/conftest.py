@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.replicas import joined_by
+from tests.support.replicas import add_replicas
 from tests.support.server import ServerProcess, Servers
 
 
@@ -17,7 +17,7 @@ def postgres_replicas(
 ) -> Iterator[list[ServerProcess]]:
     started = Servers(tmp_path_factory.mktemp("replicas"))
     try:
-        yield asyncio.run(joined_by(postgres_server, started, 2))
+        yield asyncio.run(add_replicas(postgres_server, started, 2))
     finally:
         started.close()
 

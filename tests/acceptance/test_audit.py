@@ -19,14 +19,14 @@ from quarterdeck.maintenance.audit import AuditReport, newest_anchor, parse_anch
 from quarterdeck.store.interface import StoreError
 from quarterdeck.store.postgres_roles import SERVER, SWEEP
 from tests.cli.cli_support import Qd
+from tests.support.audit_log import AuditLogHarness
 from tests.support.eventually import eventually
-from tests.support.keel import Side, keel_on
-from tests.support.keeping import Keeper
-from tests.support.load import Load
+from tests.support.log_tampering import TAMPERINGS, LogRows, first_difference, read_log, write_log
 from tests.support.rounds import ROUNDS
+from tests.support.runtime import DirectDatabase, open_runtime
 from tests.support.server import Launch, Servers
-from tests.support.tampering import WAYS, Log, first_difference, read_log, write_log
-from tests.support.zone import fresh_zone
+from tests.support.spawn_load import SpawnLoad
+from tests.support.zone import create_zone
 
 KEY = "signing-key.pem"
 
@@ -35,20 +35,20 @@ KEY = "signing-key.pem"
 async def sealed_url(engine_url: str, tmp_path: Path) -> str:
     """A database in which things of all kinds have happened, sealed to the last event but for the oldest, which
     retention has removed."""
-    async with keel_on(engine_url) as keel:
-        await keel.zone()
-        keeper = Keeper(keel, tmp_path)
+    async with open_runtime(engine_url) as keel:
+        await keel.put_zone()
+        keeper = AuditLogHarness(keel, tmp_path)
         for _ in range(5):
-            root, *rest = await keel.tree(3, 2)
+            root, *rest = await keel.spawn_tree(3, 2)
             await keel.suspend(rest[0])
             await keel.resume(rest[0])
-            await keel.end(root)
+            await keel.terminate(root)
             await keeper.sealer.run_once(1_000)
-        await keeper.seal(1, 40, 2)
+        await keeper.emit_and_seal(1, 40, 2)
         await keeper.retention.run_once(1_000)
         await keeper.sealer.run_once(1_000)
         await keeper.retention.run_once(1)
-        await keeper.seal(60)
+        await keeper.emit_and_seal(60)
     return engine_url
 
 
@@ -60,19 +60,19 @@ def test_a_thousand_random_changes_of_a_real_log_are_all_found_and_their_first_r
     sealed_url: str, tmp_path: Path
 ) -> None:
     log = read_log(sealed_url)
-    assert 0 < log.attested < log.sealed
+    assert 0 < log.attested_floor < log.sealed_pos
     trust = select_trusted_keys([], tmp_path / KEY).verify
     anchor = parse_anchor(log.anchor)
     assert anchor
-    assert verify(log.evidence(), trust, [anchor]).removed > 0
-    for way in WAYS:
+    assert verify(log.verification_input(), trust, [anchor]).removed > 0
+    for way in TAMPERINGS:
         found = 0
         for number in range(1_000):
-            wrong = WAYS[way](log, Random(f"{way} {number}"))
+            wrong = TAMPERINGS[way](log, Random(f"{way} {number}"))
             if not (named := first_difference(log, wrong)):
                 continue
             with pytest.raises(VerificationError) as verdict:
-                verify(wrong.evidence(), trust, [anchor])
+                verify(wrong.verification_input(), trust, [anchor])
             assert verdict.value.pos in named, f"{way} {number}: {verdict.value.message}"
             found += 1
             if found == 200:
@@ -82,8 +82,8 @@ def test_a_thousand_random_changes_of_a_real_log_are_all_found_and_their_first_r
 
 def test_changes_made_in_the_database_itself_are_all_found(sealed_url: str, tmp_path: Path) -> None:
     log = read_log(sealed_url)
-    for way, number in ((way, number) for way in WAYS for number in range(3 * ROUNDS)):
-        wrong = WAYS[way](log, Random(f"in the database: {way} {number}"))
+    for way, number in ((way, number) for way in TAMPERINGS for number in range(3 * ROUNDS)):
+        wrong = TAMPERINGS[way](log, Random(f"in the database: {way} {number}"))
         named = first_difference(log, wrong)
         write_log(sealed_url, wrong)
         verdict = verdict_on(sealed_url, tmp_path / KEY, log.anchor)
@@ -99,16 +99,16 @@ def test_without_an_anchor_it_says_what_it_cannot_prove(sealed_url: str, tmp_pat
     assert plain.is_proven
     assert "No anchor was given" in plain.text()
     assert "No anchor" not in verdict_on(sealed_url, tmp_path / KEY, log.anchor).text()
-    short = Log(int(str(log.seals[-2][2])), log.attested, log.seals[:-1], log.events[:-60])
+    short = LogRows(int(str(log.seals[-2][2])), log.attested_floor, log.seals[:-1], log.events[:-60])
     write_log(sealed_url, short)
     assert verdict_on(sealed_url, tmp_path / KEY).is_proven, "which is why it says so"
-    assert verdict_on(sealed_url, tmp_path / KEY, log.anchor).pos == short.sealed + 1
+    assert verdict_on(sealed_url, tmp_path / KEY, log.anchor).pos == short.sealed_pos + 1
 
 
 def test_the_newest_seal_is_what_is_to_be_noted(sealed_url: str, engine_url: str) -> None:
     log = read_log(sealed_url)
     assert newest_anchor(sealed_url) == log.anchor
-    write_log(engine_url, Log(0, 0, (), ()))
+    write_log(engine_url, LogRows(0, 0, (), ()))
     with pytest.raises(NotFound, match="Nothing is sealed yet"):
         newest_anchor(engine_url)
 
@@ -157,16 +157,16 @@ def test_anchors_may_stand_in_a_file_line_by_line(tmp_path: Path) -> None:
 async def test_a_value_that_no_server_writes_is_named_and_no_crash(
     sqlite_url: str, tmp_path: Path, column: str, value: str
 ) -> None:
-    async with keel_on(sqlite_url) as keel:
-        await keel.zone()
-        keeper = Keeper(keel, tmp_path)
-        await keeper.seal(10, 10)
-        await keeper.happen(5)
+    async with open_runtime(sqlite_url) as keel:
+        await keel.put_zone()
+        keeper = AuditLogHarness(keel, tmp_path)
+        await keeper.emit_and_seal(10, 10)
+        await keeper.emit(5)
     honest = read_log(sqlite_url)
     # Not yet sealed, one text is as good as another; what is none, or no number, is not.
     unsealed = {23} if column == "at" or value.startswith(("x", "cast(x'ff")) else set()
     for pos in {4, 14} | unsealed:
-        Side(sqlite_url).run(f"update events set {column} = {value} where pos = ?", pos)
+        DirectDatabase(sqlite_url).execute(f"update events set {column} = {value} where pos = ?", pos)
         verdict = verdict_on(sqlite_url, tmp_path / KEY)
         assert (verdict.is_proven, verdict.pos) == (False, pos), verdict
         write_log(sqlite_url, honest)
@@ -174,7 +174,9 @@ async def test_a_value_that_no_server_writes_is_named_and_no_crash(
 
 def test_text_that_is_none_in_a_seal_is_named_and_no_crash(sqlite_url: str, tmp_path: Path) -> None:
     LocalIssuer.open(tmp_path / KEY)
-    Side(sqlite_url).run("insert into seals values (1, 1, 0, 0, cast(x'ff' as text), '', '', '', '', '', 1)")
+    DirectDatabase(sqlite_url).execute(
+        "insert into seals values (1, 1, 0, 0, cast(x'ff' as text), '', '', '', '', '', 1)"
+    )
     assert verdict_on(sqlite_url, tmp_path / KEY).seal == 1
 
 
@@ -182,11 +184,11 @@ def test_text_that_is_none_in_a_seal_is_named_and_no_crash(sqlite_url: str, tmp_
 def logins(postgres_url: str) -> Iterator[dict[str, str]]:
     """The URLs of two logins that own nothing: one may act as the server and the sweeps, one as the server only."""
     made = {f"qd_login_{secrets.token_hex(4)}": roles for roles in ((SERVER, SWEEP), (SERVER,))}
-    side, password = Side(postgres_url), secrets.token_hex(8)
+    side, password = DirectDatabase(postgres_url), secrets.token_hex(8)
     parts = urlsplit(postgres_url)
     for name, roles in made.items():
-        side.run(f"create role {name} login password '{password}'")
-        side.run(f"grant {', '.join(roles)} to {name}")
+        side.execute(f"create role {name} login password '{password}'")
+        side.execute(f"grant {', '.join(roles)} to {name}")
     try:
         host = parts.netloc.rpartition("@")[2]
         yield {
@@ -195,15 +197,15 @@ def logins(postgres_url: str) -> Iterator[dict[str, str]]:
         }
     finally:
         for name in made:
-            side.run(f"drop role {name}")
+            side.execute(f"drop role {name}")
 
 
 async def test_on_postgresql_whoever_would_see_only_a_part_is_refused(
     postgres_url: str, logins: dict[str, str], tmp_path: Path
 ) -> None:
-    async with keel_on(postgres_url) as keel:
-        await keel.zone()
-        await Keeper(keel, tmp_path).seal(10)
+    async with open_runtime(postgres_url) as keel:
+        await keel.put_zone()
+        await AuditLogHarness(keel, tmp_path).emit_and_seal(10)
     assert verdict_on(logins[SWEEP], tmp_path / KEY).is_proven
     with pytest.raises(StoreError, match=r"only a part of the rows.* GRANT quarterdeck_sweep TO"):
         verdict_on(logins[SERVER], tmp_path / KEY)
@@ -229,29 +231,29 @@ def test_what_is_no_database_of_ours_is_a_sentence(tmp_path: Path) -> None:
 
 
 async def test_beside_a_server_under_load_and_after_it_the_log_is_proved(servers: Servers, launch: Launch) -> None:
-    server = await servers.start(launch.told(QD_SEAL_INTERVAL_MS="50"))
+    server = await servers.start(launch.with_environment(QD_SEAL_INTERVAL_MS="50"))
     qd = Qd(launch.data, QD_DATABASE_URL=launch.database_url)
-    load = Load(await fresh_zone(server))
+    load = SpawnLoad(await create_zone(server))
     noted: list[str] = []
     for _ in range(ROUNDS):
-        await load.reaches(100)
+        await load.wait_for_acknowledged(100)
 
         async def is_sealed() -> bool:
-            return Side(launch.database_url).count("seals") > len(noted)
+            return DirectDatabase(launch.database_url).count("seals") > len(noted)
 
         await eventually(is_sealed, "more was sealed")
-        noted.append(qd.good("audit", "anchor"))
-        told = qd.json("audit", "verify", *(f"--anchor={anchor}" for anchor in noted))
+        noted.append(qd.run("audit", "anchor"))
+        told = qd.run_json("audit", "verify", *(f"--anchor={anchor}" for anchor in noted))
         assert told["proven"] is True
         assert told["anchors"] == noted
         assert told["seals"] >= len(noted)
     await load.stop()
     assert await server.stop() == 0
-    told = qd.json("audit", "verify", "--anchor", noted[-1])
-    assert told["events"] + told["unproven"] == Side(launch.database_url).one("select pos from log_head")
+    told = qd.run_json("audit", "verify", "--anchor", noted[-1])
+    assert told["events"] + told["unproven"] == DirectDatabase(launch.database_url).scalar("select pos from log_head")
 
     pos = Random(1).randint(1, told["last_pos"])
-    Side(launch.database_url).run("update events set actor = 'nobody' where pos = ?", pos)
+    DirectDatabase(launch.database_url).execute("update events set actor = 'nobody' where pos = ?", pos)
     done = qd("audit", "verify", "--anchor", noted[-1])
     assert done.returncode == 1
     assert done.stdout.startswith(f"altered: The event at position {pos} is not the one that was sealed (seal ")
@@ -273,4 +275,4 @@ def test_mistakes_on_the_command_line_are_sentences(sqlite_url: str, tmp_path: P
         assert told in done.stderr
     LocalIssuer.open(tmp_path / KEY)
     assert "neither an anchor" in qd("audit", "verify", "--anchor", "17").stderr
-    assert "nothing is proved" in qd.good("audit", "verify")
+    assert "nothing is proved" in qd.run("audit", "verify")

@@ -17,13 +17,13 @@ from quarterdeck.store.interface import StoreError
 from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.postgres_roles import create_roles_sql
 from tests.cli.cli_support import Qd
-from tests.support.children import plain_environment
+from tests.support.child_processes import minimal_environment
 from tests.support.eventually import eventually
-from tests.support.keel import Side
-from tests.support.load import Load, stored
-from tests.support.postgres import PostgresServer, program
+from tests.support.postgres import PostgresServer, tool_path
+from tests.support.runtime import DirectDatabase
 from tests.support.server import Launch, ServerProcess, Servers
-from tests.support.zone import APP, FreshZone, fresh_zone
+from tests.support.spawn_load import SpawnLoad, stored_keys
+from tests.support.zone import APP, FreshZone, create_zone
 
 KEY = "signing-key.pem"
 SECRETS = "secret-keys"
@@ -32,7 +32,7 @@ SECRETS = "secret-keys"
 class Busy:
     """A server under load that has sealed already, and what was acknowledged before its backup was begun."""
 
-    def __init__(self, server: ServerProcess, load: Load) -> None:
+    def __init__(self, server: ServerProcess, load: SpawnLoad) -> None:
         self.server = server
         self.load = load
         self.before = set(load.acknowledged.items())
@@ -43,12 +43,12 @@ class Busy:
 
 
 async def busy(servers: Servers, launch: Launch) -> Busy:
-    server = await servers.start(launch.told(QD_SEAL_INTERVAL_MS="50"))
-    load = Load(await fresh_zone(server), clients=8)
-    await load.reaches(100)
+    server = await servers.start(launch.with_environment(QD_SEAL_INTERVAL_MS="50"))
+    load = SpawnLoad(await create_zone(server), clients=8)
+    await load.wait_for_acknowledged(100)
 
     async def sealed() -> bool:
-        return Side(launch.database_url).count("seals") > 0
+        return DirectDatabase(launch.database_url).count("seals") > 0
 
     await eventually(sealed, "something was sealed")
     return Busy(server, load)
@@ -58,30 +58,32 @@ async def assert_whole(servers: Servers, made: Busy, restored: Launch, anchor: s
     """What was restored checks and proves, holds everything that was acknowledged before, and serves."""
     url, zone_id = restored.database_url, made.load.zone.id
     qd = Qd(restored.data, QD_DATABASE_URL=url)
-    told = qd.json("check")
+    told = qd.run_json("check")
     assert told["well"] is True
-    told = qd.json("audit", "verify", "--anchor", anchor)
+    told = qd.run_json("audit", "verify", "--anchor", anchor)
     assert told["proven"] is True
     assert told["events"] > 0
-    assert made.before <= set(stored(url, zone_id))
-    server = await servers.start(restored.told(QD_SEAL_INTERVAL_MS="50"))
+    assert made.before <= set(stored_keys(url, zone_id))
+    server = await servers.start(restored.with_environment(QD_SEAL_INTERVAL_MS="50"))
     zone = FreshZone(server, zone_id)
     async with zone.client() as client:
-        answer = await client.post(zone.agents, json={"application_id": APP})
+        answer = await client.post(zone.sessions_path, json={"application_id": APP})
         assert answer.status_code == 201, answer.text
         for key, session in made.before:
             again = await client.post(
-                zone.agents, json={"application_id": APP, "metadata": {"key": key}}, headers={"Idempotency-Key": key}
+                zone.sessions_path,
+                json={"application_id": APP, "metadata": {"key": key}},
+                headers={"Idempotency-Key": key},
             )
             assert (again.status_code, again.json()["id"]) == (200, session)
             break
 
     async def sealed_on() -> bool:
-        return int(qd.json("audit", "verify", "--anchor", anchor)["seals"]) > int(told["seals"])
+        return int(qd.run_json("audit", "verify", "--anchor", anchor)["seals"]) > int(told["seals"])
 
     await eventually(sealed_on, "the chain went on")
     assert await server.stop() == 0
-    assert qd.json("check")["well"] is True
+    assert qd.run_json("check")["well"] is True
 
 
 async def test_a_copy_of_sqlite_taken_under_load_is_whole(servers: Servers, sqlite_url: str, tmp_path: Path) -> None:
@@ -90,8 +92,8 @@ async def test_a_copy_of_sqlite_taken_under_load_is_whole(servers: Servers, sqli
     made = await busy(servers, Launch(path.parent))
     qd, file = Qd(path.parent), tmp_path / "backups" / "today.db"
     file.parent.mkdir()
-    copied = await asyncio.to_thread(qd.json, "db", "backup", str(file))
-    await made.load.reaches(10)
+    copied = await asyncio.to_thread(qd.run_json, "db", "backup", str(file))
+    await made.load.wait_for_acknowledged(10)
     await made.load.stop()
     await made.server.stop()
     assert copied["file"] == str(file)
@@ -104,7 +106,7 @@ async def test_a_copy_of_sqlite_taken_under_load_is_whole(servers: Servers, sqli
     shutil.copyfile(file, elsewhere.data / "quarterdeck.db")
     shutil.copy2(made.key, elsewhere.data / KEY)
     shutil.copy2(made.key.with_name(SECRETS), elsewhere.data / SECRETS)
-    assert Side(elsewhere.database_url).one("select pos from log_head") == copied["position"]
+    assert DirectDatabase(elsewhere.database_url).scalar("select pos from log_head") == copied["position"]
     await assert_whole(servers, made, elsewhere, copied["anchor"])
 
 
@@ -112,10 +114,10 @@ async def test_a_dump_of_postgresql_taken_under_load_is_whole_in_another_cluster
     servers: Servers, postgres_url: str, own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
     made = await busy(servers, Launch(tmp_path / "data", postgres_url))
-    anchor = Qd(tmp_path / "data", QD_DATABASE_URL=postgres_url).good("audit", "anchor")
+    anchor = Qd(tmp_path / "data", QD_DATABASE_URL=postgres_url).run("audit", "anchor")
     dump = tmp_path / "today.dump"
     await asyncio.to_thread(run, "pg_dump", "--format=custom", f"--file={dump}", postgres_url)
-    await made.load.reaches(10)
+    await made.load.wait_for_acknowledged(10)
     await made.load.stop()
     await made.server.stop()
 
@@ -133,7 +135,7 @@ async def test_a_dump_of_postgresql_taken_under_load_is_whole_in_another_cluster
 
 def run(tool: str, *arguments: str) -> None:
     done = subprocess.run(
-        [program(tool), *arguments], env=plain_environment(), capture_output=True, text=True, check=False
+        [tool_path(tool), *arguments], env=minimal_environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
@@ -180,5 +182,5 @@ def test_a_name_that_begins_with_a_dash_is_a_name(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Qd(tmp_path).good("db", "backup", "--", "-copy.db")
+    Qd(tmp_path).run("db", "backup", "--", "-copy.db")
     assert (tmp_path / "-copy.db").exists()

@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support import endpoint as endpoints
-from tests.support.canaries import Canaries, files_of, forms, redis_dump, rows_of
-from tests.support.endpoint import Endpoint
+from tests.support import http_endpoint as endpoints
+from tests.support.canaries import Canaries, data_files, dump_redis, encodings, table_rows
 from tests.support.eventually import eventually
-from tests.support.redis import RedisSide
+from tests.support.http_endpoint import HttpEndpoint
+from tests.support.redis import DirectRedis
+from tests.support.route_table import read_route_table
 from tests.support.server import Launch, ServerProcess, Servers
-from tests.support.table import table_of
-from tests.support.zone import FreshZone, events_of, fresh_zone
+from tests.support.zone import FreshZone, create_zone, read_events
 
 TASKS = "/api/v1/agent-tasks"
 AGENT = "worker-1"
@@ -161,38 +161,38 @@ class Story:
 
     async def read_everything(self, server: ServerProcess) -> None:
         """Every route that only reads, about everything there is to read about."""
-        for row in await table_of(server):
+        for row in await read_route_table(server):
             if row.method != "GET":
                 continue
-            named = {"agents": [AGENT], "agent-tasks": self.tasks}.get(row.names or "", ["default"])
+            named = {"agents": [AGENT], "agent-tasks": self.tasks}.get(row.resource_name or "", ["default"])
             for one in named:
-                await self.ask("GET", row.at(self.zone.id, one), params=dict.fromkeys(row.needed, "x"))
+                await self.ask("GET", row.path_for(self.zone.id, one), params=dict.fromkeys(row.required_query, "x"))
 
     def sang(self, found: bytes | str, where: str) -> list[str]:
-        return [f"{canary} in {where}" for canary in self.canary.in_(found)]
+        return [f"{canary} in {where}" for canary in self.canary.find_in(found)]
 
 
 @pytest.fixture
-async def endpoint() -> AsyncIterator[Endpoint]:
-    async with endpoints.endpoint() as there:
+async def endpoint() -> AsyncIterator[HttpEndpoint]:
+    async with endpoints.run_endpoint() as there:
         yield there
 
 
-async def begin(story: Story, endpoint: Endpoint) -> None:
+async def begin(story: Story, endpoint: HttpEndpoint) -> None:
     await story.ask("PUT", f"/api/v1/agents/{AGENT}", json={"name": "worker", "maxConcurrentTasks": 10})
     hook = {"url": endpoint.url, "types": ["*"]}
     await story.ask("POST", "/api/v1/webhooks", status=201, json=hook)
 
 
 async def test_canaries_are_given_to_the_holder_and_found_nowhere_else(
-    servers: Servers, launch: Launch, redis: RedisSide, endpoint: Endpoint
+    servers: Servers, launch: Launch, redis: DirectRedis, endpoint: HttpEndpoint
 ) -> None:
     told = {
         "REDIS_URL": redis.url, "STREAMS_HMAC_KEY": "a key that is long enough", "QD_LOG_LEVEL": "debug",
         "QD_PUSH_PRIVATE_ADDRESSES": "true", "OUTBOX_INTERVAL_MS": "50", "QD_WEBHOOK_POLL_MS": "50",
     }  # fmt: skip
-    server = await servers.start(launch.told(**told))
-    zone = await fresh_zone(server)
+    server = await servers.start(launch.with_environment(**told))
+    zone = await create_zone(server)
     async with server.client() as client:
         client.headers["X-Workspace-ID"] = zone.id
         story = Story(zone, client)
@@ -210,15 +210,15 @@ async def test_canaries_are_given_to_the_holder_and_found_nowhere_else(
 
         await eventually(all_was_told, "the endpoint heard of every task")
     searched: dict[str, bytes | str] = {
-        "the events": str(await events_of(zone)),
+        "the events": str(await read_events(zone)),
         "what the endpoint was told": repr(endpoint.requests),
-        "Redis": redis_dump(redis),
+        "Redis": dump_redis(redis),
         **{f"the answer {answer[:60]}": answer for answer in story.heard},
-        **{f"the table {name}": rows for name, rows in rows_of(launch.database_url)},
-        **{f"the file {name}, while it is served": found for name, found in files_of(launch.data)},
+        **{f"the table {name}": rows for name, rows in table_rows(launch.database_url)},
+        **{f"the file {name}, while it is served": found for name, found in data_files(launch.data)},
     }
     await server.stop()
-    searched |= {f"the file {name}": found for name, found in files_of(launch.data)}
+    searched |= {f"the file {name}": found for name, found in data_files(launch.data)}
     searched["the log"] = server.log_text
     assert [sung for where, found in searched.items() for sung in story.sang(found, where)] == []
     assert_it_would_have_been_found(searched, launch)
@@ -227,8 +227,8 @@ async def test_canaries_are_given_to_the_holder_and_found_nowhere_else(
 def assert_it_would_have_been_found(searched: Mapping[str, bytes | str], launch: Launch) -> None:
     """What is for everybody to read stands in all these places, and is found by the same search."""
     bird = Canaries()
-    bird.planted = {"title": PLAIN}
-    found = {where for where, text in searched.items() if bird.in_(text)}
+    bird.values = {"title": PLAIN}
+    found = {where for where, text in searched.items() if bird.find_in(text)}
     assert "the table agent_tasks" in found
     assert any(where.startswith("the answer") for where in found)
     if launch.database is None:
@@ -238,6 +238,6 @@ def assert_it_would_have_been_found(searched: Mapping[str, bytes | str], launch:
 def test_a_canary_is_known_in_whatever_it_is_wrapped() -> None:
     canary = Canaries()
     value = canary("here")
-    for form in forms(value):
-        assert canary.in_(b"x" + form + b"y") == ["here"]
-    assert canary.in_(b"nothing") == []
+    for form in encodings(value):
+        assert canary.find_in(b"x" + form + b"y") == ["here"]
+    assert canary.find_in(b"nothing") == []

@@ -17,15 +17,15 @@ from quarterdeck.maintenance.consistency import CHECKS, FINDINGS_MAX, Consistenc
 from quarterdeck.store.migrate import sqlite_path
 from tests.acceptance.test_check_fleets import FLEET_CHECKS
 from tests.cli.cli_support import Qd
-from tests.support.asking import ZONE, admin
-from tests.support.keel import Cell, Keel, Rigging, Side, keel_on
-from tests.support.load import Load
+from tests.support.builders import ZONE, admin
+from tests.support.log_tampering import owner_transaction
 from tests.support.rounds import ROUNDS
+from tests.support.runtime import DirectDatabase, RuntimeHarness, RuntimeOptions, SqlValue, open_runtime
 from tests.support.server import Launch, Servers
 from tests.support.source import ROOT
-from tests.support.tampering import owner_of
-from tests.support.working import Working
-from tests.support.zone import APP, FreshZone, end, fresh_zone, spawn
+from tests.support.spawn_load import SpawnLoad
+from tests.support.tasks import TaskHarness
+from tests.support.zone import APP, FreshZone, create_zone, end, spawn
 
 TABLES = [
     "zones",
@@ -60,14 +60,14 @@ class World:
     stamped: Session
 
     @property
-    def side(self) -> Side:
-        return Side(self.url)
+    def side(self) -> DirectDatabase:
+        return DirectDatabase(self.url)
 
-    def rows(self) -> dict[str, list[tuple[Cell, ...]]]:
-        return {table: self.side.run(f"select * from {table}") for table in TABLES}
+    def rows(self) -> dict[str, list[tuple[SqlValue, ...]]]:
+        return {table: self.side.execute(f"select * from {table}") for table in TABLES}
 
-    def restore(self, rows: dict[str, list[tuple[Cell, ...]]]) -> None:
-        with owner_of(self.url) as (run, each):
+    def restore(self, rows: dict[str, list[tuple[SqlValue, ...]]]) -> None:
+        with owner_transaction(self.url) as (run, each):
             for table, content in rows.items():
                 run(f"delete from {table}", ())
                 if content:
@@ -75,39 +75,39 @@ class World:
 
 
 @pytest.fixture
-async def world(engine_url: str) -> World:
-    async with keel_on(engine_url, Rigging(chunk=2)) as keel:
-        await keel.zone()
-        root, child, _, leaf, *_ = await keel.tree(2, 2)
-        _, sleeper, *_ = await keel.tree(1, 2)
+async def scenario(engine_url: str) -> World:
+    async with open_runtime(engine_url, RuntimeOptions(chunk=2)) as keel:
+        await keel.put_zone()
+        root, child, _, leaf, *_ = await keel.spawn_tree(2, 2)
+        _, sleeper, *_ = await keel.spawn_tree(1, 2)
         await keel.suspend(sleeper)
-        ended, *_ = await keel.tree(3)
-        await keel.end(ended)
+        ended, *_ = await keel.spawn_tree(3)
+        await keel.terminate(ended)
         await keel.spawn(key="k", digest="d")
         stamped = await begun_to_end(keel)
         await some_work(keel)
     return World(engine_url, root, child, leaf, sleeper, ended, stamped)
 
 
-async def begun_to_end(keel: Keel) -> Session:
+async def begun_to_end(keel: RuntimeHarness) -> Session:
     """A tree larger than one chunk, stamped and not settled: somebody was killed in between."""
-    top, *_ = await keel.tree(3, 1)
-    await keel.endings.submit(Terminate(ZONE, top.id, "requested", admin()))
+    top, *_ = await keel.spawn_tree(3, 1)
+    await keel.terminate_lane.submit(Terminate(ZONE, top.id, "requested", admin()))
     return top
 
 
-async def some_work(keel: Keel) -> None:
+async def some_work(keel: RuntimeHarness) -> None:
     """One that is held, one that waits for it, one that is done, and one that waits for its backoff."""
-    work = Working(keel)
-    await work.agent("holder")
-    await work.agent("idle")
-    await work.make("done")
+    work = TaskHarness(keel)
+    await work.register_agent("holder")
+    await work.register_agent("idle")
+    await work.create("done")
     [leased] = await work.claim("holder")
     await work.complete(leased.task)
-    await work.make("held")
+    await work.create("held")
     await work.claim("holder")
-    await work.make("waiting", depends_on=("held", "done"))
-    await work.make("failing", retry_backoff_seconds=3_600)
+    await work.create("waiting", depends_on=("held", "done"))
+    await work.create("failing", retry_backoff_seconds=3_600)
     [leased] = await work.claim("holder")
     await work.fail(leased.task)
 
@@ -245,53 +245,53 @@ NAMED_BY_OTHERS = ("counts-left", "counts-ever", "attempts", "parked", "delegati
 """Found by an id of their own, and not by the one that was given last."""
 
 
-def test_a_healthy_database_is_well(world: World) -> None:
-    report = check_database(world.url)
+def test_a_healthy_database_is_well(scenario: World) -> None:
+    report = check_database(scenario.url)
     assert report.is_consistent, report.text()
     assert report.totals.cascades == 2
     assert re.match(r"all is well: 1 zone, \d+ sessions, \d+ live, ", report.text())
 
 
-def test_every_kind_of_damage_is_found(world: World) -> None:
-    whole, planted = world.rows(), [*damages(world), *plane_damages(world), *work_damages()]
+def test_every_kind_of_damage_is_found(scenario: World) -> None:
+    whole, planted = scenario.rows(), [*damages(scenario), *plane_damages(scenario), *work_damages()]
     # What is wrong with fleets is planted by tests of its own.
     assert {check.name for check in CHECKS} == {name for name, _, _ in planted} | {"keys"} | FLEET_CHECKS
     for name, statement, ids in planted:
-        world.side.run(statement, *(str(one) for one in ids))
-        report = check_database(world.url)
+        scenario.side.execute(statement, *(str(one) for one in ids))
+        report = check_database(scenario.url)
         assert name in found(report), f"{statement}: {report.text()}"
         if ids and name not in NAMED_BY_OTHERS:
             assert str(ids[-1]) in report.text(), statement
-        world.restore(whole)
-    assert check_database(world.url).is_consistent
+        scenario.restore(whole)
+    assert check_database(scenario.url).is_consistent
 
 
-def test_what_the_damage_is_not_is_not_said(world: World) -> None:
+def test_what_the_damage_is_not_is_not_said(scenario: World) -> None:
     """One wrong row is one line, where nothing else follows from it."""
     for name, statement, target in (
-        ("counts", "update admission_counts set live = live + 1 where scope = 'tree' and key = ?", world.root),
-        ("expiries", "update agent_sessions set expires_at = expires_at + 1 where id = ?", world.leaf),
-        ("suspensions", "update agent_sessions set status = 'suspended' where id = ?", world.leaf),
-        ("places", "update agent_sessions set depth = depth + 1 where id = ?", world.leaf),
+        ("counts", "update admission_counts set live = live + 1 where scope = 'tree' and key = ?", scenario.root),
+        ("expiries", "update agent_sessions set expires_at = expires_at + 1 where id = ?", scenario.leaf),
+        ("suspensions", "update agent_sessions set status = 'suspended' where id = ?", scenario.leaf),
+        ("places", "update agent_sessions set depth = depth + 1 where id = ?", scenario.leaf),
     ):
-        whole = world.rows()
-        world.side.run(statement, target.id)
-        assert {check: len(lines) for check, lines in found(check_database(world.url)).items()} == {name: 1}
-        world.restore(whole)
+        whole = scenario.rows()
+        scenario.side.execute(statement, target.id)
+        assert {check: len(lines) for check, lines in found(check_database(scenario.url)).items()} == {name: 1}
+        scenario.restore(whole)
 
 
-def test_a_key_whose_session_is_gone_is_a_note_and_no_damage(world: World) -> None:
-    world.side.run(f"insert into idempotency_keys values ('{ZONE}', '{APP}', 'spawn', 'a\nb', 'd', 'gone', 1)")
-    report = check_database(world.url)
+def test_a_key_whose_session_is_gone_is_a_note_and_no_damage(scenario: World) -> None:
+    scenario.side.execute(f"insert into idempotency_keys values ('{ZONE}', '{APP}', 'spawn', 'a\nb', 'd', 'gone', 1)")
+    report = check_database(scenario.url)
     assert report.is_consistent
     assert [note.id for note in report.notes] == ["gone"]
     assert r"(note) keys: zone z: the key 'a\\nb' of app stands for gone" in report.text()
 
 
-def test_more_than_can_be_read_are_counted(world: World) -> None:
+def test_more_than_can_be_read_are_counted(scenario: World) -> None:
     for number in range(FINDINGS_MAX + 7):
-        world.side.run(f"insert into admission_counts values ('{ZONE}', 'application', 'nobody{number}', 1, 1)")
-    report = check_database(world.url)
+        scenario.side.execute(f"insert into admission_counts values ('{ZONE}', 'application', 'nobody{number}', 1, 1)")
+    report = check_database(scenario.url)
     assert (len(report.findings), report.counts) == (FINDINGS_MAX, {"counts": FINDINGS_MAX + 7})
     assert "counts: 7 more" in report.text()
     assert f"{FINDINGS_MAX + 7} rows differ: " in report.text()
@@ -306,24 +306,24 @@ def test_every_check_is_explained_to_operators() -> None:
 
 
 async def test_beside_a_server_under_load_all_is_well_at_every_moment(servers: Servers, launch: Launch) -> None:
-    server = await servers.start(launch.told(QD_SEAL_INTERVAL_MS="50", QD_TTL_SWEEP_INTERVAL_MS="50"))
+    server = await servers.start(launch.with_environment(QD_SEAL_INTERVAL_MS="50", QD_TTL_SWEEP_INTERVAL_MS="50"))
     qd = Qd(launch.data, QD_DATABASE_URL=launch.database_url)
-    zone = await fresh_zone(server)
-    load, stop = Load(zone, clients=8), asyncio.Event()
+    zone = await create_zone(server)
+    load, stop = SpawnLoad(zone, clients=8), asyncio.Event()
     async with zone.client() as client:
         trees = [asyncio.create_task(grow_and_fell(client, zone, stop)) for _ in range(4)]
         for _ in range(ROUNDS):
-            await load.reaches(100)
+            await load.wait_for_acknowledged(100)
             done = await asyncio.to_thread(qd, "check")
             assert done.returncode == 0, done.stdout + done.stderr
         stop.set()
         await asyncio.gather(*trees)
     await load.stop()
     server.kill()
-    told = qd.json("check")
+    told = qd.run_json("check")
     assert told["well"] is True
     assert told["totals"]["sessions"] >= 100 * ROUNDS
-    assert qd.json("audit", "verify")["proven"] is True
+    assert qd.run_json("audit", "verify")["proven"] is True
 
 
 async def grow_and_fell(client: httpx.AsyncClient, zone: FreshZone, stop: asyncio.Event) -> None:
@@ -334,15 +334,15 @@ async def grow_and_fell(client: httpx.AsyncClient, zone: FreshZone, stop: asynci
         await spawn(client, zone, parent_id=middle["id"])
         await spawn(client, zone, parent_id=root["id"], ttl_seconds=1)
         for verb in ("suspend", "resume", "suspend"):
-            answer = await client.post(zone.agent(middle["id"], f"/{verb}"))
+            answer = await client.post(zone.session_path(middle["id"], f"/{verb}"))
             assert answer.status_code == 200, answer.text
         await end(client, zone, root["id"])
 
 
 def test_the_exit_code_says_whether_all_is_well(sqlite_url: str, tmp_path: Path) -> None:
     qd = Qd(tmp_path)
-    assert qd.good("check") == "all is well: 0 zones, 0 sessions, 0 live, 0 counters, 0 cascades, 0 events"
-    Side(sqlite_url).run("update log_head set pos = 4")
+    assert qd.run("check") == "all is well: 0 zones, 0 sessions, 0 live, 0 counters, 0 cascades, 0 events"
+    DirectDatabase(sqlite_url).execute("update log_head set pos = 4")
     done = qd("check")
     assert done.returncode == 1
     assert done.stdout.splitlines()[0] == "log-head: log_head has position 4 and floor 0, and the last event is nothing"

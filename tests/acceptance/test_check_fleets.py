@@ -12,9 +12,9 @@ import pytest
 from quarterdeck.maintenance.consistency import CHECKS, Check, check_database
 from quarterdeck.maintenance.queries import FLEET_QUERIES
 from quarterdeck.store.migrate import sqlite_path
-from tests.support.asking import ZONE
-from tests.support.fleeting import ADMINISTRATOR, ALICE, BOB, DIRECTOR, Fleeting, claiming, place
-from tests.support.keel import Side, keel_on
+from tests.support.builders import ZONE
+from tests.support.fleets import ADMINISTRATOR, ALICE, BOB, DIRECTOR, FleetHarness, claim_monitor_command, pane_location
+from tests.support.runtime import DirectDatabase, open_runtime
 
 FLEET_CHECKS = {check.name for check in CHECKS if check.statement in FLEET_QUERIES}
 CAROL, STRANGER, LAST_DIRECTOR = 5, 6, 8
@@ -49,20 +49,20 @@ def hands_on(url: str) -> Iterator[Hands]:
 
 
 @pytest.fixture
-async def harbour(engine_url: str) -> str:
+async def fleet_database_url(engine_url: str) -> str:
     """A database with fleets: one at work, one that has just begun, and one that is deleted."""
-    async with keel_on(engine_url) as keel:
-        await keel.zone()
-        fleeting = Fleeting(keel)
-        await fleeting.create(location=place())
+    async with open_runtime(engine_url) as keel:
+        await keel.put_zone()
+        fleeting = FleetHarness(keel)
+        await fleeting.create(location=pane_location())
         # Words of a caller's own, which make no administrator.
         skills = '[{"cafleet":{"kind":"builtin-administrator"}}]'
         for name in ("alice", "bob", "carol"):
-            await fleeting.register(name, director_id=DIRECTOR, location=place(None), skills=skills)
+            await fleeting.register(name, director_id=DIRECTOR, location=pane_location(None), skills=skills)
         await fleeting.deregister(CAROL)
-        await fleeting.crew.submit(claiming())
+        await fleeting.fleet_lane.submit(claim_monitor_command())
         await fleeting.create()
-        last = await fleeting.create(location=place())
+        last = await fleeting.create(location=pane_location())
         await fleeting.delete(last.fleet.fleet_id)
         for _ in (WAITING, DONE, CANCELED):
             await fleeting.send(ALICE)
@@ -169,26 +169,26 @@ def of_messages() -> list[Damage]:
     ]
 
 
-def test_whatever_is_wrong_with_fleets_is_found_and_named(harbour: str) -> None:
+def test_whatever_is_wrong_with_fleets_is_found_and_named(fleet_database_url: str) -> None:
     checks = {check.name: check for check in CHECKS if check.name in FLEET_CHECKS}
     planted = [*of_fleets(), *of_panes(), *of_messages()]
     assert {name for name, _, _ in planted} == checks.keys()
-    with hands_on(harbour) as hands:
+    with hands_on(fleet_database_url) as hands:
         for name, harm, named in planted:
             assert str(named) in hands.found(harm, checks[name]), harm
-    report = check_database(harbour)
+    report = check_database(fleet_database_url)
     assert report.is_consistent, report.text()
 
 
-def test_what_is_wrong_with_a_fleet_is_a_sentence_and_one_wrong_row_is_one_line(harbour: str) -> None:
-    side, text = Side(harbour), "update messages set text = ? where task_id = ?"
-    right = side.one(f"select text from messages where task_id = {SUMMARY}")
-    side.run(text, "x\ny", SUMMARY)
-    [finding] = check_database(harbour).findings
+def test_what_is_wrong_with_a_fleet_is_a_sentence_and_one_wrong_row_is_one_line(fleet_database_url: str) -> None:
+    side, text = DirectDatabase(fleet_database_url), "update messages set text = ? where task_id = ?"
+    right = side.scalar(f"select text from messages where task_id = {SUMMARY}")
+    side.execute(text, "x\ny", SUMMARY)
+    [finding] = check_database(fleet_database_url).findings
     assert finding.text() == (
         r"broadcasts: zone z: the broadcast 4 says 'x\\ny', and has 2 deliveries to 2 members, up to 6"
     )
-    side.run(text, right, SUMMARY)
-    side.run("update fleet_counters set messages = 5")
-    [finding] = check_database(harbour).findings
+    side.execute(text, right, SUMMARY)
+    side.execute("update fleet_counters set messages = 5")
+    [finding] = check_database(fleet_database_url).findings
     assert finding.text() == "fleet-ids: zone z: the counter of messages says 5, and the highest id is 6"

@@ -16,18 +16,18 @@ import pytest
 
 from quarterdeck.core.caller import ADMIN, LIFECYCLE, Role
 from quarterdeck.domain.zones.rules import PERMISSIONS
-from tests.http.auth_support import IssuerServer, Signer, issuer_server
+from tests.http.auth_support import IssuerServer, TokenSigner, run_issuer
 from tests.support.databases import PostgresDatabases, SqliteDatabases
-from tests.support.keel import Side
-from tests.support.replicas import all_that_can_be
+from tests.support.replicas import start_all_replicas
 from tests.support.rounds import ROUNDS
+from tests.support.route_table import RouteRow, read_route_table
+from tests.support.runtime import DirectDatabase
 from tests.support.server import ServerProcess, Servers, launch_on
-from tests.support.table import TableRow, table_of
-from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
+from tests.support.zone import APP, FreshZone, assert_problem, create_zone, end, json_object, read_events, spawn
 
 SCOPES = (LIFECYCLE, "coordinator.admin", ADMIN)
 Headers = dict[str, str]
-Rows = list[tuple[httpx.AsyncClient, TableRow]]
+Rows = list[tuple[httpx.AsyncClient, RouteRow]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Issuer:
     """An issuer that is not ours: it publishes one key, and signs whatever a test wants said."""
 
     url: str
-    signer: Signer
+    signer: TokenSigner
 
     def sign(self, **claims: object) -> str:
         said = {"iss": self.url, "aud": self.url, "exp": time.time() + 600, "sid": "sid", "sub": APP}
@@ -50,7 +50,7 @@ class Fleet:
     issuer: Issuer
 
     async def zone(self) -> FreshZone:
-        return await fresh_zone(self.servers[0])
+        return await create_zone(self.servers[0])
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +58,10 @@ def issuer() -> Iterator[Issuer]:
     """In a thread with a loop of its own, because it lives longer than any one test."""
     found: list[IssuerServer] = []
     ready, over = threading.Event(), threading.Event()
-    signer = Signer("theirs")
+    signer = TokenSigner("theirs")
 
     async def run() -> None:
-        async with issuer_server() as server:
+        async with run_issuer() as server:
             server.keys = [signer.jwk()]
             found.append(server)
             ready.set()
@@ -83,15 +83,15 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with contextlib.ExitStack() as stack:
         if request.param == "sqlite":
             sqlite: SqliteDatabases = request.getfixturevalue("sqlite_databases")
-            url = sqlite.fresh(directory)
+            url = sqlite.create_migrated(directory)
         else:
             postgres: PostgresDatabases = request.getfixturevalue("postgres")
-            url = postgres.fresh()
+            url = postgres.create_migrated()
             stack.callback(postgres.drop, url)
         servers = Servers(directory)
         stack.callback(servers.close)
         launch = launch_on(url, directory)
-        yield Fleet(asyncio.run(all_that_can_be(servers, launch, **told)), issuer)
+        yield Fleet(asyncio.run(start_all_replicas(servers, launch, **told)), issuer)
 
 
 # -- every kind of bearer ----------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ async def _key(fleet: Fleet, zone: FreshZone, session: str) -> Headers:
     asked = {"application_id": APP, "scopes": [s for s in SCOPES if s != ADMIN], "session_id": session}
     async with zone.server.client() as admin:
         made = await admin.post(f"{zone.path}/keys", json=asked)
-    return {"X-API-Key": shown(made)["key"]}
+    return {"X-API-Key": json_object(made)["key"]}
 
 
 def _bearer(token: str) -> Headers:
@@ -163,7 +163,7 @@ async def _with_its_ancestor(zone: FreshZone, line: Line) -> None:
 
 
 async def _by_its_time(zone: FreshZone, line: Line) -> None:
-    Side(zone.server.launch.database_url).run(
+    DirectDatabase(zone.server.launch.database_url).execute(
         "update agent_sessions set expires_at = 1 where zone_id = ? and id in (?, ?)", zone.id, line.session, line.below
     )
 
@@ -211,7 +211,7 @@ async def everywhere(fleet: Fleet, headers: Headers) -> Any:
         yield clients
 
 
-def shared_out(rows: list[TableRow], clients: list[httpx.AsyncClient], kind: str, way: str = "ended") -> Rows:
+def shared_out(rows: list[RouteRow], clients: list[httpx.AsyncClient], kind: str, way: str = "ended") -> Rows:
     """Who asks for which route: the first kind and way for every route at every replica; of the others each asks for
     every route at one, and at every replica for some."""
     if ROUNDS > 3 or (kind, way) == PAIRS[0]:
@@ -219,11 +219,11 @@ def shared_out(rows: list[TableRow], clients: list[httpx.AsyncClient], kind: str
     return [(clients[number % len(clients)], row) for number, row in enumerate(rows)]
 
 
-async def guarded_rows(fleet: Fleet) -> list[TableRow]:
-    return [row for row in await table_of(fleet.servers[0]) if row.scope]
+async def guarded_rows(fleet: Fleet) -> list[RouteRow]:
+    return [row for row in await read_route_table(fleet.servers[0]) if row.scope]
 
 
-def expected(row: TableRow, headers: Headers, way: str) -> tuple[int, str]:
+def expected(row: RouteRow, headers: Headers, way: str) -> tuple[int, str]:
     if "X-API-Key" in headers:
         if way == "ended with its zone":
             return 401, "invalid_token"
@@ -240,12 +240,12 @@ async def test_it_is_good_on_every_replica_while_its_session_lives(fleet: Fleet,
     rows = [row for row in await guarded_rows(fleet) if row.method == "GET"]
     async with everywhere(fleet, headers) as clients:
         for client, row in shared_out(rows, clients, kind):
-            answer = await client.request(**row.asked(zone.id, line.session))
+            answer = await client.request(**row.request_for(zone.id, line.session))
             forbidden = "X-API-Key" in headers and row.scope == ADMIN
-            if row.power is not None and "an agent" in kind:
-                forbidden = Role.AGENT not in PERMISSIONS[row.power]
+            if row.permission is not None and "an agent" in kind:
+                forbidden = Role.AGENT not in PERMISSIONS[row.permission]
             # No other thing has a session's id, and to be told so is to be let in.
-            good = 200 if row.is_of_a_session else 404
+            good = 200 if row.is_session_route else 404
             assert answer.status_code == (403 if forbidden else good), (str(row), answer.text)
 
 
@@ -261,14 +261,14 @@ async def test_from_the_end_of_its_session_on_it_is_refused_on_every_route_of_ev
     rows = await guarded_rows(fleet)
     async with everywhere(fleet, headers) as clients:
         for client in clients:
-            assert (await client.get(zone.agents)).status_code == 200
+            assert (await client.get(zone.sessions_path)).status_code == 200
         await WAYS[way](zone, line)
-        before = await events_of(zone)
+        before = await read_events(zone)
         for client, row in shared_out(rows, clients, kind, way):
-            for asked in row.ways(zone.id, other):
+            for asked in row.requests_for(zone.id, other):
                 answer = await client.request(**asked)
                 assert (answer.status_code, answer.json()["error"]) == expected(row, headers, way), row
-    assert await events_of(zone) == before
+    assert await read_events(zone) == before
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -284,12 +284,12 @@ async def test_whoever_asks_another_replica_at_once_after_the_end_is_refused_eve
                 ask
                 for client in clients
                 for ask in (
-                    client.get(zone.agents),
-                    client.get(zone.agent(line.root)),
+                    client.get(zone.sessions_path),
+                    client.get(zone.session_path(line.root)),
                     client.get(f"{zone.path}/events"),
                     client.get(zone.path),
-                    client.post(zone.agents, json={"application_id": APP}),
-                    client.post(zone.agents, json=child),
+                    client.post(zone.sessions_path, json={"application_id": APP}),
+                    client.post(zone.sessions_path, json=child),
                 )
             )
         )
@@ -310,7 +310,7 @@ async def test_an_administrators_session_counts_in_its_own_zone_whatever_zone_it
     line = await line_in(home)
     async with away.client() as client:
         other = (await spawn(client, away))["id"]
-    rows = [row for row in await guarded_rows(fleet) if row.in_zone]
+    rows = [row for row in await guarded_rows(fleet) if row.has_zone]
     for headers in (
         await _token(fleet, home, line.session),
         await _token_of_agent(fleet, home, line.session),
@@ -318,30 +318,30 @@ async def test_an_administrators_session_counts_in_its_own_zone_whatever_zone_it
     ):
         async with everywhere(fleet, headers) as clients:
             for client in clients:
-                assert (await client.get(away.agent(other))).status_code == 200
+                assert (await client.get(away.session_path(other))).status_code == 200
     headers = await _token(fleet, home, line.session)
     await _by_itself(home, line)
-    before = await events_of(away)
+    before = await read_events(away)
     async with everywhere(fleet, headers) as clients:
         for client in clients:
             for row in rows:
-                for asked in row.ways(away.id, other):
+                for asked in row.requests_for(away.id, other):
                     assert_problem(await client.request(**asked), 401, "session_ended")
-    assert await events_of(away) == before
+    assert await read_events(away) == before
 
 
 async def test_an_agent_that_is_no_session_is_not_known_to_have_ended(fleet: Fleet) -> None:
     zone = await fleet.zone()
     async with everywhere(fleet, _bearer(zone.token(agent_id="a-worker-of-another-house"))) as clients:
         for client in clients:
-            assert (await client.get(zone.agents)).status_code == 200
+            assert (await client.get(zone.sessions_path)).status_code == 200
 
 
 async def test_a_revoked_key_is_refused_on_every_replica_from_the_answer_to_its_revocation_on(fleet: Fleet) -> None:
     zone = await fleet.zone()
     for _ in range(3 * ROUNDS):
         async with zone.server.client() as admin:
-            made = shown(await admin.post(f"{zone.path}/keys", json={"application_id": APP}))
+            made = json_object(await admin.post(f"{zone.path}/keys", json={"application_id": APP}))
             async with everywhere(fleet, {"X-API-Key": made["key"]}) as clients:
                 for client in clients:
                     assert (await client.get(zone.path)).status_code == 200

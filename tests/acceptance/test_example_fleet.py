@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.children import plain_environment
+from tests.support.child_processes import minimal_environment
 from tests.support.source import ROOT
 from tests.support.tmux import needs_tmux
 
@@ -34,7 +34,7 @@ def short_directory() -> Iterator[Path]:
 def test_a_director_and_two_members_finish_a_small_job_together_and_leave_nothing(short_directory: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "fleet" / "run.py")],
-        env=plain_environment() | {"TMPDIR": str(short_directory)},
+        env=minimal_environment() | {"TMPDIR": str(short_directory)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

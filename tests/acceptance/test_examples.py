@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.children import plain_environment
+from tests.support.child_processes import minimal_environment
 from tests.support.source import ROOT
 from tests.support.zone import FreshZone
 
@@ -29,7 +29,7 @@ def printed_by(example: str) -> str:
 
 
 async def start(example: str, zone: FreshZone) -> Process:
-    environment = {**plain_environment(), "QD_DATA": str(zone.server.launch.data), "QD_ZONE": zone.id}
+    environment = {**minimal_environment(), "QD_DATA": str(zone.server.launch.data), "QD_ZONE": zone.id}
     return await asyncio.create_subprocess_exec(
         sys.executable, "-u", str(EXAMPLES / example), stdout=PIPE, stderr=PIPE, env=environment
     )
@@ -86,7 +86,7 @@ async def test_an_agent_reads_books_until_it_is_told_to_stop(zone: FreshZone) ->
 
 async def test_a_program_with_a_server_inside_needs_no_other() -> None:
     program = [sys.executable, "-u", str(EXAMPLES / "embedded.py")]
-    process = await asyncio.create_subprocess_exec(*program, stdout=PIPE, stderr=PIPE, env=plain_environment())
+    process = await asyncio.create_subprocess_exec(*program, stdout=PIPE, stderr=PIPE, env=minimal_environment())
     told, wrong = await asyncio.wait_for(process.communicate(), LIMIT)
     assert process.returncode == 0, wrong.decode()
     assert told.decode() == printed_by("embedded.py")

@@ -16,11 +16,11 @@ import httpx
 import pytest
 
 from quarterdeck.core.caller import Role
-from tests.support.contender import Contenders, contenders
-from tests.support.replicas import joined_by
+from tests.support.racing_clients import RacingClients, start_racing_clients
+from tests.support.replicas import add_replicas
 from tests.support.rounds import ROUNDS
 from tests.support.server import ServerProcess, Servers
-from tests.support.zone import FreshZone, events_of, fresh_zone
+from tests.support.zone import FreshZone, create_zone, read_events
 
 FLEETS = "/api/v1/fleets"
 DIRECTOR, ALICE = 1, 3
@@ -31,7 +31,7 @@ RACES = max(20, 5 * ROUNDS)
 class Race:
     zone: FreshZone
     client: httpx.AsyncClient
-    both: Contenders
+    both: RacingClients
 
     async def post(self, path: str, **body: object) -> dict[str, Any]:
         answer = await self.client.post(f"{FLEETS}{path}", json=body)
@@ -41,29 +41,29 @@ class Race:
 
 
 @pytest.fixture(scope="module")
-def beside(postgres_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def second_server(postgres_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One more server on the shared one's database."""
     started = Servers(tmp_path_factory.mktemp("beside"))
     try:
-        yield asyncio.run(joined_by(postgres_server, started, 1))[1]
+        yield asyncio.run(add_replicas(postgres_server, started, 1))[1]
     finally:
         started.close()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def pair(request: pytest.FixtureRequest) -> tuple[ServerProcess, ServerProcess]:
+def server_pair(request: pytest.FixtureRequest) -> tuple[ServerProcess, ServerProcess]:
     if request.param == "sqlite":
         alone: ServerProcess = request.getfixturevalue("sqlite_server")
         return alone, alone
-    return request.getfixturevalue("postgres_server"), request.getfixturevalue("beside")
+    return request.getfixturevalue("postgres_server"), request.getfixturevalue("second_server")
 
 
 @pytest.fixture
-async def race(pair: tuple[ServerProcess, ServerProcess]) -> AsyncIterator[Race]:
-    zone = await fresh_zone(pair[0])
+async def race(server_pair: tuple[ServerProcess, ServerProcess]) -> AsyncIterator[Race]:
+    zone = await create_zone(server_pair[0])
     token = zone.token(role=Role.OWNER)
-    urls = [server.url for server in pair]
-    async with zone.client(token) as client, contenders(urls, token) as both:
+    urls = [server.url for server in server_pair]
+    async with zone.client(token) as client, start_racing_clients(urls, token) as both:
         yield Race(zone, client, both)
 
 
@@ -85,7 +85,7 @@ async def test_of_ack_and_cancel_by_two_processes_one_wins_each_time_and_each_of
             assert stored[name] == winner[name], "what the winner was told is what is stored"
         won[winner["status_state"]] += 1
     assert min(won["completed"], won["canceled"]) > 0, f"there was no race: {won}"
-    told = Counter(event["type"] for event in await events_of(race.zone))
+    told = Counter(event["type"] for event in await read_events(race.zone))
     assert (told["message.sent"], told["message.acknowledged"], told["message.canceled"]) == (
         RACES,
         won["completed"],

@@ -15,13 +15,13 @@ from quarterdeck.maintenance.history_checker.invariants import INVARIANTS
 from quarterdeck.store.migrate import sqlite_path
 from tests.cli.cli_support import Qd
 from tests.support.eventually import eventually
-from tests.support.keel import Cell, Side
-from tests.support.plane.course import SHORT, at_work, come_to_rest, lay_out
-from tests.support.plane.fleet import Fleet
-from tests.support.plane.known import Plane
-from tests.support.plane.recorder import Recorder
+from tests.support.log_tampering import owner_transaction
+from tests.support.runtime import DirectDatabase, SqlValue
 from tests.support.server import Launch, Servers
-from tests.support.tampering import owner_of
+from tests.support.session_plane_attack.history_writer import HistoryWriter
+from tests.support.session_plane_attack.run import SHORT_INTERVALS, create_zones, run_clients, wait_until_idle
+from tests.support.session_plane_attack.run_state import RunState
+from tests.support.session_plane_attack.server_pool import ServerPool
 
 CALLS = 700
 OF_TASKS_ALONE = {"dependencies", "resumed"}
@@ -38,8 +38,8 @@ class World:
     history: Path
 
     @property
-    def side(self) -> Side:
-        return Side(self.url)
+    def side(self) -> DirectDatabase:
+        return DirectDatabase(self.url)
 
     def report(self) -> ConsistencyReport:
         return check_database(self.url, [self.history])
@@ -47,11 +47,11 @@ class World:
     def lines(self) -> list[dict[str, object]]:
         return [json.loads(line) for line in self.history.read_text().splitlines()]
 
-    def rows(self) -> dict[str, list[tuple[Cell, ...]]]:
-        return {table: self.side.run(f"select * from {table}") for table in TABLES}
+    def rows(self) -> dict[str, list[tuple[SqlValue, ...]]]:
+        return {table: self.side.execute(f"select * from {table}") for table in TABLES}
 
-    def restore(self, rows: dict[str, list[tuple[Cell, ...]]]) -> None:
-        with owner_of(self.url) as (run, each):
+    def restore(self, rows: dict[str, list[tuple[SqlValue, ...]]]) -> None:
+        with owner_transaction(self.url) as (run, each):
             for table, content in rows.items():
                 run(f"delete from {table}", ())
                 if content:
@@ -59,27 +59,31 @@ class World:
 
 
 @pytest.fixture
-async def world(servers: Servers, launch: Launch) -> World:
-    server = await servers.start(launch.told(**SHORT))
-    fleet = Fleet(servers, [server])
-    recorder = Recorder(servers.directory / "history.jsonl")
-    plane = Plane("a short run", fleet, recorder, ("narrow", "stopped"))
-    await lay_out(fleet)
+async def scenario(servers: Servers, launch: Launch) -> World:
+    server = await servers.start(launch.with_environment(**SHORT_INTERVALS))
+    fleet = ServerPool(servers, [server])
+    recorder = HistoryWriter(servers.directory / "history.jsonl")
+    plane = RunState("a short run", fleet, recorder, ("narrow", "stopped"))
+    await create_zones(fleet)
 
     async def enough() -> None:
         async def is_so() -> bool:
-            seen = [recorder.times("complete", 200), recorder.times("suspend", 200), recorder.times("revoke", 200)]
-            return len(recorder) >= CALLS and min(seen) >= 2 and recorder.times("spawn", 429) > 0
+            seen = [
+                recorder.count_calls("complete", 200),
+                recorder.count_calls("suspend", 200),
+                recorder.count_calls("revoke", 200),
+            ]
+            return len(recorder) >= CALLS and min(seen) >= 2 and recorder.count_calls("spawn", 429) > 0
 
         await eventually(is_so, f"{CALLS} calls were made", limit=90)
 
-    await at_work(plane, enough())
-    await come_to_rest(fleet, launch.database_url)
+    await run_clients(plane, enough())
+    await wait_until_idle(fleet, launch.database_url)
     assert await server.stop() == 0
-    while Side(launch.database_url).count("cascades", "finished_at is null"):
+    while DirectDatabase(launch.database_url).count("cascades", "finished_at is null"):
         # A session came to its time in the very moment of the stop. Whoever starts next finishes what that began.
-        fleet = Fleet(servers, [server := await servers.start(launch.told(**SHORT))])
-        await come_to_rest(fleet, launch.database_url)
+        fleet = ServerPool(servers, [server := await servers.start(launch.with_environment(**SHORT_INTERVALS))])
+        await wait_until_idle(fleet, launch.database_url)
         assert await server.stop() == 0
     return World(launch.database_url, launch.data, recorder.file)
 
@@ -89,9 +93,9 @@ async def world(servers: Servers, launch: Launch) -> World:
 Damage = Callable[[World], None]
 
 
-def event_of(world: World, kind: str, where: str = "1 = 1", *params: Cell) -> tuple[int, str, dict[str, object]]:
+def event_of(world: World, kind: str, where: str = "1 = 1", *params: SqlValue) -> tuple[int, str, dict[str, object]]:
     """(position, subject, data) of one event of this kind."""
-    rows = world.side.run(
+    rows = world.side.execute(
         f"select pos, subject, data from events where type = ? and {where} order by pos", kind, *params
     )
     assert rows, f"no {kind} where {where}"
@@ -101,26 +105,26 @@ def event_of(world: World, kind: str, where: str = "1 = 1", *params: Cell) -> tu
 
 def an_event_gone(world: World) -> None:
     pos, *_ = event_of(world, "session.suspend")
-    world.side.run("delete from events where pos = ?", pos)
+    world.side.execute("delete from events where pos = ?", pos)
 
 
 def a_spawn_that_never_was(world: World) -> None:
     pos, *_ = event_of(world, "session.spawn")
-    world.side.run("update events set type = 'session.note' where pos = ?", pos)
+    world.side.execute("update events set type = 'session.note' where pos = ?", pos)
 
 
 def a_key_that_jumps(world: World) -> None:
     """To a session that lives, away from another that does."""
-    rows = world.side.run(
+    rows = world.side.execute(
         "select k.key, k.zone_id, k.application_id from idempotency_keys k join agent_sessions s"
         " on s.zone_id = k.zone_id and s.id = k.subject_id"
         " where k.operation = 'spawn' and s.terminated_at is null and s.zone_id = 'narrow' order by s.id"
     )
     (first, zone, application), (other, *_) = rows[0], rows[-1]
-    target = world.side.one(
+    target = world.side.scalar(
         "select subject_id from idempotency_keys where zone_id = ? and key = ? and operation = 'spawn'", zone, other
     )
-    world.side.run(
+    world.side.execute(
         "update idempotency_keys set subject_id = ? where zone_id = ? and application_id = ? and key = ?",
         target,
         zone,
@@ -131,20 +135,20 @@ def a_key_that_jumps(world: World) -> None:
 
 def a_limit_that_was_lower(world: World) -> None:
     _, subject, _ = event_of(world, "session.spawn", "zone_id = 'narrow'")
-    [[limits]] = world.side.run("select limits from agent_sessions where id = ?", subject)
+    [[limits]] = world.side.execute("select limits from agent_sessions where id = ?", subject)
     lower = {**json.loads(str(limits)), "max_tree_spawns": 0}
-    world.side.run("update agent_sessions set limits = ? where id = ?", json.dumps(lower), subject)
+    world.side.execute("update agent_sessions set limits = ? where id = ?", json.dumps(lower), subject)
 
 
 def begun_twice(world: World) -> None:
     pos, *_ = event_of(world, "invocation.started")
-    world.side.run("update events set type = 'invocation.note' where pos = ?", pos)
+    world.side.execute("update events set type = 'invocation.note' where pos = ?", pos)
 
 
 def a_success_that_was_a_retry(world: World) -> None:
     pos, subject, _ = event_of(world, "invocation.succeeded")
-    world.side.run("update events set type = 'invocation.retried', to_state = 'pending' where pos = ?", pos)
-    world.side.run("update agent_invocations set status = 'pending' where id = ?", subject)
+    world.side.execute("update events set type = 'invocation.retried', to_state = 'pending' where pos = ?", pos)
+    world.side.execute("update agent_invocations set status = 'pending' where id = ?", subject)
 
 
 def a_refusal_that_bound_its_key(world: World) -> None:
@@ -155,7 +159,7 @@ def a_refusal_that_bound_its_key(world: World) -> None:
     done = {str(each["idempotency_key"]) for each in made if isinstance(each, dict)}
     assert asked["idempotency_key"] not in done
     _, subject, _ = event_of(world, "session.spawn")
-    world.side.run(
+    world.side.execute(
         "insert into idempotency_keys values (?, ?, 'spawn', ?, 'd', ?, 1)",
         str(refused["zone"]),
         asked["application_id"],
@@ -165,42 +169,42 @@ def a_refusal_that_bound_its_key(world: World) -> None:
 
 
 def a_child_of_the_dead(world: World) -> None:
-    [[subject, pos, data]] = world.side.run(
+    [[subject, pos, data]] = world.side.execute(
         "select t.subject, s.pos, s.data from events t join events s on s.zone_id = t.zone_id and s.pos > t.pos"
         " where t.type = 'session.terminate' and s.type = 'session.spawn' order by t.pos, s.pos desc limit 1"
     )
     told = {**json.loads(str(data)), "parent_id": subject}
-    world.side.run("update events set data = ? where pos = ?", json.dumps(told), pos)
+    world.side.execute("update events set data = ? where pos = ?", json.dumps(told), pos)
 
 
 def authority_out_of_nothing(world: World) -> None:
     pos, _, data = event_of(world, "delegation.create")
     told = {**data, "scopes": ["everything"], "parent_edge_id": "nobody's"}
-    world.side.run("update events set data = ? where pos = ?", json.dumps(told), pos)
+    world.side.execute("update events set data = ? where pos = ?", json.dumps(told), pos)
 
 
 def an_answer_before_its_turn(world: World) -> None:
     """Two creations far from each other change places in the log."""
-    rows = world.side.run("select pos from events where type = 'session.spawn' order by pos")
+    rows = world.side.execute("select pos from events where type = 'session.spawn' order by pos")
     early, late = int(str(rows[0][0])), int(str(rows[-1][0]))
     for old, new in ((early, -1), (late, early), (-1, late)):
-        world.side.run("update events set pos = ? where pos = ?", new, old)
+        world.side.execute("update events set pos = ? where pos = ?", new, old)
 
 
 def a_row_gone(world: World) -> None:
-    world.side.run("delete from delegation_edges where status = 'revoked'")
+    world.side.execute("delete from delegation_edges where status = 'revoked'")
 
 
 def a_row_moved(world: World) -> None:
-    world.side.run("update agent_invocations set status = 'dead' where status = 'succeeded'")
+    world.side.execute("update agent_invocations set status = 'dead' where status = 'succeeded'")
 
 
 def a_cascade_open(world: World) -> None:
-    world.side.run("update cascades set finished_at = null, settled = settled - 1")
+    world.side.execute("update cascades set finished_at = null, settled = settled - 1")
 
 
 def left_to_the_dead(world: World) -> None:
-    world.side.run(
+    world.side.execute(
         "update agent_invocations set status = 'running' where id = (select i.id from agent_invocations i join"
         " agent_sessions s on s.zone_id = i.zone_id and s.id = i.source_session_id where s.terminated_at is not null"
         " order by i.id limit 1)"
@@ -209,7 +213,7 @@ def left_to_the_dead(world: World) -> None:
 
 def held_for_ever(world: World) -> None:
     """By nobody's session, so that only its deadline speaks against it."""
-    world.side.run(
+    world.side.execute(
         "update agent_invocations set status = 'running', deadline_at = 1 where id = (select i.id from"
         " agent_invocations i where i.source_session_id is null and i.target_session_id is null order by i.id limit 1)"
     )
@@ -234,31 +238,31 @@ DAMAGES: dict[Damage, str] = {
 }
 
 
-def test_a_real_run_keeps_every_promise_and_whatever_is_then_put_wrong_is_found(world: World) -> None:
-    report = world.report()
+def test_a_real_run_keeps_every_promise_and_whatever_is_then_put_wrong_is_found(scenario: World) -> None:
+    report = scenario.report()
     assert report.is_consistent, report.text()
     assert report.history
     assert report.history.calls["done"] >= CALLS // 3
     assert set(DAMAGES.values()) == set(INVARIANTS) - OF_TASKS_ALONE
-    whole = world.rows()
+    whole = scenario.rows()
     for damage, promise in DAMAGES.items():
         # What the log and the clients say is judged alike wherever it was read; rows are read by each engine's own.
-        if not sqlite_path(world.url) and promise not in ("agreement", "rest"):
+        if not sqlite_path(scenario.url) and promise not in ("agreement", "rest"):
             continue
-        damage(world)
-        found = world.report().history
+        damage(scenario)
+        found = scenario.report().history
         assert found
         assert promise in found.counts, f"{damage.__name__}: {found.text()}"
-        world.restore(whole)
-    assert world.report().is_consistent
-    assert_the_command_says_the_same(world)
+        scenario.restore(whole)
+    assert scenario.report().is_consistent
+    assert_the_command_says_the_same(scenario)
 
 
 def assert_the_command_says_the_same(world: World) -> None:
     qd = Qd(world.data, QD_DATABASE_URL=world.url)
-    told = qd.good("check", "--history", str(world.history)).splitlines()
+    told = qd.run("check", "--history", str(world.history)).splitlines()
     assert told[-1].startswith("every promise was kept: ")
-    assert qd.json("check", "--history", str(world.history))["history"]["findings"] == []
+    assert qd.run_json("check", "--history", str(world.history))["history"]["findings"] == []
     for lie in (a_lost_spawn, a_line_cut_in_two):
         lying = world.history.with_name("lying.jsonl")
         lying.write_text("\n".join(lie(world)) + "\n")

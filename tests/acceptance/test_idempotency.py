@@ -8,41 +8,45 @@ import httpx
 import pytest
 
 from tests.support.eventually import eventually
-from tests.support.raw import Connection, at_once, request
+from tests.support.raw_http import RawConnection, build_request, send_all
 from tests.support.rounds import ROUNDS
 from tests.support.server import ServerProcess
 from tests.support.zone import (
     APP,
     FreshZone,
     assert_problem,
+    create_zone,
     end,
-    events_of,
-    fresh_zone,
-    held,
-    shown,
-    somebody_waits,
+    json_object,
+    lock_zone,
+    read_events,
     spawn,
+    wait_for_lock_waiter,
 )
 
 
 async def keyed(client: httpx.AsyncClient, zone: FreshZone, key: str, **asked: object) -> httpx.Response:
-    return await client.post(zone.agents, json={"application_id": APP, **asked}, headers={"idempotency-key": key})
+    return await client.post(
+        zone.sessions_path, json={"application_id": APP, **asked}, headers={"idempotency-key": key}
+    )
 
 
 async def test_of_20_concurrent_spawns_with_one_key_one_makes_and_nineteen_are_shown_it(zone: FreshZone) -> None:
     token = zone.token()
     for number in range(ROUNDS):
-        asked = request("POST", zone.agents, token, {"application_id": APP}, Idempotency_Key=f"round-{number}")
-        answers = await at_once(zone.server.url, [asked] * 20)
+        asked = build_request(
+            "POST", zone.sessions_path, token, {"application_id": APP}, Idempotency_Key=f"round-{number}"
+        )
+        answers = await send_all(zone.server.url, [asked] * 20)
         assert Counter(answer.status for answer in answers) == {201: 1, 200: 19}
         assert len({answer.json()["id"] for answer in answers}) == 1
         assert len({answer.body for answer in answers}) == 1, "the same session, word for word"
-    spawned = [event for event in await events_of(zone) if event["type"] == "session.spawn"]
+    spawned = [event for event in await read_events(zone) if event["type"] == "session.spawn"]
     assert len(spawned) == ROUNDS
 
 
 async def test_a_replay_is_decided_before_every_bound(server: ServerProcess) -> None:
-    zone = await fresh_zone(server, max_sessions=1)
+    zone = await create_zone(server, max_sessions=1)
     async with zone.client() as client:
         made = await keyed(client, zone, "k")
         assert_problem(await keyed(client, zone, "other"), 429)
@@ -65,7 +69,7 @@ async def test_the_same_key_with_another_body_is_a_conflict_that_changes_nothing
             assert_problem(await keyed(client, zone, "k", **other), 422, "idempotency_key_conflict")
         again = await keyed(client, zone, "k", metadata={"a": 1, "b": [1, 2]})
     assert (again.status_code, again.json()["id"]) == (200, made.json()["id"])
-    assert len(await events_of(zone)) == 2
+    assert len(await read_events(zone)) == 2
 
 
 async def test_a_body_is_the_same_however_it_is_spelt(zone: FreshZone) -> None:
@@ -78,13 +82,13 @@ async def test_a_body_is_the_same_however_it_is_spelt(zone: FreshZone) -> None:
     ]
     async with zone.client() as client:
         client.headers["idempotency-key"] = "k"
-        answers = [await client.post(zone.agents, content=body) for body in spelt]
+        answers = [await client.post(zone.sessions_path, content=body) for body in spelt]
     assert [answer.status_code for answer in answers] == [201, 200, 200, 200, 200]
 
 
 async def test_the_key_may_stand_in_the_header_the_body_or_both_alike(zone: FreshZone) -> None:
     async with zone.client() as client:
-        in_body = await client.post(zone.agents, json={"application_id": APP, "idempotency_key": "k"})
+        in_body = await client.post(zone.sessions_path, json={"application_id": APP, "idempotency_key": "k"})
         in_header = await keyed(client, zone, "k")
         in_both = await keyed(client, zone, "k", idempotency_key="k")
         differing = await keyed(client, zone, "k", idempotency_key="K")
@@ -93,7 +97,7 @@ async def test_the_key_may_stand_in_the_header_the_body_or_both_alike(zone: Fres
 
 
 async def test_a_refusal_binds_no_key(server: ServerProcess) -> None:
-    zone = await fresh_zone(server, max_sessions=1)
+    zone = await create_zone(server, max_sessions=1)
     async with zone.client() as client:
         first = await spawn(client, zone)
         assert_problem(await keyed(client, zone, "k"), 429)
@@ -105,7 +109,7 @@ async def test_a_refusal_binds_no_key(server: ServerProcess) -> None:
 
 async def test_a_session_that_has_ended_frees_its_key(zone: FreshZone) -> None:
     async with zone.client() as client:
-        first = shown(await keyed(client, zone, "k"))
+        first = json_object(await keyed(client, zone, "k"))
         await end(client, zone, first["id"])
         second = await keyed(client, zone, "k", metadata={"another": "body"})
         again = await keyed(client, zone, "k", metadata={"another": "body"})
@@ -123,15 +127,15 @@ async def test_a_keys_scope_is_its_zone_and_its_application(zone: FreshZone) -> 
 async def test_a_key_that_is_none_is_refused_by_its_name(zone: FreshZone, key: bytes) -> None:
     async with zone.client() as client:
         headers = [(b"idempotency-key", key)]
-        refused = await client.post(zone.agents, json={"application_id": APP}, headers=headers)
+        refused = await client.post(zone.sessions_path, json={"application_id": APP}, headers=headers)
         assert assert_problem(refused, 400, "invalid_idempotency_key")["field"] == "Idempotency-Key"
-    assert len(await events_of(zone)) == 1
+    assert len(await read_events(zone)) == 1
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256, "a\nb", "a\x7fb", "\u0000", "\u2028"])
 async def test_a_key_in_the_body_obeys_the_same_rules(zone: FreshZone, key: str) -> None:
     async with zone.client() as client:
-        assert_problem(await client.post(zone.agents, json={"application_id": APP, "idempotency_key": key}), 400)
+        assert_problem(await client.post(zone.sessions_path, json={"application_id": APP, "idempotency_key": key}), 400)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,9 @@ async def test_a_key_in_the_body_obeys_the_same_rules(zone: FreshZone, key: str)
 async def test_a_key_of_1_to_255_bytes_without_control_characters_is_good(zone: FreshZone, key: bytes) -> None:
     async with zone.client() as client:
         asked = {"application_id": APP}
-        answers = [await client.post(zone.agents, json=asked, headers=[(b"idempotency-key", key)]) for _ in range(2)]
+        answers = [
+            await client.post(zone.sessions_path, json=asked, headers=[(b"idempotency-key", key)]) for _ in range(2)
+        ]
     assert [answer.status_code for answer in answers] == [201, 200]
 
 
@@ -152,7 +158,7 @@ async def one_session(zone: FreshZone) -> str:
     found: list[str] = []
 
     async def is_there() -> bool:
-        found[:] = [item["id"] for item in shown(await client.get(zone.agents))["items"]]
+        found[:] = [item["id"] for item in json_object(await client.get(zone.sessions_path))["items"]]
         return bool(found)
 
     async with zone.client() as client:
@@ -163,28 +169,28 @@ async def one_session(zone: FreshZone) -> str:
 
 async def test_a_client_that_left_before_its_answer_finds_its_session_by_its_key(server: ServerProcess) -> None:
     for _ in range(ROUNDS):
-        zone = await fresh_zone(server)
-        asked = request("POST", zone.agents, zone.token(), {"application_id": APP}, Idempotency_Key="k")
-        connection = await Connection.open(server.url)
+        zone = await create_zone(server)
+        asked = build_request("POST", zone.sessions_path, zone.token(), {"application_id": APP}, Idempotency_Key="k")
+        connection = await RawConnection.open(server.url)
         await connection.send(asked)
         # Closed, not reset: a reset could overtake the request itself.
         await connection.close()
         made = await one_session(zone)
-        [again] = await at_once(server.url, [asked])
+        [again] = await send_all(server.url, [asked])
         assert (again.status, again.json()["id"]) == (200, made)
         assert await one_session(zone) == made
-        assert [event["type"] for event in await events_of(zone)] == ["zone.create", "session.spawn"]
+        assert [event["type"] for event in await read_events(zone)] == ["zone.create", "session.spawn"]
 
 
 async def test_a_connection_cut_before_the_commit_does_not_undo_it(postgres_server: ServerProcess) -> None:
     for _ in range(ROUNDS):
-        zone = await fresh_zone(postgres_server)
-        asked = request("POST", zone.agents, zone.token(), {"application_id": APP}, Idempotency_Key="k")
-        with held(zone):
-            connection = await Connection.open(postgres_server.url)
+        zone = await create_zone(postgres_server)
+        asked = build_request("POST", zone.sessions_path, zone.token(), {"application_id": APP}, Idempotency_Key="k")
+        with lock_zone(zone):
+            connection = await RawConnection.open(postgres_server.url)
             await connection.send(asked)
-            await somebody_waits(zone)
-            connection.cut()
+            await wait_for_lock_waiter(zone)
+            connection.reset()
         made = await one_session(zone)
-        [again] = await at_once(postgres_server.url, [asked])
+        [again] = await send_all(postgres_server.url, [asked])
         assert (again.status, again.json()["id"]) == (200, made)

@@ -11,23 +11,23 @@ import pytest
 from standardwebhooks import Webhook
 
 from quarterdeck.core.caller import COORDINATOR_ADMIN, LIFECYCLE
-from tests.support.endpoint import Endpoint, endpoint, json_answer
 from tests.support.eventually import eventually
+from tests.support.http_endpoint import HttpEndpoint, json_response, run_endpoint
 from tests.support.server import Launch, ServerProcess, Servers
-from tests.support.zone import FreshZone, assert_problem, fresh_zone, shown
+from tests.support.zone import FreshZone, assert_problem, create_zone, json_object
 
 ENDED = {"succeeded", "failed", "timed_out", "canceled", "dead"}
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture
-async def there() -> AsyncIterator[Endpoint]:
-    async with endpoint() as listening:
+async def receiver() -> AsyncIterator[HttpEndpoint]:
+    async with run_endpoint() as listening:
         yield listening
 
 
 def allowing(launch: Launch, **told: str) -> Launch:
-    return launch.told(QD_PUSH_PRIVATE_ADDRESSES="true", QD_DEADLINE_SWEEP_INTERVAL_MS="100", **told)
+    return launch.with_environment(QD_PUSH_PRIVATE_ADDRESSES="true", QD_DEADLINE_SWEEP_INTERVAL_MS="100", **told)
 
 
 class Pushed:
@@ -46,7 +46,7 @@ class Pushed:
         async with self.client() as client:
             answer = await client.post(f"{self.zone.path}/invocations", json=body, headers={"traceparent": TRACE})
         assert answer.status_code == 201, answer.text
-        return str(shown(answer)["id"])
+        return str(json_object(answer)["id"])
 
     async def ended(self, invocation: str, server: ServerProcess | None = None) -> dict[str, Any]:
         """The invocation, once it has come to rest; as another server shows it, if one is named."""
@@ -55,7 +55,7 @@ class Pushed:
 
         async def has_ended() -> bool:
             async with on.client(on.token(LIFECYCLE, COORDINATOR_ADMIN)) as client:
-                found.update(shown(await client.get(f"{on.path}/invocations/{invocation}")))
+                found.update(json_object(await client.get(f"{on.path}/invocations/{invocation}")))
             return found["status"] in ENDED
 
         await eventually(has_ended, "the invocation ended")
@@ -63,24 +63,24 @@ class Pushed:
 
 
 async def pushed_to(server: ServerProcess, url: str) -> Pushed:
-    zone = await fresh_zone(server)
+    zone = await create_zone(server)
     body = {"application_id": "app", "endpoint_url": url, "delivery": "push"}
     async with zone.client() as client:
         answer = await client.post(f"{zone.path}/agent-services", json=body)
     assert answer.status_code == 201, answer.text
-    return Pushed(zone, shown(answer))
+    return Pushed(zone, json_object(answer))
 
 
 async def test_what_a_service_is_called_for_reaches_its_endpoint_signed_with_the_secret_it_was_shown(
-    launch: Launch, servers: Servers, there: Endpoint
+    launch: Launch, servers: Servers, receiver: HttpEndpoint
 ) -> None:
-    there.answer = json_answer(b'{"sum": 3}')
+    receiver.response = json_response(b'{"sum": 3}')
     server = await servers.start(allowing(launch))
-    service = await pushed_to(server, there.url)
+    service = await pushed_to(server, receiver.url)
     invocation = await service.call()
     done = await service.ended(invocation)
     assert (done["status"], done["result"], done["attempts"]) == ("succeeded", {"sum": 3}, 1)
-    request = await there.received()
+    request = await receiver.wait_for_request()
     told = Webhook(service.secret).verify(request.body, request.headers)
     assert (told["id"], told["service_id"], told["params"]) == (invocation, service.service, [1])
     assert request.headers["traceparent"] == TRACE
@@ -92,35 +92,35 @@ async def test_what_a_service_is_called_for_reaches_its_endpoint_signed_with_the
 
 
 async def test_what_a_killed_server_was_pushing_is_pushed_by_the_next_one(
-    launch: Launch, servers: Servers, there: Endpoint
+    launch: Launch, servers: Servers, receiver: HttpEndpoint
 ) -> None:
     server = await servers.start(allowing(launch))
-    service = await pushed_to(server, there.url)
-    there.open.clear()
+    service = await pushed_to(server, receiver.url)
+    receiver.may_respond.clear()
     invocation = await service.call(timeout_ms=1_000, retry_policy={"backoff_ms": 0})
-    await there.received()
+    await receiver.wait_for_request()
     server.kill()
-    there.open.set()
-    there.answer = json_answer(b'"again"')
+    receiver.may_respond.set()
+    receiver.response = json_response(b'"again"')
     other = await servers.start(allowing(launch))
     done = await service.ended(invocation, other)
     assert (done["status"], done["result"], done["attempts"]) == ("succeeded", "again", 2)
-    assert [json.loads(request.body)["attempt"] for request in there.requests] == [1, 2]
-    first, second = (request.headers for request in there.requests)
+    assert [json.loads(request.body)["attempt"] for request in receiver.requests] == [1, 2]
+    first, second = (request.headers for request in receiver.requests)
     assert first["webhook-id"] == second["webhook-id"] == invocation
 
 
 async def test_a_server_that_is_stopped_waits_for_the_answer_and_keeps_it(
-    launch: Launch, servers: Servers, there: Endpoint
+    launch: Launch, servers: Servers, receiver: HttpEndpoint
 ) -> None:
-    there.open.clear()
-    there.answer = json_answer(b'"in time"')
+    receiver.may_respond.clear()
+    receiver.response = json_response(b'"in time"')
     server = await servers.start(allowing(launch))
-    service = await pushed_to(server, there.url)
+    service = await pushed_to(server, receiver.url)
     invocation = await service.call()
-    await there.received()
+    await receiver.wait_for_request()
     server.terminate()
-    there.open.set()
+    receiver.may_respond.set()
     assert await server.wait() == 0
     other = await servers.start(allowing(launch))
     done = await service.ended(invocation, other)
@@ -128,37 +128,37 @@ async def test_a_server_that_is_stopped_waits_for_the_answer_and_keeps_it(
 
 
 async def test_a_server_that_is_stopped_does_not_wait_longer_than_its_grace(
-    launch: Launch, servers: Servers, there: Endpoint
+    launch: Launch, servers: Servers, receiver: HttpEndpoint
 ) -> None:
-    there.open.clear()
+    receiver.may_respond.clear()
     server = await servers.start(allowing(launch, QD_SHUTDOWN_GRACE_MS="200"))
-    service = await pushed_to(server, there.url)
+    service = await pushed_to(server, receiver.url)
     await service.call(timeout_ms=900_000)
-    await there.received()
+    await receiver.wait_for_request()
     assert await server.stop() == 0
     assert "pushes were cut" in server.log_text
 
 
 async def test_without_the_setting_an_endpoint_in_a_private_network_is_not_even_registered(
-    launch: Launch, servers: Servers, there: Endpoint
+    launch: Launch, servers: Servers, receiver: HttpEndpoint
 ) -> None:
-    zone = await fresh_zone(await servers.start(launch))
+    zone = await create_zone(await servers.start(launch))
     async with zone.client() as client:
-        for url in (there.url, f"http://2130706433:{there.port}/", f"http://[::ffff:7f00:1]:{there.port}/"):
+        for url in (receiver.url, f"http://2130706433:{receiver.port}/", f"http://[::ffff:7f00:1]:{receiver.port}/"):
             body = {"application_id": "app", "endpoint_url": url, "delivery": "push"}
             answer = await client.post(f"{zone.path}/agent-services", json=body)
             assert_problem(answer, 400, "invalid_endpoint_url")
-    assert there.connections == 0
+    assert receiver.connections == 0
 
 
 async def test_a_service_that_was_registered_while_it_was_allowed_is_not_called_when_it_is_not(
-    launch: Launch, servers: Servers, there: Endpoint
+    launch: Launch, servers: Servers, receiver: HttpEndpoint
 ) -> None:
     server = await servers.start(allowing(launch))
-    service = await pushed_to(server, there.url)
+    service = await pushed_to(server, receiver.url)
     await server.stop()
-    there.connections = 0
+    receiver.connections = 0
     service.zone = FreshZone(await servers.start(launch), service.zone.id)
     done = await service.ended(await service.call(retry_policy={"max_attempts": 2, "backoff_ms": 0}))
     assert (done["status"], done["attempts"], done["error"]["code"]) == ("dead", 2, "push_refused")
-    assert there.connections == 0
+    assert receiver.connections == 0

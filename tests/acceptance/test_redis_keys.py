@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from quarterdeck.bus.redis import key_layout
-from tests.support import rules
+from tests.support import prometheus_rules
 from tests.support.databases import SqliteDatabases
 from tests.support.eventually import eventually
-from tests.support.mirroring import shown
-from tests.support.redis import RedisServer, RedisSide
+from tests.support.key_mirror import read_keys
+from tests.support.redis import DirectRedis, RedisServer
 from tests.support.server import ServerProcess, Servers, launch_on
 from tests.support.zone import assert_problem
 
@@ -37,7 +37,7 @@ SEEDS = (
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[RedisServer]:
+def redis_server() -> Iterator[RedisServer]:
     server = RedisServer()
     try:
         server.start()
@@ -47,13 +47,13 @@ def own() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="module")
-def beside(
-    own: RedisServer, sqlite_databases: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory
+def redis_backed_server(
+    redis_server: RedisServer, sqlite_databases: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("redis-keys")
     started = Servers(directory)
-    told = launch_on(sqlite_databases.fresh(directory), directory).told(
-        REDIS_URL=own.url,
+    told = launch_on(sqlite_databases.create_migrated(directory), directory).with_environment(
+        REDIS_URL=redis_server.url,
         STREAMS_HMAC_KEY="a key that is long enough",
         OUTBOX_INTERVAL_MS="100",
         QD_KEYS_RECONCILE_INTERVAL_MS="200",
@@ -66,14 +66,14 @@ def beside(
 
 
 @pytest.fixture
-async def client(beside: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
-    async with beside.client() as asking:
+async def client(redis_backed_server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
+    async with redis_backed_server.client() as asking:
         yield asking
 
 
 @pytest.fixture
-def redis(own: RedisServer) -> RedisSide:
-    return own.side
+def redis(redis_server: RedisServer) -> DirectRedis:
+    return redis_server.direct
 
 
 async def done(answer: Awaitable[httpx.Response]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def becomes(look: Callable[[], object], wanted: object) -> Callable[[], Awaitabl
     return ask
 
 
-async def test_every_step_of_a_task_is_seen_under_the_seeds_keys(client: httpx.AsyncClient, redis: RedisSide) -> None:
+async def test_every_step_of_a_task_is_seen_under_the_seeds_keys(client: httpx.AsyncClient, redis: DirectRedis) -> None:
     seen = redis.client
     await done(client.put(f"{AGENTS}/one", json={"maxConcurrentTasks": 5}))
     task = await makes(client, priority=8)
@@ -124,7 +124,7 @@ async def test_every_step_of_a_task_is_seen_under_the_seeds_keys(client: httpx.A
 
 
 async def test_who_coordinates_is_shown_and_a_command_only_makes_it_look_again(
-    client: httpx.AsyncClient, redis: RedisSide
+    client: httpx.AsyncClient, redis: DirectRedis
 ) -> None:
     lock = f"coordinator:lock:{ZONE}"
     await eventually(becomes(lambda: redis.client.exists(lock), 1), "the lock was shown")
@@ -154,11 +154,11 @@ async def work_of_every_kind(client: httpx.AsyncClient) -> None:
     await done(client.post(f"{TASKS}/{first['id']}/fail", json={"attemptToken": first["attemptToken"], "error": "e"}))
 
 
-def standing(redis: RedisSide) -> dict[str, object]:
-    return shown(redis, *PASSING)
+def standing(redis: DirectRedis) -> dict[str, object]:
+    return read_keys(redis, *PASSING)
 
 
-async def test_wiped_keys_come_back_by_themselves_and_by_hand(client: httpx.AsyncClient, redis: RedisSide) -> None:
+async def test_wiped_keys_come_back_by_themselves_and_by_hand(client: httpx.AsyncClient, redis: DirectRedis) -> None:
     await work_of_every_kind(client)
     recovery = f"coordinator:recovery_queue:{ZONE}"
     await eventually(becomes(lambda: redis.client.llen(recovery), 1), "all of it was told")
@@ -174,11 +174,11 @@ async def test_wiped_keys_come_back_by_themselves_and_by_hand(client: httpx.Asyn
 
 
 async def test_with_redis_away_every_call_answers_and_the_keys_are_right_when_it_returns(
-    client: httpx.AsyncClient, own: RedisServer
+    client: httpx.AsyncClient, redis_server: RedisServer
 ) -> None:
     recovery = f"coordinator:recovery_queue:{ZONE}"
-    waiting = own.side.client.llen(recovery)
-    own.stop()
+    waiting = redis_server.direct.client.llen(recovery)
+    redis_server.stop()
     await work_of_every_kind(client)
     assert (await client.get("/ready")).status_code == 200
 
@@ -190,8 +190,8 @@ async def test_with_redis_away_every_call_answers_and_the_keys_are_right_when_it
     text = (await client.get("/metrics")).text
     [errors] = [line for line in text.splitlines() if line.startswith("valkey_connection_errors_total{")]
     assert float(errors.split()[-1]) > 0
-    own.start()
-    await eventually(becomes(lambda: own.side.client.llen(recovery), waiting + 1), "the keys were right")
+    redis_server.start()
+    await eventually(becomes(lambda: redis_server.direct.client.llen(recovery), waiting + 1), "the keys were right")
     listed = (await done(client.get("/sinks")))["items"]
     assert [each["name"] for each in listed] == ["redis-keys", "redis-streams", "webhooks"]
 
@@ -200,7 +200,7 @@ async def test_every_figure_that_the_alert_rules_name_is_exported_and_every_figu
     client: httpx.AsyncClient,
 ) -> None:
     text = resources.files("quarterdeck").joinpath("ops", "alerts.yml").read_text(encoding="utf-8")
-    told = rules.read(text)
+    told = prometheus_rules.parse_rules(text)
     assert isinstance(told, dict)
     assert isinstance(told["groups"], list)
     [group] = told["groups"]
@@ -213,7 +213,7 @@ async def test_every_figure_that_the_alert_rules_name_is_exported_and_every_figu
         if not line.startswith("#")
     }
     known = {"sum", "max", "min", "increase", "rate"}
-    named = {name for expression in expressions.values() for name in rules.figures(expression)} - known
+    named = {name for expression in expressions.values() for name in prometheus_rules.metric_names(expression)} - known
     assert named <= exported
     for figure in SEEDS:
         assert any(name.startswith(figure) for name in named), f"nobody is told about {figure}"

@@ -14,20 +14,20 @@ import httpx
 import pytest
 
 from tests.support.eventually import eventually
-from tests.support.keel import Side
-from tests.support.redis import RedisSide
-from tests.support.replicas import another
+from tests.support.redis import DirectRedis
+from tests.support.replicas import start_replica
+from tests.support.runtime import DirectDatabase
 from tests.support.server import Launch, ServerProcess, Servers
 from tests.support.zone import (
     APP,
     FreshZone,
-    assert_counts_hold,
-    events_of,
-    fresh_zone,
-    held,
-    shown,
-    somebody_waits,
+    assert_zone_counts_match_rows,
+    create_zone,
+    json_object,
+    lock_zone,
+    read_events,
     spawn,
+    wait_for_lock_waiter,
 )
 
 FAST = {
@@ -43,19 +43,21 @@ HELD = "expires_at > 0 and name in ('seal', 'event-retention')"
 
 async def unswept(servers: Servers, url: str) -> ServerProcess:
     """A server that would sweep twenty times a second, if it swept."""
-    return await servers.start(Launch(servers.directory / "first", url).told(**LEFT_TO_DAEMONS))
+    return await servers.start(Launch(servers.directory / "first", url).with_environment(**LEFT_TO_DAEMONS))
 
 
 def beside(server: ServerProcess, **variables: str) -> Launch:
     """How to run the program on a server's database with its keys, and with a directory of its own."""
     keys = {"QD_SIGNING_KEY": str(server.launch.data / "signing-key.pem"), "QD_SECRET_KEYS": server.secret_keys}
     own = replace(server.launch, data=server.launch.data.parent / "daemon", environment={})
-    return own.told(**keys, QD_DATABASE_URL=server.launch.database_url, **variables)
+    return own.with_environment(**keys, QD_DATABASE_URL=server.launch.database_url, **variables)
 
 
 async def daemon(servers: Servers, server: ServerProcess, **variables: str) -> ServerProcess:
     # What its environment says to servers is not said to it: it is there to sweep.
-    return await servers.begin(beside(server, **{**LEFT_TO_DAEMONS, **variables}), "sweep", until="sweeping ttl")
+    return await servers.start_command(
+        beside(server, **{**LEFT_TO_DAEMONS, **variables}), "sweep", line_prefix="sweeping ttl"
+    )
 
 
 async def expired(zone: FreshZone, roots: int) -> list[str]:
@@ -64,10 +66,10 @@ async def expired(zone: FreshZone, roots: int) -> list[str]:
         made = await asyncio.gather(*(spawn(client, zone) for _ in range(roots)))
         below = await asyncio.gather(*(spawn(client, zone, parent_id=one["id"]) for one in made))
         # At once, by whoever owns the tables: a hundred sessions would not be spawned within the shortest TTL.
-        Side(zone.server.launch.database_url).run("update agent_sessions set expires_at = created_at + 1")
+        DirectDatabase(zone.server.launch.database_url).execute("update agent_sessions set expires_at = created_at + 1")
 
         async def gone() -> bool:
-            return not shown(await client.get(zone.agents, params={"status": "active"}))["items"]
+            return not json_object(await client.get(zone.sessions_path, params={"status": "active"}))["items"]
 
         await eventually(gone, "the sessions had passed their time")
     return [one["id"] for one in (*made, *below)]
@@ -76,7 +78,7 @@ async def expired(zone: FreshZone, roots: int) -> list[str]:
 async def ends(zone: FreshZone, kind: str = "session.terminate") -> list[str]:
     """Whose end is in the log, in its order."""
     found: list[dict[str, Any]] = []
-    while page := await events_of(zone, types=kind, after=found[-1]["pos"] if found else 0):
+    while page := await read_events(zone, types=kind, after=found[-1]["pos"] if found else 0):
         found += page
     return [event["subject"] for event in found]
 
@@ -93,39 +95,39 @@ async def overdue(zone: FreshZone, number: int) -> tuple[list[str], list[str]]:
     async with zone.client() as client:
         source, target = (await spawn(client, zone))["id"], (await spawn(client, zone))["id"]
         endpoint = {"application_id": APP, "endpoint_url": "http://service.example"}
-        service = shown(await client.post(f"{zone.path}/agent-services", json=endpoint))["id"]
+        service = json_object(await client.post(f"{zone.path}/agent-services", json=endpoint))["id"]
         for n in range(number):
             call = {"service_id": service, "method": "m", "retry_policy": {"max_attempts": 1}}
             await client.post(f"{zone.path}/invocations", json={**call, "idempotency_key": f"k{n}"})
             lent = {"source_session_id": source, "target_session_id": target, "ttl_seconds": 60}
             await client.post(f"{zone.path}/delegations", json=lent)
         claimed = await client.post(f"{zone.path}/services/{service}/claim", json={"max": number})
-        edges = shown(await client.get(f"{zone.path}/delegations"))["items"]
-    side = Side(zone.server.launch.database_url)
-    side.run("update agent_invocations set deadline_at = created_at + 1")
-    side.run("update delegation_edges set expires_at = created_at + 1")
-    return [one["id"] for one in shown(claimed)["items"]], [one["id"] for one in edges]
+        edges = json_object(await client.get(f"{zone.path}/delegations"))["items"]
+    side = DirectDatabase(zone.server.launch.database_url)
+    side.execute("update agent_invocations set deadline_at = created_at + 1")
+    side.execute("update delegation_edges set expires_at = created_at + 1")
+    return [one["id"] for one in json_object(claimed)["items"]], [one["id"] for one in edges]
 
 
 async def test_two_daemons_beside_servers_that_do_not_sweep_end_every_expired_session_exactly_once(
     servers: Servers, postgres_url: str
 ) -> None:
     first = await unswept(servers, postgres_url)
-    await another(first, servers)
-    zone = await fresh_zone(first)
+    await start_replica(first, servers)
+    zone = await create_zone(first)
     sessions = await expired(zone, 60)
     assert await ends(zone) == [], "a server that leaves sweeping to daemons sweeps nothing"
     await asyncio.gather(*(daemon(servers, first, QD_TTL_SWEEP_BATCH="7") for _ in range(2)))
     await all_ended(zone, sessions)
     assert Counter(await ends(zone)) == Counter(sessions)
-    assert_counts_hold(postgres_url, zone.id)
+    assert_zone_counts_match_rows(postgres_url, zone.id)
 
 
 async def test_two_daemons_time_out_each_attempt_and_expire_each_delegation_exactly_once(
     servers: Servers, postgres_url: str
 ) -> None:
     server = await unswept(servers, postgres_url)
-    zone = await fresh_zone(server)
+    zone = await create_zone(server)
     invocations, edges = await overdue(zone, 30)
     assert (len(invocations), len(edges)) == (30, 30)
     await asyncio.gather(*(daemon(servers, server) for _ in range(2)))
@@ -136,12 +138,12 @@ async def test_two_daemons_time_out_each_attempt_and_expire_each_delegation_exac
 
 async def test_what_a_killed_daemon_was_at_is_taken_over_by_another(servers: Servers, postgres_url: str) -> None:
     server = await unswept(servers, postgres_url)
-    zone = await fresh_zone(server)
-    sessions, side = await expired(zone, 20), Side(postgres_url)
-    with held(zone):
+    zone = await create_zone(server)
+    sessions, side = await expired(zone, 20), DirectDatabase(postgres_url)
+    with lock_zone(zone):
         killed = await daemon(servers, server)
         # In mid-pass: it has found what to end, and waits for the zone's lock.
-        await somebody_waits(zone)
+        await wait_for_lock_waiter(zone)
 
         async def seals() -> bool:
             return side.count("seals") > 0
@@ -154,23 +156,23 @@ async def test_what_a_killed_daemon_was_at_is_taken_over_by_another(servers: Ser
     assert Counter(await ends(zone)) == Counter(sessions)
 
     async def is_sealed() -> bool:
-        [[sealed]] = side.run("select max(last_pos) from seals")
-        [[head]] = side.run("select pos from log_head")
+        [[sealed]] = side.execute("select max(last_pos) from seals")
+        [[head]] = side.execute("select pos from log_head")
         return sealed == head
 
     await eventually(is_sealed, "the other daemon had sealed the log to its head")
 
 
 async def test_one_pass_of_each_is_made_and_counted_and_then_it_ends(
-    servers: Servers, postgres_url: str, redis: RedisSide
+    servers: Servers, postgres_url: str, redis: DirectRedis
 ) -> None:
     server = await unswept(servers, postgres_url)
-    zone = await fresh_zone(server)
+    zone = await create_zone(server)
     sessions = await expired(zone, 5)
     launch = beside(server, REDIS_URL=redis.url, STREAMS_HMAC_KEY="a key that is long enough")
 
     async def once(*words: str) -> dict[str, int]:
-        done = await servers.command(launch, "sweep", "--once", "--json", *words)
+        done = await servers.run_command(launch, "sweep", "--once", "--json", *words)
         assert done.exit_code == 0, done.log_text
         # One document and nothing more: it has nothing to complain of.
         return {item["name"]: item["moved"] for item in json.loads(done.log_text)["items"]}
@@ -183,8 +185,8 @@ async def test_one_pass_of_each_is_made_and_counted_and_then_it_ends(
     assert every["seal"] > 0
     assert Counter(await ends(zone)) == Counter(sessions)
     assert (await once("--only", "ttl", "--only", "cascade")) == {"ttl": 0, "cascade": 0}
-    assert Side(postgres_url).count("leases", HELD) == 0, "what it held, it gave back"
-    plain = await servers.command(launch, "sweep", "--once", "--only", "ttl")
+    assert DirectDatabase(postgres_url).count("leases", HELD) == 0, "what it held, it gave back"
+    plain = await servers.run_command(launch, "sweep", "--once", "--only", "ttl")
     assert plain.log_text == "ttl  moved 0\n"
 
 
@@ -192,16 +194,16 @@ async def test_a_pass_that_fails_costs_the_others_nothing_and_shows_in_the_exit_
     servers: Servers, postgres_url: str
 ) -> None:
     server = await unswept(servers, postgres_url)
-    zone = await fresh_zone(server)
+    zone = await create_zone(server)
     sessions = await expired(zone, 1)
-    side = Side(postgres_url)
+    side = DirectDatabase(postgres_url)
 
     async def some_logged() -> bool:
         return side.count("events") >= 2
 
     await eventually(some_logged, "there was something in the log")
-    side.run("delete from events where pos = 1")
-    done = await servers.command(beside(server), "sweep", "--once", "--json")
+    side.execute("delete from events where pos = 1")
+    done = await servers.run_command(beside(server), "sweep", "--once", "--json")
     assert done.exit_code == 1
     told = json.loads(done.log_text.splitlines()[-1])["items"]
     assert [item["name"] for item in told if "error" in item] == ["seal"]
@@ -210,12 +212,12 @@ async def test_a_pass_that_fails_costs_the_others_nothing_and_shows_in_the_exit_
 
 async def test_the_sweeps_are_listed_with_their_intervals(servers: Servers, postgres_url: str) -> None:
     server = await unswept(servers, postgres_url)
-    listed = await servers.command(beside(server, TTL_SWEEP_INTERVAL_MS="1500"), "sweep", "--list")
+    listed = await servers.run_command(beside(server, TTL_SWEEP_INTERVAL_MS="1500"), "sweep", "--list")
     assert listed.exit_code == 0, listed.log_text
     told = dict(line.split(None, 1) for line in listed.log_text.splitlines())
     assert told["ttl"] == "every 1.5 s"
     assert {"ttl", "orphan", "cascade", "session-retention", "seal", "event-retention"} <= told.keys()
-    as_json = await servers.command(beside(server), "sweep", "--list", "--json")
+    as_json = await servers.run_command(beside(server), "sweep", "--list", "--json")
     items = json.loads(as_json.log_text)["items"]
     assert {"name": "ttl", "every_ms": 60_000} in items
     assert [item["name"] for item in items] == [*told]
@@ -226,9 +228,9 @@ async def test_a_daemon_that_is_told_to_stop_gives_its_leases_back_and_says_what
     servers: Servers, postgres_url: str, by: signal.Signals
 ) -> None:
     server = await unswept(servers, postgres_url)
-    zone = await fresh_zone(server)
+    zone = await create_zone(server)
     sessions = await expired(zone, 3)
-    sweeping, side = await daemon(servers, server), Side(postgres_url)
+    sweeping, side = await daemon(servers, server), DirectDatabase(postgres_url)
     await all_ended(zone, sessions)
 
     async def holds_a_lease() -> bool:
@@ -239,16 +241,16 @@ async def test_a_daemon_that_is_told_to_stop_gives_its_leases_back_and_says_what
     assert await sweeping.wait() == 0, sweeping.log_text
     assert side.count("leases", HELD) == 0
     lines = [json.loads(line) for line in sweeping.log_text.splitlines() if line.startswith("{")]
-    assert f"the sweep ttl moved {len(sessions) // 2}" in [line["message"] for line in lines]
+    assert f"sweep ttl moved {len(sessions) // 2}" in [line["message"] for line in lines]
     assert "Traceback" not in sweeping.log_text
 
 
 async def test_with_a_port_a_daemon_tells_how_it_is_and_nothing_else(servers: Servers, postgres_url: str) -> None:
     server = await unswept(servers, postgres_url)
-    zone = await fresh_zone(server)
+    zone = await create_zone(server)
     sessions = await expired(zone, 2)
     launch = beside(server, **FAST)
-    sweeping = await servers.begin(launch, "sweep", "--metrics-port", "0", until="metrics http")
+    sweeping = await servers.start_command(launch, "sweep", "--metrics-port", "0", line_prefix="metrics http")
     [url] = [line.split()[1] for line in sweeping.log_text.splitlines() if line.startswith("metrics ")]
     await all_ended(zone, sessions)
     async with httpx.AsyncClient(base_url=url.removesuffix("/metrics"), trust_env=False) as client:
@@ -261,9 +263,9 @@ async def test_with_a_port_a_daemon_tells_how_it_is_and_nothing_else(servers: Se
 
         await eventually(counted, "the pass had been counted")
         assert 'subagent_cascade_terminations_total{reason="ttl_expired"} 4.0' in await figures()
-        assert shown(await client.get("/health")) == {"ok": True}
+        assert json_object(await client.get("/health")) == {"ok": True}
         assert (await client.get("/ready")).status_code == 200
-        assert (await client.get(zone.agents)).status_code == 404
+        assert (await client.get(zone.sessions_path)).status_code == 404
     assert await sweeping.stop() == 0
 
 
@@ -271,7 +273,7 @@ async def test_with_a_port_a_daemon_tells_how_it_is_and_nothing_else(servers: Se
 
 
 async def refused(servers: Servers, launch: Launch, *words: str) -> tuple[int | None, str]:
-    done = await servers.command(launch, *words)
+    done = await servers.run_command(launch, *words)
     assert "Traceback" not in done.log_text
     return done.exit_code, done.log_text.splitlines()[-1]
 
@@ -281,9 +283,9 @@ async def test_a_sqlite_database_is_swept_by_its_server_and_by_nobody_else(serve
     for words in ((), ("--once",), ("--list",)):
         code, sentence = await refused(servers, server.launch, "sweep", *words)
         assert code == 1
-        assert sentence.startswith("qd: `qd sweep` is for PostgreSQL.")
-        assert "its server sweeps by itself" in sentence
-    left = await servers.start_and_fail(Launch(tmp_path / "left").told(QD_SWEEPS="false"))
+        assert sentence.startswith("qd: `qd sweep` needs PostgreSQL, ")
+        assert "runs the sweeps itself" in sentence
+    left = await servers.start_expecting_failure(Launch(tmp_path / "left").with_environment(QD_SWEEPS="false"))
     assert left.exit_code == 1
     assert "`sweeps` is false (from QD_SWEEPS), but the database is SQLite" in left.log_text
     assert not (tmp_path / "left").exists()
@@ -294,9 +296,9 @@ async def test_a_daemon_makes_no_key_of_its_own_and_knows_its_sweeps(servers: Se
     launch = beside(server)
     code, sentence = await refused(servers, launch, "sweep", "--once", "--only", "dust")
     assert code == 4
-    assert sentence.startswith("qd: There is no sweep 'dust'. There are: ttl, ")
+    assert sentence.startswith("qd: There is no sweep 'dust'. Sweeps: ttl, ")
     code, sentence = await refused(servers, launch, "sweep", "--metrics-port", "65536")
-    assert (code, sentence) == (1, "qd: --metrics-port is 65536: a port is at most 65535.")
+    assert (code, sentence) == (1, "qd: --metrics-port is 65536, but must be between 0 and 65535.")
     keyless = replace(launch, environment={"QD_DATABASE_URL": postgres_url})
     code, sentence = await refused(servers, keyless, "sweep")
     assert code == 1

@@ -10,10 +10,10 @@ import pytest
 
 from quarterdeck.store.migrate import upgrade
 from tests.support.eventually import eventually
-from tests.support.load import Load, assert_one_session_a_key
 from tests.support.postgres import PostgresServer
 from tests.support.server import Launch, ServerProcess, Servers
-from tests.support.zone import APP, assert_counts_hold, assert_problem, fresh_zone
+from tests.support.spawn_load import SpawnLoad, assert_one_session_per_key
+from tests.support.zone import APP, assert_problem, assert_zone_counts_match_rows, create_zone
 
 HOWS: dict[str, Callable[[PostgresServer], None]] = {
     "fast": lambda postgres: postgres.stop("fast"),
@@ -39,22 +39,22 @@ async def test_postgresql_restarted_under_load_loses_and_doubles_nothing(
     servers: Servers, own_postgres: PostgresServer, how: str
 ) -> None:
     server = await serving(servers, own_postgres)
-    zone = await fresh_zone(server)
+    zone = await create_zone(server)
     async with server.client() as client:
-        load = Load(zone)
-        await load.reaches(100)
+        load = SpawnLoad(zone)
+        await load.wait_for_acknowledged(100)
         await asyncio.to_thread(HOWS[how], own_postgres)
         await ready(client, 503)
         await asyncio.to_thread(own_postgres.start)
         await ready(client, 200)
-        await load.reaches(100)
+        await load.wait_for_acknowledged(100)
         await load.stop()
     assert load.statuses.keys() <= {200, 201, 503}
     assert not load.unanswered
     assert not load.cut_short
     url = own_postgres.url()
-    assert_one_session_a_key(url, zone.id, list(load.acknowledged.items()))
-    assert_counts_hold(url, zone.id)
+    assert_one_session_per_key(url, zone.id, list(load.acknowledged.items()))
+    assert_zone_counts_match_rows(url, zone.id)
     assert await server.stop() == 0
 
 
@@ -62,19 +62,19 @@ async def test_while_postgresql_is_away_every_route_answers_503_and_health_answe
     servers: Servers, own_postgres: PostgresServer
 ) -> None:
     server = await serving(servers, own_postgres)
-    zone = await fresh_zone(server)
+    zone = await create_zone(server)
     asked = [
         ("GET", "/zones"),
         ("PUT", zone.path),
         ("GET", zone.path),
         ("GET", f"{zone.path}/quotas"),
         ("PUT", f"{zone.path}/quotas"),
-        ("POST", zone.agents),
-        ("GET", zone.agents),
-        ("GET", zone.agent("x")),
-        ("DELETE", zone.agent("x")),
-        ("GET", zone.agent("x", "/children")),
-        ("GET", zone.agent("x", "/tree")),
+        ("POST", zone.sessions_path),
+        ("GET", zone.sessions_path),
+        ("GET", zone.session_path("x")),
+        ("DELETE", zone.session_path("x")),
+        ("GET", zone.session_path("x", "/children")),
+        ("GET", zone.session_path("x", "/tree")),
         ("GET", f"{zone.path}/events"),
         ("GET", "/ready"),
     ]

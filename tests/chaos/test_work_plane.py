@@ -11,58 +11,58 @@ import json
 
 import pytest
 
-from tests.support.checking import assert_check_finds_nothing
+from tests.support.consistency import assert_check_passes
 from tests.support.databases import PostgresDatabases
-from tests.support.labouring.course import ZONE, Course, Ran, Scale
-from tests.support.labouring.damages import assert_everything_put_wrong_is_found
-from tests.support.labouring.overlaps import late_words, refused, resumed
 from tests.support.postgres import PostgresServer
 from tests.support.rounds import ROUNDS, SEED
 from tests.support.server import Servers
+from tests.support.work_plane_attack.corruptions import assert_corruptions_are_found
+from tests.support.work_plane_attack.run import ZONE, RunResult, RunScale, WorkPlaneRun
+from tests.support.work_plane_attack.stale_accepts import count_refused, count_resumed, find_stale_accepts
 
 FEW = 3
-SCALE = Scale(min(2_000, 100 * ROUNDS), min(20, 2 + 2 * ROUNDS), max(1, ROUNDS // 10))
+SCALE = RunScale(min(2_000, 100 * ROUNDS), min(20, 2 + 2 * ROUNDS), max(1, ROUNDS // 10))
 
 
 @pytest.mark.timeout(300 + 20 * ROUNDS)
 async def test_every_task_ends_and_no_attempt_had_two_holders_whatever_is_killed_frozen_or_restarted(
     servers: Servers, own_postgres: PostgresServer
 ) -> None:
-    url = PostgresDatabases(own_postgres.url()).fresh()
-    ran = await Course(servers, own_postgres, SEED, SCALE).run(url)
+    url = PostgresDatabases(own_postgres.url()).create_migrated()
+    ran = await WorkPlaneRun(servers, own_postgres, SEED, SCALE).run(url)
     await assert_it_was_hard_and_all_went_well(servers, ran)
-    assert ran.disturber.times["restarted PostgreSQL"] >= 1
+    assert ran.faults.counts["restarted PostgreSQL"] >= 1
 
 
 @pytest.mark.timeout(300 + 20 * ROUNDS)
 async def test_the_same_on_sqlite_with_one_server(servers: Servers) -> None:
-    scale = Scale(min(2_000, 50 * ROUNDS), SCALE.agents, SCALE.rounds)
-    ran = await Course(servers, None, SEED, scale).run(None)
+    scale = RunScale(min(2_000, 50 * ROUNDS), SCALE.agents, SCALE.rounds)
+    ran = await WorkPlaneRun(servers, None, SEED, scale).run(None)
     await assert_it_was_hard_and_all_went_well(servers, ran)
-    assert await ran.fleet[0].stop() == 0
+    assert await ran.servers[0].stop() == 0
     if ROUNDS <= FEW:
         # How a run is judged is the same for a long one, and each look at that takes its time.
-        assert_everything_put_wrong_is_found(ran.side, ran.histories)
+        assert_corruptions_are_found(ran.side, ran.histories)
 
 
-async def assert_it_was_hard_and_all_went_well(servers: Servers, ran: Ran) -> None:
-    print(ran.told())
+async def assert_it_was_hard_and_all_went_well(servers: Servers, ran: RunResult) -> None:
+    print(ran.summary())
     assert_ended_as_it_should(ran)
-    assert late_words(ran.histories) == []
-    launch = ran.fleet[0].launch
+    assert find_stale_accepts(ran.histories) == []
+    launch = ran.servers[0].launch
     words = [word for file in ran.histories for word in ("--history", str(file))]
-    checked = await servers.command(launch, "check", "--database", launch.database_url, *words)
-    assert checked.exit_code == 0, f"{checked.log_text}\n{ran.told()}"
+    checked = await servers.run_command(launch, "check", "--database", launch.database_url, *words)
+    assert checked.exit_code == 0, f"{checked.log_text}\n{ran.summary()}"
     assert "every promise was kept" in checked.log_text
     print(checked.log_text)
-    await assert_check_finds_nothing(servers, launch)
+    await assert_check_passes(servers, launch)
     await assert_the_shown_logs_tell_each_transition_once(ran)
     assert_it_was_hard(ran)
 
 
-def assert_ended_as_it_should(ran: Ran) -> None:
+def assert_ended_as_it_should(ran: RunResult) -> None:
     """COMPLETED; or FAILED because no retries were left, or because what it waits for failed."""
-    rows = ran.side.run("select id, status, reason, retry_count, max_retries, output_result from agent_tasks")
+    rows = ran.side.execute("select id, status, reason, retry_count, max_retries, output_result from agent_tasks")
     planned = {str(task["id"]): task for task in ran.tasks}
     assert {str(row[0]) for row in rows} == planned.keys()
     failed = 0
@@ -77,19 +77,19 @@ def assert_ended_as_it_should(ran: Ran) -> None:
         assert status == "FAILED", f"{name} is {status}"
         assert reason == "dependency_failed" or retries == most, f"{name} failed ({reason}) after {retries}"
     assert 0 < failed < len(rows)
-    alerts = ran.side.run("select data from events where type = 'task.failed'")
+    alerts = ran.side.execute("select data from events where type = 'task.failed'")
     exhausted = [row for row in alerts if json.loads(str(row[0])).get("exhausted")]
     by_itself = [row for row in rows if row[1] == "FAILED" and row[2] != "dependency_failed"]
     assert len(exhausted) == len(by_itself), "one alert for each that had no retries left"
 
 
-async def assert_the_shown_logs_tell_each_transition_once(ran: Ran) -> None:
+async def assert_the_shown_logs_tell_each_transition_once(ran: RunResult) -> None:
     """Of those that had the hardest time: the log of a task as it is shown, against the events."""
-    hardest = ran.side.run(
+    hardest = ran.side.execute(
         "select subject from events where type like 'task.%' group by subject order by count(*) desc, subject limit 10"
     )
     moves = "type not in ('task.progressed', 'task.unblocked', 'task.warned', 'task.changed')"
-    async with ran.fleet[0].client() as client:
+    async with ran.servers[0].client() as client:
         for [name] in hardest:
             query: dict[str, str | int] = {"event": "state_transition", "order": "asc", "limit": 500}
             answer = await client.get(
@@ -97,14 +97,14 @@ async def assert_the_shown_logs_tell_each_transition_once(ran: Ran) -> None:
             )
             assert answer.status_code == 200, answer.text
             told = [(line["previousStatus"], line["newStatus"]) for line in answer.json()["items"]]
-            assert told == ran.side.run(
+            assert told == ran.side.execute(
                 f"select from_state, to_state from events where subject = ? and {moves} order by pos", name
             )
 
 
-def assert_it_was_hard(ran: Ran) -> None:
+def assert_it_was_hard(ran: RunResult) -> None:
     """A run in which nothing was hard proves nothing."""
-    told, times = ran.told(), ran.disturber.times
+    told, times = ran.summary(), ran.faults.counts
     assert min(times[kind] for kind in ("killed an agent", "froze an agent", "killed a server")) >= 1, told
     stale = ran.side.count("events", "type = 'agent.stale'")
     lost = ran.side.count("events", "type = 'task.aborted' and data like '%agent_stale%'")
@@ -112,5 +112,5 @@ def assert_it_was_hard(ran: Ran) -> None:
     assert lost >= 1, told
     assert ran.side.count("events", "type = 'agent.revived'") >= 1, told
     assert ran.side.count("events", "type = 'task.unblocked'") >= 5, told
-    assert refused(ran.histories, "stale_attempt") >= 1, told
-    assert resumed(ran.histories) >= 1, told
+    assert count_refused(ran.histories, "stale_attempt") >= 1, told
+    assert count_resumed(ran.histories) >= 1, told

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from quarterdeck.client.data_dir import DataDir
-from tests.support.children import plain_environment
+from tests.support.child_processes import minimal_environment
 from tests.support.eventually import eventually_sync
 from tests.support.source import SRC
 
-RUN_LIMIT = 90.0
+RUN_TIMEOUT_SECONDS = 90.0
 _PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(SRC.parent)!r})
@@ -37,18 +37,18 @@ class Qd:
         self.data = data
         paths = [str(SRC.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.environment = {
-            **plain_environment(),
+            **minimal_environment(),
             "PYTHONPATH": os.pathsep.join(paths),
             "QD_DATA": str(data),
             **environment,
         }
 
     def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        process = self.begin(*words, **environment)
-        stdout, stderr = process.communicate(timeout=RUN_LIMIT)
+        process = self.start(*words, **environment)
+        stdout, stderr = process.communicate(timeout=RUN_TIMEOUT_SECONDS)
         return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
 
-    def begin(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             self.command(words),
             env={**self.environment, **environment},
@@ -61,57 +61,59 @@ class Qd:
     def command(self, words: Sequence[str]) -> list[str]:
         return [sys.executable, "-P", "-c", _PROGRAM, *words]
 
-    def good(self, *words: str, **environment: str) -> str:
+    def run(self, *words: str, **environment: str) -> str:
         """The answer of a command that must succeed."""
-        done = self(*words, **environment)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.rstrip("\n")
+        result = self(*words, **environment)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.rstrip("\n")
 
-    def json(self, *words: str, **environment: str) -> Any:
-        return json.loads(self.good(*words, "--json", **environment))
+    def run_json(self, *words: str, **environment: str) -> Any:
+        return json.loads(self.run(*words, "--json", **environment))
 
-    def end_server(self, by: signal.Signals = signal.SIGTERM) -> None:
+    def end_server(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Whatever a test left running on this directory is gone when this returns."""
-        place = DataDir(str(self.data))
-        record = place.read_record()
-        if record is not None and place.has_running_server():
-            os.kill(record.pid, by)
-            eventually_sync(lambda: not place.has_running_server(), "the server's lock is free")
+        data_dir = DataDir(str(self.data))
+        record = data_dir.read_record()
+        if record is not None and data_dir.has_running_server():
+            os.kill(record.pid, number)
+            eventually_sync(lambda: not data_dir.has_running_server(), "the server's lock is free")
 
 
-class OnTerminal(NamedTuple):
+class TerminalResult(NamedTuple):
     """What a command did on a terminal: its exit code, and all that was to be seen there, the typing included."""
 
     code: int
-    seen: str
+    output: str
 
 
-def on_terminal(qd: Qd, *words: str, typed: str = "", columns: int = 80) -> OnTerminal:
+def run_on_terminal(qd: Qd, *words: str, typed: str = "", columns: int = 80) -> TerminalResult:
     """Runs a command whose input, output and errors are one terminal. What is typed waits there until it is read."""
-    ours, theirs = os.openpty()
-    termios.tcsetwinsize(theirs, (24, columns))
-    os.write(ours, typed.encode())
+    master_fd, terminal_fd = os.openpty()
+    termios.tcsetwinsize(terminal_fd, (24, columns))
+    os.write(master_fd, typed.encode())
     environment = {**qd.environment, "TERM": "xterm", "NO_COLOR": "1"}
-    process = subprocess.Popen(qd.command(words), env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    seen = b""
+    process = subprocess.Popen(
+        qd.command(words), env=environment, stdin=terminal_fd, stdout=terminal_fd, stderr=terminal_fd
+    )
+    os.close(terminal_fd)
+    output = b""
     try:
-        while chunk := os.read(ours, 65536):
-            seen += chunk
+        while chunk := os.read(master_fd, 65536):
+            output += chunk
     except OSError:
         pass  # Linux says "input/output error" where the other side of a terminal is gone
     finally:
-        os.close(ours)
-    return OnTerminal(process.wait(RUN_LIMIT), seen.decode().replace("\r\n", "\n"))
+        os.close(master_fd)
+    return TerminalResult(process.wait(RUN_TIMEOUT_SECONDS), output.decode().replace("\r\n", "\n"))
 
 
-class Peer:
+class ScriptedServer:
     """An HTTP peer that answers each connection's requests with the bytes it was given, in order."""
 
-    def __init__(self, answers: Sequence[bytes]) -> None:
+    def __init__(self, responses: Sequence[bytes]) -> None:
         self.requests: list[bytes] = []
         self.connections = 0
-        self._answers = list(answers)
+        self._responses = list(responses)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -119,35 +121,35 @@ class Peer:
 
     def close(self) -> None:
         # A thread that sits in accept() is not woken by close(), but it is by a connection.
-        self._answers.clear()
+        self._responses.clear()
         with socket.create_connection(self._listener.getsockname()):
             pass
         self._thread.join(10)
         self._listener.close()
 
     def _serve(self) -> None:
-        while self._answers:
+        while self._responses:
             connection, _ = self._listener.accept()
             self.connections += 1
             with connection:
-                while self._answers and (request := _read_request(connection)):
+                while self._responses and (request := _read_request(connection)):
                     self.requests.append(request)
-                    answer = self._answers.pop(0)
-                    connection.sendall(answer)
-                    if b"content-length" not in answer.lower() and b"chunked" not in answer.lower():
+                    response = self._responses.pop(0)
+                    connection.sendall(response)
+                    if b"content-length" not in response.lower() and b"chunked" not in response.lower():
                         break
 
 
 @contextmanager
-def peer(*answers: bytes) -> Iterator[Peer]:
-    made = Peer(answers)
+def run_scripted_server(*responses: bytes) -> Iterator[ScriptedServer]:
+    server = ScriptedServer(responses)
     try:
-        yield made
+        yield server
     finally:
-        made.close()
+        server.close()
 
 
-def answer(
+def http_response(
     status: int, document: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None
 ) -> bytes:
     body = b"" if document is None else json.dumps(document).encode()
@@ -173,7 +175,7 @@ def _read_request(connection: socket.socket) -> bytes:
     return data
 
 
-STAND_IN = '''
+FAKE_SERVER = '''
 """Stands in for the server's program: holds the lock, listens, writes the record, says ready."""
 import fcntl, json, os, signal, socket, sys
 
@@ -209,10 +211,10 @@ while True:
 '''
 
 
-def stand_in(directory: Path) -> Path:
+def install_fake_server(directory: Path) -> Path:
     """A folder to put on PYTHONPATH, whose `quarterdeck` is the stand-in."""
     package = directory / "stand-in" / "quarterdeck"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(STAND_IN)
+    (package / "__main__.py").write_text(FAKE_SERVER)
     return package.parent

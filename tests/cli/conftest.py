@@ -16,6 +16,6 @@ def server(server: ServerProcess) -> ServerProcess:
 
 
 @pytest.fixture
-def here(zone: FreshZone) -> Qd:
+def zone_qd(zone: FreshZone) -> Qd:
     """`qd` beside a server that others use too, in a zone of its own."""
     return Qd(zone.server.launch.data, QD_ZONE=zone.id)

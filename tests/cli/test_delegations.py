@@ -13,17 +13,17 @@ from quarterdeck.cli.output import TextStyler
 from quarterdeck.cli.session_tree import ASCII_GLYPHS
 from quarterdeck.client.api import Document
 from tests.cli.cli_support import Qd
-from tests.support.engines import ON_BOTH
+from tests.support.engine_marks import ON_BOTH
 
 NOW = 1_767_323_045.0  # 2026-01-02T03:04:05Z
 
 
 def sessions(qd: Qd, number: int) -> list[str]:
-    return [qd.good("session", "spawn", "--app", f"app-{n}") for n in range(number)]
+    return [qd.run("session", "spawn", "--app", f"app-{n}") for n in range(number)]
 
 
 def lent(qd: Qd, source: str, target: str, *words: str) -> str:
-    return qd.good("delegation", "create", "--from", source, "--to", target, "--scope", "read", *words)
+    return qd.run("delegation", "create", "--from", source, "--to", target, "--scope", "read", *words)
 
 
 def lines_of(told: str) -> list[tuple[int, str, str]]:
@@ -36,41 +36,41 @@ def lines_of(told: str) -> list[tuple[int, str, str]]:
     return found
 
 
-def test_create_prints_the_id_alone_and_hands_on_everything_that_was_said(here: Qd) -> None:
-    one, two, three = sessions(here, 3)
+def test_create_prints_the_id_alone_and_hands_on_everything_that_was_said(zone_qd: Qd) -> None:
+    one, two, three = sessions(zone_qd, 3)
     words = ["--scope", "write", "--resource", "repo:a", "--resource", "repo:b", "--hops", "3", "--ttl", "10m"]
-    first = lent(here, one, two, *words, "--constraints", '{"actions": ["merge"]}', "--key", "k")
-    told = here.json("delegation", "show", first)
+    first = lent(zone_qd, one, two, *words, "--constraints", '{"actions": ["merge"]}', "--key", "k")
+    told = zone_qd.run_json("delegation", "show", first)
     assert (told["source_session_id"], told["target_session_id"]) == (one, two)
     assert (told["scopes"], told["resources"], told["max_hops"]) == (["read", "write"], ["repo:a", "repo:b"], 3)
     assert told["constraints_json"]["actions"] == ["merge"]
-    again = lent(here, one, two, *words, "--constraints", '{"actions": ["merge"]}', "--key", "k")
+    again = lent(zone_qd, one, two, *words, "--constraints", '{"actions": ["merge"]}', "--key", "k")
     assert again == first
     narrow = ["--resource", "repo:a", "--constraints", '{"actions": ["merge"]}', "--parent", first]
-    below = lent(here, two, three, *narrow)
-    assert here.json("delegation", "show", below)["parent_edge_id"] == first
-    shown = here.good("delegation", "show", below)
+    below = lent(zone_qd, two, three, *narrow)
+    assert zone_qd.run_json("delegation", "show", below)["parent_edge_id"] == first
+    shown = zone_qd.run("delegation", "show", below)
     assert re.search(r"^scopes +read$", shown, re.MULTILINE)
     assert "delegation_edge_id" not in shown and "source_agent_id" not in shown, "once is enough"
 
 
-def test_what_exceeds_or_closes_a_cycle_is_refused_in_a_sentence(here: Qd) -> None:
-    one, two = sessions(here, 2)
-    lent(here, one, two)
+def test_what_exceeds_or_closes_a_cycle_is_refused_in_a_sentence(zone_qd: Qd) -> None:
+    one, two = sessions(zone_qd, 2)
+    lent(zone_qd, one, two)
     for words, code in (
         (("--from", two, "--to", one, "--scope", "read"), "delegation_cycle_denied"),
-        (("--from", two, "--to", sessions(here, 1)[0], "--scope", "admin"), "delegation_exceeds_authority"),
+        (("--from", two, "--to", sessions(zone_qd, 1)[0], "--scope", "admin"), "delegation_exceeds_authority"),
         (("--from", one, "--to", one), "self_delegation_denied"),
     ):
-        done = here("delegation", "create", *words, "--json")
+        done = zone_qd("delegation", "create", *words, "--json")
         assert (done.returncode, json.loads(done.stderr)["error"]) == (1, code)
 
 
-def test_what_exceeds_is_told_part_by_part(here: Qd) -> None:
-    one, two, three = sessions(here, 3)
-    lent(here, one, two, "--resource", "repo:a")
+def test_what_exceeds_is_told_part_by_part(zone_qd: Qd) -> None:
+    one, two, three = sessions(zone_qd, 3)
+    lent(zone_qd, one, two, "--resource", "repo:a")
     words = ("--from", two, "--to", three, "--scope", "write", "--resource", "repo:b")
-    done = here("delegation", "create", *words)
+    done = zone_qd("delegation", "create", *words)
     assert done.returncode == 1
     _, *parts, frees = done.stderr.splitlines()
     assert len(parts) == 2
@@ -80,10 +80,10 @@ def test_what_exceeds_is_told_part_by_part(here: Qd) -> None:
 
 
 @ON_BOTH
-def test_a_list_is_narrowed_by_either_end_and_by_status(here: Qd) -> None:
-    one, two, three = sessions(here, 3)
-    first, second = lent(here, one, two), lent(here, two, three)
-    heads, *rows = here.good("delegation", "list").splitlines()
+def test_a_list_is_narrowed_by_either_end_and_by_status(zone_qd: Qd) -> None:
+    one, two, three = sessions(zone_qd, 3)
+    first, second = lent(zone_qd, one, two), lent(zone_qd, two, three)
+    heads, *rows = zone_qd.run("delegation", "list").splitlines()
     assert heads.split() == ["ID", "FROM", "TO", "SCOPES", "FOR", "STATUS", "HOPS", "LIFE"]
     assert [re.split("  +", row)[:7] for row in rows] == [
         [second, two, three, "read", "all", "active", "freely"],
@@ -95,31 +95,31 @@ def test_a_list_is_narrowed_by_either_end_and_by_status(here: Qd) -> None:
         (("--status", "revoked"), []),
         (("--limit", "1", "--all"), [second, first]),
     ):
-        assert [one["id"] for one in here.json("delegation", "list", *words)["items"]] == found
-    assert here.good("delegation", "list", "--status", "expired").startswith("no such delegations in zone")
+        assert [one["id"] for one in zone_qd.run_json("delegation", "list", *words)["items"]] == found
+    assert zone_qd.run("delegation", "list", "--status", "expired").startswith("no such delegations in zone")
 
 
-def test_revoking_tells_what_it_took_and_ended(here: Qd) -> None:
-    chain = sessions(here, 4)
-    edges = [lent(here, source, target) for source, target in pairwise(chain)]
-    kept = here.good("delegation", "revoke", edges[2], "--keep-sessions")
+def test_revoking_tells_what_it_took_and_ended(zone_qd: Qd) -> None:
+    chain = sessions(zone_qd, 4)
+    edges = [lent(zone_qd, source, target) for source, target in pairwise(chain)]
+    kept = zone_qd.run("delegation", "revoke", edges[2], "--keep-sessions")
     assert kept == f"revoked {edges[2]}: 1 delegation taken back, 0 sessions ended"
-    assert here.json("session", "show", chain[3])["status"] == "active"
-    told = here.good("delegation", "revoke", edges[0])
+    assert zone_qd.run_json("session", "show", chain[3])["status"] == "active"
+    told = zone_qd.run("delegation", "revoke", edges[0])
     assert told == f"revoked {edges[0]}: 2 delegations taken back, 2 sessions ended"
-    states = [here.json("session", "show", one)["status"] for one in chain]
+    states = [zone_qd.run_json("session", "show", one)["status"] for one in chain]
     assert states == ["active", "terminated", "terminated", "active"]
-    assert here.good("delegation", "revoke", edges[0]) == f"revoked {edges[0]}: it was over already"
-    assert here.json("delegation", "revoke", edges[0])["revoked_edges"] == 0
+    assert zone_qd.run("delegation", "revoke", edges[0]) == f"revoked {edges[0]}: it was over already"
+    assert zone_qd.run_json("delegation", "revoke", edges[0])["revoked_edges"] == 0
 
 
 @ON_BOTH
-def test_the_graph_shows_under_each_delegation_what_falls_with_it(here: Qd) -> None:
-    top, left, right, both, leaf = sessions(here, 5)
-    to_left, to_right = lent(here, top, left, "--ttl", "20m"), lent(here, top, right, "--ttl", "30m")
-    from_left, from_right = lent(here, left, both, "--ttl", "5m"), lent(here, right, both, "--ttl", "10m")
-    last = lent(here, both, leaf)
-    told = here.good("delegation", "graph", top)
+def test_the_graph_shows_under_each_delegation_what_falls_with_it(zone_qd: Qd) -> None:
+    top, left, right, both, leaf = sessions(zone_qd, 5)
+    to_left, to_right = lent(zone_qd, top, left, "--ttl", "20m"), lent(zone_qd, top, right, "--ttl", "30m")
+    from_left, from_right = lent(zone_qd, left, both, "--ttl", "5m"), lent(zone_qd, right, both, "--ttl", "10m")
+    last = lent(zone_qd, both, leaf)
+    told = zone_qd.run("delegation", "graph", top)
     assert lines_of(told) == [
         (0, top, ""),
         (1, left, to_left),
@@ -131,7 +131,7 @@ def test_the_graph_shows_under_each_delegation_what_falls_with_it(here: Qd) -> N
     assert [line for line in told.splitlines() if "also above" in line] == [
         line for line in told.splitlines() if from_right in line
     ]
-    around = here.good("delegation", "graph", from_left)
+    around = zone_qd.run("delegation", "graph", from_left)
     assert lines_of(around) == [
         (0, top, ""),
         (1, left, to_left),
@@ -139,54 +139,54 @@ def test_the_graph_shows_under_each_delegation_what_falls_with_it(here: Qd) -> N
         (0, both, ""),
         (1, leaf, last),
     ], "what is only reached from it, and derived from another, stands apart"
-    inbound = here.good("delegation", "graph", leaf)
+    inbound = zone_qd.run("delegation", "graph", leaf)
     assert lines_of(inbound) == [(0, both, ""), (1, leaf, last)]
-    told = here.json("delegation", "graph", top)
+    told = zone_qd.run_json("delegation", "graph", top)
     assert {edge["id"] for edge in told["items"]} == {to_left, to_right, from_left, from_right, last}
     assert told["truncated"] is False
 
 
-def test_a_graph_that_is_cut_says_so_and_one_of_nothing_too(here: Qd) -> None:
-    chain = sessions(here, 4)
-    first, *_ = [lent(here, source, target) for source, target in pairwise(chain)]
-    cut = here("delegation", "graph", first, "--limit", "2")
+def test_a_graph_that_is_cut_says_so_and_one_of_nothing_too(zone_qd: Qd) -> None:
+    chain = sessions(zone_qd, 4)
+    first, *_ = [lent(zone_qd, source, target) for source, target in pairwise(chain)]
+    cut = zone_qd("delegation", "graph", first, "--limit", "2")
     assert len(cut.stdout.splitlines()) == 3
     assert "there are more than these 2" in cut.stderr
-    [lonely] = sessions(here, 1)
-    done = here("delegation", "graph", lonely)
+    [lonely] = sessions(zone_qd, 1)
+    done = zone_qd("delegation", "graph", lonely)
     assert (done.stdout, done.returncode) == (f"{lonely}\n", 0)
     assert "no active delegation" in done.stderr
-    missing = here("delegation", "graph", "no-such")
+    missing = zone_qd("delegation", "graph", "no-such")
     assert missing.returncode == 4
     assert "neither a delegation nor a session 'no-such'" in missing.stderr
 
 
-def test_authority_tells_what_a_session_holds_and_by_which_or_why_nothing(here: Qd) -> None:
-    one, two = sessions(here, 2)
-    edge = lent(here, one, two, "--resource", "repo:a")
-    told = here.good("delegation", "authority", two)
+def test_authority_tells_what_a_session_holds_and_by_which_or_why_nothing(zone_qd: Qd) -> None:
+    one, two = sessions(zone_qd, 2)
+    edge = lent(zone_qd, one, two, "--resource", "repo:a")
+    told = zone_qd.run("delegation", "authority", two)
     assert re.search(r"^scopes +read$", told, re.MULTILINE)
     assert re.split("  +", told.splitlines()[-1])[:6] == [edge, one, two, "read", "repo:a", "active"]
-    assert here.json("delegation", "authority", two)["edges"][0]["id"] == edge
-    assert re.search(r"^holds +nothing\nbecause +\S+", here.good("delegation", "authority", one), re.MULTILINE)
-    assert here("delegation", "authority", "no-such").returncode == 4
+    assert zone_qd.run_json("delegation", "authority", two)["edges"][0]["id"] == edge
+    assert re.search(r"^holds +nothing\nbecause +\S+", zone_qd.run("delegation", "authority", one), re.MULTILINE)
+    assert zone_qd("delegation", "authority", "no-such").returncode == 4
 
 
-def test_a_delegation_is_explained_in_sentences_with_its_line(here: Qd) -> None:
-    one, two, three = sessions(here, 3)
-    first, second = lent(here, one, two, "--resource", "repo:a"), ""
-    second = lent(here, two, three, "--resource", "repo:a")
-    told = here.good("explain", "delegation", second)
+def test_a_delegation_is_explained_in_sentences_with_its_line(zone_qd: Qd) -> None:
+    one, two, three = sessions(zone_qd, 3)
+    first, second = lent(zone_qd, one, two, "--resource", "repo:a"), ""
+    second = lent(zone_qd, two, three, "--resource", "repo:a")
+    told = zone_qd.run("explain", "delegation", second)
     assert told.splitlines()[0] == f"delegation {second} from {two} to {three}: active"
     assert told.splitlines()[1].startswith("  It is active")
     assert re.search(rf"^derived from +{first}$", told, re.MULTILINE)
     assert "\nwhat could not be derived from it:\n  Scopes other than read." in told
-    here.good("delegation", "revoke", first)
-    told = here.good("explain", "delegation", second)
+    zone_qd.run("delegation", "revoke", first)
+    told = zone_qd.run("explain", "delegation", second)
     assert told.splitlines()[0].endswith(": revoked")
     assert re.search(r"^ended by +local$", told, re.MULTILINE)
-    assert here.json("explain", "delegation", second)["edge"]["id"] == second
-    assert here("explain", "delegation", "no-such").returncode == 4
+    assert zone_qd.run_json("explain", "delegation", second)["edge"]["id"] == second
+    assert zone_qd("explain", "delegation", "no-such").returncode == 4
 
 
 # -- the drawing itself ------------------------------------------------------------------------------------------
@@ -241,5 +241,5 @@ def test_a_chain_longer_than_pythons_own_stack_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("words", [("create",), ("create", "--from", "a"), ("show",), ("graph",), ("revoke",)])
-def test_a_line_that_lacks_something_is_a_mistake(here: Qd, words: tuple[str, ...]) -> None:
-    assert here("delegation", *words).returncode == 2
+def test_a_line_that_lacks_something_is_a_mistake(zone_qd: Qd, words: tuple[str, ...]) -> None:
+    assert zone_qd("delegation", *words).returncode == 2

@@ -11,15 +11,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.cli_support import RUN_LIMIT, Qd
-from tests.support.engines import ON_BOTH
+from tests.cli.cli_support import RUN_TIMEOUT_SECONDS, Qd
+from tests.support.engine_marks import ON_BOTH
 from tests.support.zone import FreshZone
 
 ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 
 @pytest.fixture
-def fleet(here: Qd, zone: FreshZone) -> Qd:
+def fleet(zone_qd: Qd, zone: FreshZone) -> Qd:
     """`qd` in fleet 1: director 1, administrator 2, alice 3 and bob 4."""
     headers = {"Authorization": f"Bearer {zone.server.admin_token}", "X-Workspace-ID": zone.id}
     with httpx.Client(base_url=zone.server.url, headers=headers, trust_env=False) as client:
@@ -29,11 +29,13 @@ def fleet(here: Qd, zone: FreshZone) -> Qd:
             ("/api/v1/fleets/1/members", {"name": "bob", "description": "tests"}),
         ):
             client.post(path, json=body).raise_for_status()
-    return Qd(here.data, QD_ZONE=zone.id, QD_FLEET_ID="1")
+    return Qd(zone_qd.data, QD_ZONE=zone.id, QD_FLEET_ID="1")
 
 
 def piped(qd: Qd, said: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(qd.command(words), env=qd.environment, input=said, capture_output=True, timeout=RUN_LIMIT)
+    return subprocess.run(
+        qd.command(words), env=qd.environment, input=said, capture_output=True, timeout=RUN_TIMEOUT_SECONDS
+    )
 
 
 def refused(qd: Qd, *words: str) -> str:
@@ -48,8 +50,8 @@ def refused(qd: Qd, *words: str) -> str:
 
 
 @ON_BOTH
-def test_a_fleet_is_created_listed_shown_and_deleted_for_good(here: Qd) -> None:
-    made = here("--json", "fleet", "create", "--label", "PR-42", "--no-pane")
+def test_a_fleet_is_created_listed_shown_and_deleted_for_good(zone_qd: Qd) -> None:
+    made = zone_qd("--json", "fleet", "create", "--label", "PR-42", "--no-pane")
     assert (made.returncode, made.stderr, made.stdout.count("\n")) == (0, "", 1)
     assert ": " not in made.stdout.replace("Root Director of fleet 1", ""), "compact"
     told = json.loads(made.stdout)
@@ -58,31 +60,31 @@ def test_a_fleet_is_created_listed_shown_and_deleted_for_good(here: Qd) -> None:
     assert (told["fleet_id"], told["label"], told["administrator_agent_id"]) == (1, "PR-42", 2)
     assert (told["director"]["agent_id"], told["director"]["placement"]) == (1, None)
     assert told["created_at"] == told["director"]["registered_at"]
-    assert here.good("fleet", "create", "--no-pane") == "2 director=3 admin=4"
-    assert [one["fleet_id"] for one in here.json("fleet", "list")] == [2, 1]
-    heads, second, first = here.good("fleet", "list").splitlines()
+    assert zone_qd.run("fleet", "create", "--no-pane") == "2 director=3 admin=4"
+    assert [one["fleet_id"] for one in zone_qd.run_json("fleet", "list")] == [2, 1]
+    heads, second, first = zone_qd.run("fleet", "list").splitlines()
     assert heads.split() == ["ID", "DIRECTOR", "MEMBERS", "CREATED", "LABEL"]
     assert (first.split()[:3], first.split()[-1]) == (["1", "1", "2"], "PR-42")
     assert second.split()[:2] == ["2", "3"]
-    assert re.search(r"^label +PR-42$", here.good("fleet", "show", "1"), re.MULTILINE)
-    assert here.json("fleet", "show", QD_FLEET_ID="1") == here.json("fleet", "show", "1")
-    assert here.good("fleet", "delete", "1") == "Deleted fleet 1. Deregistered 2 agents."
-    assert here.good("fleet", "delete", "1") == "Deleted fleet 1. Deregistered 0 agents."
-    assert [one["fleet_id"] for one in here.json("fleet", "list")] == [2]
-    assert here.json("fleet", "show", "1")["deleted_at"]
-    assert refused(here, "agent", "register", "--name", "a", "--description", "b", "--fleet-id", "1") == (
+    assert re.search(r"^label +PR-42$", zone_qd.run("fleet", "show", "1"), re.MULTILINE)
+    assert zone_qd.run_json("fleet", "show", QD_FLEET_ID="1") == zone_qd.run_json("fleet", "show", "1")
+    assert zone_qd.run("fleet", "delete", "1") == "Deleted fleet 1. Deregistered 2 agents."
+    assert zone_qd.run("fleet", "delete", "1") == "Deleted fleet 1. Deregistered 0 agents."
+    assert [one["fleet_id"] for one in zone_qd.run_json("fleet", "list")] == [2]
+    assert zone_qd.run_json("fleet", "show", "1")["deleted_at"]
+    assert refused(zone_qd, "agent", "register", "--name", "a", "--description", "b", "--fleet-id", "1") == (
         "fleet 1 is deleted"
     )
-    assert refused(here, "fleet", "delete", "7") == "fleet 7 not found."
+    assert refused(zone_qd, "fleet", "delete", "7") == "fleet 7 not found."
 
 
-def test_the_same_key_is_the_same_fleet_and_full_tells_every_field(here: Qd) -> None:
-    assert refused(here, "fleet", "create", "--no-pane", "--coding-agent", "nonsense").startswith(
+def test_the_same_key_is_the_same_fleet_and_full_tells_every_field(zone_qd: Qd) -> None:
+    assert refused(zone_qd, "fleet", "create", "--no-pane", "--coding-agent", "nonsense").startswith(
         "There is no coding agent 'nonsense'. There are: claude, "
     )
     words = ("fleet", "create", "--no-pane", "--coding-agent", "codex", "--key", "k")
-    assert here.good(*words) == here.good(*words) == "1 director=1 admin=2"
-    told = here.good(*words, "--full")
+    assert zone_qd.run(*words) == zone_qd.run(*words) == "1 director=1 admin=2"
+    told = zone_qd.run(*words, "--full")
     assert re.search(r"^director\.agent_id +1$", told, re.MULTILINE)
     assert re.search(r"^deleted_at +-$", told, re.MULTILINE)
 
@@ -92,10 +94,10 @@ def test_the_same_key_is_the_same_fleet_and_full_tells_every_field(here: Qd) -> 
 
 def test_agents_of_a_fleet_are_registered_listed_shown_and_deregistered(fleet: Qd) -> None:
     words = ("agent", "register", "--name", "carol", "--description", "writes", "--skills", '[{"name": "prose"}]')
-    told = fleet.json(*words)
-    assert fleet.good("agent", "register", "--name", "dave", "--description", "") == "6 dave"
+    told = fleet.run_json(*words)
+    assert fleet.run("agent", "register", "--name", "dave", "--description", "") == "6 dave"
     assert ([*told], told["agent_id"], told["name"]) == (["agent_id", "name", "registered_at"], 5, "carol")
-    assert fleet.good("agent", "list").splitlines() == [
+    assert fleet.run("agent", "list").splitlines() == [
         "1 Director active",
         "2 Administrator active",
         "3 alice active",
@@ -103,12 +105,12 @@ def test_agents_of_a_fleet_are_registered_listed_shown_and_deregistered(fleet: Q
         "5 carol active",
         "6 dave active",
     ]
-    assert fleet.good("agent", "show", "5") == fleet.good("agent", "show", "--agent-id", "5") == "5 carol active"
-    card = fleet.json("agent", "show", "5", "--full")["agent_card"]
+    assert fleet.run("agent", "show", "5") == fleet.run("agent", "show", "--agent-id", "5") == "5 carol active"
+    card = fleet.run_json("agent", "show", "5", "--full")["agent_card"]
     assert card["skills"] == [{"name": "prose"}]
-    assert fleet.json("agent", "show", "2")["kind"] == "builtin-administrator"
-    assert fleet.good("agent", "deregister", "5") == "Agent 5 deregistered."
-    assert "carol" not in fleet.good("agent", "list")
+    assert fleet.run_json("agent", "show", "2")["kind"] == "builtin-administrator"
+    assert fleet.run("agent", "deregister", "5") == "Agent 5 deregistered."
+    assert "carol" not in fleet.run("agent", "list")
     assert refused(fleet, "agent", "deregister", "2") == "Administrator cannot be deregistered"
     assert refused(fleet, "agent", "deregister", "1") == (
         "cannot deregister the root Director; use 'qd fleet delete' instead"
@@ -118,7 +120,7 @@ def test_agents_of_a_fleet_are_registered_listed_shown_and_deregistered(fleet: Q
     assert fleet("agent", "show", "ada").returncode == 2
 
 
-def test_what_is_about_the_other_kind_of_agents_is_refused_and_not_dropped(here: Qd, fleet: Qd) -> None:
+def test_what_is_about_the_other_kind_of_agents_is_refused_and_not_dropped(zone_qd: Qd, fleet: Qd) -> None:
     named = ("register", "--name", "a", "--description", "b")
     for words in (
         (*named, "--capability", "x"),
@@ -133,40 +135,40 @@ def test_what_is_about_the_other_kind_of_agents_is_refused_and_not_dropped(here:
         assert (done.returncode, done.stdout) == (2, ""), words
         assert f"{option} is about agents of the registry" in done.stderr
     for words in (("register", "ada", "--skills", "[]"), ("show", "fleet-1-3", "--agent-id", "3")):
-        assert here("agent", *words).returncode == 2
-    assert len(fleet.good("agent", "list", "--all").splitlines()) == 4
+        assert zone_qd("agent", *words).returncode == 2
+    assert len(fleet.run("agent", "list", "--all").splitlines()) == 4
     assert refused(fleet, "agent", "register", "--name", "", "--description", "b") == "--name is empty"
-    assert here("agent", "deregister", "fleet-1-3").stderr.startswith(
+    assert zone_qd("agent", "deregister", "fleet-1-3").stderr.startswith(
         "qd: The agent 'fleet-1-3' is a member of fleet 1"
     )
 
 
 def test_whoever_has_left_reads_nothing_more_and_nobody_is_listed_in_a_deleted_fleet(fleet: Qd) -> None:
-    fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", "too late")
-    follower = fleet.begin("message", "follow", "--agent-id", "3", "--json")
+    fleet.run("message", "send", "--agent-id", "1", "--to", "3", "--text", "too late")
+    follower = fleet.start("message", "follow", "--agent-id", "3", "--json")
     assert follower.stdout is not None
     assert json.loads(follower.stdout.readline())["text"] == "too late"
-    fleet.good("agent", "deregister", "3")
+    fleet.run("agent", "deregister", "3")
     gone = "agent 3 is not a member of fleet 1."
-    assert follower.communicate(timeout=RUN_LIMIT)[1].count(gone) == 1
+    assert follower.communicate(timeout=RUN_TIMEOUT_SECONDS)[1].count(gone) == 1
     assert follower.returncode == 1
     for words in (("poll",), ("poll", "--wait", "5m"), ("follow",), ("show", "--task-id", "1")):
         assert refused(fleet, "message", *words, "--agent-id", "3") == gone
-    fleet.good("fleet", "delete", "1")
+    fleet.run("fleet", "delete", "1")
     for words in (("poll",), ("poll", "--wait", "5m"), ("follow",)):
         assert refused(fleet, "message", *words, "--agent-id", "4") == "fleet 1 is deleted"
-    assert fleet.good("agent", "list") == "No members found."
-    assert fleet.json("agent", "list") == []
+    assert fleet.run("agent", "list") == "No members found."
+    assert fleet.run_json("agent", "list") == []
 
 
-def test_without_a_fleet_id_they_are_those_of_the_registry(here: Qd, fleet: Qd) -> None:
-    assert here.good("agent", "register", "ada") == "ada"
-    assert "ada" in here.good("agent", "list")
-    assert here.json("agent", "show", "ada")["status"] == "IDLE"
-    assert here.good("agent", "deregister", "ada") == "terminated ada"
-    assert here("agent", "show").returncode == 2
-    assert here.json("agent", "show", "fleet-1-3")["name"] == "alice", "its members are agents of the registry"
-    assert "alice" in here.good("agent", "list", "--fleet-id", "1")
+def test_without_a_fleet_id_they_are_those_of_the_registry(zone_qd: Qd, fleet: Qd) -> None:
+    assert zone_qd.run("agent", "register", "ada") == "ada"
+    assert "ada" in zone_qd.run("agent", "list")
+    assert zone_qd.run_json("agent", "show", "ada")["status"] == "IDLE"
+    assert zone_qd.run("agent", "deregister", "ada") == "terminated ada"
+    assert zone_qd("agent", "show").returncode == 2
+    assert zone_qd.run_json("agent", "show", "fleet-1-3")["name"] == "alice", "its members are agents of the registry"
+    assert "alice" in zone_qd.run("agent", "list", "--fleet-id", "1")
 
 
 # -- sending, polling, acknowledging -----------------------------------------------------------------------------------
@@ -174,38 +176,38 @@ def test_without_a_fleet_id_they_are_those_of_the_registry(here: Qd, fleet: Qd) 
 
 @ON_BOTH
 def test_a_message_is_sent_polled_shown_and_acknowledged_once(fleet: Qd) -> None:
-    sent = fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", "look at page 7")
+    sent = fleet.run("message", "send", "--agent-id", "1", "--to", "3", "--text", "look at page 7")
     said, envelope, body = sent.splitlines()
     assert (said, body) == ("Message sent.", "look at page 7")
     assert re.fullmatch(rf"\[1 \| from:1 \| {ISO}\]", envelope)
-    assert fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", "b", "--quiet") == "2"
-    assert fleet.good("message", "poll", "--agent-id", "1") == "No messages found."
-    assert fleet.json("message", "poll", "--agent-id", "1") == []
-    second, first = fleet.good("message", "poll", QD_AGENT_ID="3").split("\n\n")
+    assert fleet.run("message", "send", "--agent-id", "1", "--to", "3", "--text", "b", "--quiet") == "2"
+    assert fleet.run("message", "poll", "--agent-id", "1") == "No messages found."
+    assert fleet.run_json("message", "poll", "--agent-id", "1") == []
+    second, first = fleet.run("message", "poll", QD_AGENT_ID="3").split("\n\n")
     assert (first, second.splitlines()[1]) == (f"{envelope}\nlook at page 7", "b")
     told = fleet("--json", "message", "poll", "--agent-id", "3", "--oldest-first", "--limit", "1").stdout
     [one] = json.loads(told)
     assert (told.count("\n"), [*one]) == (1, ["id", "from", "ts", "text"])
     assert (one["id"], one["from"], one["text"]) == (1, 1, "look at page 7")
-    assert [two["id"] for two in fleet.json("message", "poll", "--agent-id", "3", "--after", "1")] == [2]
-    assert fleet.good("message", "show", "--agent-id", "4", "--task-id", "1") == f"{envelope}\nlook at page 7"
+    assert [two["id"] for two in fleet.run_json("message", "poll", "--agent-id", "3", "--after", "1")] == [2]
+    assert fleet.run("message", "show", "--agent-id", "4", "--task-id", "1") == f"{envelope}\nlook at page 7"
     ack = ("message", "ack", "--agent-id", "3")
     assert refused(fleet, "message", "ack", "--agent-id", "1", "--task-id", "1") == (
         "Only the recipient can ACK a task"
     )
-    assert fleet.good(*ack, "--task-id", "1") == "Message acknowledged."
+    assert fleet.run(*ack, "--task-id", "1") == "Message acknowledged."
     assert refused(fleet, *ack, "--message-id", "1") == "Cannot ACK task in state completed"
-    assert fleet.json(*ack, "--message-id", "2")["id"] == 2
-    assert fleet.good("message", "poll", "--agent-id", "3") == "No messages found."
+    assert fleet.run_json(*ack, "--message-id", "2")["id"] == 2
+    assert fleet.run("message", "poll", "--agent-id", "3") == "No messages found."
 
 
 def test_full_tells_all_ten_columns(fleet: Qd) -> None:
-    told = fleet.json("message", "send", "--agent-id", "1", "--to", "3", "--text", "hi", "--full")
+    told = fleet.run_json("message", "send", "--agent-id", "1", "--to", "3", "--text", "hi", "--full")
     columns = ["task_id", "context_id", "from_agent_id", "to_agent_id", "type", "created_at", "status_state"]
     assert [*told] == [*columns, "status_timestamp", "origin_task_id", "text"]
     at = told["created_at"]
     assert [*told.values()] == [1, 3, 1, 3, "unicast", at, "input_required", at, None, "hi"]
-    shown = fleet.good("message", "poll", "--agent-id", "3", "--full").splitlines()
+    shown = fleet.run("message", "poll", "--agent-id", "3", "--full").splitlines()
     assert shown[:3] == ["task_id: 1", "context_id: 3", "from_agent_id: 1"]
     assert shown[-1] == "text: hi"
     assert fleet("message", "send", "--to", "3", "--text", "x", "--full", "--quiet").returncode == 2
@@ -213,26 +215,26 @@ def test_full_tells_all_ten_columns(fleet: Qd) -> None:
 
 def test_a_broadcast_goes_to_all_but_the_sender_and_the_administrator(fleet: Qd) -> None:
     words = ("message", "broadcast", "--agent-id", "3", "--text", "stop all")
-    assert fleet.good(*words) == "broadcast id=1 recipients=2 delivered=0"
-    told = fleet.json(*words)
+    assert fleet.run(*words) == "broadcast id=1 recipients=2 delivered=0"
+    told = fleet.run_json(*words)
     assert (told["id"], told["kind"], told["origin"]) == (4, "broadcast_summary", 4)
     assert (told["text"], told["recipients"], told["delivered"]) == ("Broadcast sent to 2 recipients", 2, 0)
-    [second, first] = fleet.json("message", "poll", "--agent-id", "4")
+    [second, first] = fleet.run_json("message", "poll", "--agent-id", "4")
     assert (first["text"], first["origin"], second["origin"], "kind" in first) == ("stop all", 1, 4, False)
-    assert fleet.good("message", "poll", "--agent-id", "4").splitlines()[0].endswith(" | origin:4]")
-    summary = fleet.good("message", "show", "--task-id", "1").splitlines()
+    assert fleet.run("message", "poll", "--agent-id", "4").splitlines()[0].endswith(" | origin:4]")
+    summary = fleet.run("message", "show", "--task-id", "1").splitlines()
     assert summary[0].endswith(" | kind:broadcast_summary | origin:1]")
-    assert fleet.good("message", "broadcast", "--agent-id", "2", "--text", "x") == (
+    assert fleet.run("message", "broadcast", "--agent-id", "2", "--text", "x") == (
         "broadcast id=7 recipients=3 delivered=0"
     ), "the administrator sends"
 
 
 def test_the_sender_cancels_and_nobody_else(fleet: Qd) -> None:
-    fleet.good("message", "send", "--agent-id", "3", "--to", "4", "--text", "never mind")
+    fleet.run("message", "send", "--agent-id", "3", "--to", "4", "--text", "never mind")
     assert refused(fleet, "message", "cancel", "--agent-id", "4", "--task-id", "1") == (
         "Only the sender can cancel a task"
     )
-    assert fleet.good("message", "cancel", "--agent-id", "3", "--task-id", "1") == "Task canceled."
+    assert fleet.run("message", "cancel", "--agent-id", "3", "--task-id", "1") == "Task canceled."
     assert refused(fleet, "message", "ack", "--agent-id", "4", "--task-id", "1") == (
         "Cannot ACK task in state canceled"
     )
@@ -272,14 +274,14 @@ def test_who_is_watched_over_is_named_or_is_oneself(fleet: Qd) -> None:
 
 def test_a_text_is_clipped_where_it_is_shown_and_nowhere_else(fleet: Qd) -> None:
     text = "\U0001f600" * 201 + "end"
-    sent = fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", text)
+    sent = fleet.run("message", "send", "--agent-id", "1", "--to", "3", "--text", text)
     assert sent.splitlines()[2] == "\U0001f600" * 200 + "…"
     poll = ("message", "poll", "--agent-id", "3")
-    [told] = fleet.json(*poll)
+    [told] = fleet.run_json(*poll)
     assert told["text"] == "\U0001f600" * 200 + "…"
-    assert fleet.json(*poll, QD_MAX_TEXT_LEN="2")[0]["text"] == "\U0001f600" * 2 + "…"
-    assert fleet.json(*poll, QD_MAX_TEXT_LEN="204")[0]["text"] == text
-    assert fleet.json(*poll, "--full")[0]["text"] == text
+    assert fleet.run_json(*poll, QD_MAX_TEXT_LEN="2")[0]["text"] == "\U0001f600" * 2 + "…"
+    assert fleet.run_json(*poll, QD_MAX_TEXT_LEN="204")[0]["text"] == text
+    assert fleet.run_json(*poll, "--full")[0]["text"] == text
     assert fleet(*poll, QD_MAX_TEXT_LEN="many").returncode == 2
 
 
@@ -288,51 +290,51 @@ def test_a_text_comes_from_a_file_or_standard_input_as_it_is(fleet: Qd, tmp_path
     file = tmp_path / "said.txt"
     file.write_text(text)
     send = ("message", "send", "--agent-id", "1", "--to", "3", "--quiet")
-    assert fleet.good(*send, "--text-file", str(file)) == "1"
+    assert fleet.run(*send, "--text-file", str(file)) == "1"
     for words in (("-",), ("--text", "-"), ("--text-file", "-")):
         assert piped(fleet, text.encode(), *send, *words).returncode == 0
         empty = piped(fleet, b"", *send, *words)
         assert (empty.returncode, empty.stderr) == (1, b"Error: standard input is empty\n")
-    assert [one["text"] for one in fleet.json("message", "poll", "--agent-id", "3")] == [text] * 4
+    assert [one["text"] for one in fleet.run_json("message", "poll", "--agent-id", "3")] == [text] * 4
     broken = piped(fleet, b"\xff\xfe", *send, "-")
     assert (broken.returncode, broken.stderr) == (1, b"Error: standard input is not text in UTF-8\n")
 
 
 def test_what_a_stranger_wrote_cannot_move_the_cursor(fleet: Qd) -> None:
-    fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", "a\x1b[2Jb\r\n\tc\u202e", "--quiet")
-    assert fleet.good("message", "poll", "--agent-id", "3").splitlines()[1:] == ["a\\x1b[2Jb\\r", "\tc\\u202e"]
-    assert fleet.json("message", "poll", "--agent-id", "3")[0]["text"] == "a\x1b[2Jb\r\n\tc\u202e"
+    fleet.run("message", "send", "--agent-id", "1", "--to", "3", "--text", "a\x1b[2Jb\r\n\tc\u202e", "--quiet")
+    assert fleet.run("message", "poll", "--agent-id", "3").splitlines()[1:] == ["a\\x1b[2Jb\\r", "\tc\\u202e"]
+    assert fleet.run_json("message", "poll", "--agent-id", "3")[0]["text"] == "a\x1b[2Jb\r\n\tc\u202e"
 
 
 def test_a_repeated_key_sends_nothing_twice(fleet: Qd) -> None:
     send = ("message", "send", "--agent-id", "1", "--to", "3", "--text", "once", "--quiet", "--key", "k")
-    assert fleet.good(*send) == fleet.good(*send) == "1"
-    assert len(fleet.json("message", "poll", "--agent-id", "3")) == 1
+    assert fleet.run(*send) == fleet.run(*send) == "1"
+    assert len(fleet.run_json("message", "poll", "--agent-id", "3")) == 1
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------------
 
 
 def test_poll_waits_for_the_first_message_and_no_longer_than_it_is_told(fleet: Qd) -> None:
-    assert fleet.good("message", "poll", "--agent-id", "3", "--wait", "1") == "No messages found."
-    waiter = fleet.begin("message", "poll", "--agent-id", "3", "--wait", "5m", "--json")
-    fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", "at last")
-    stdout, stderr = waiter.communicate(timeout=RUN_LIMIT)
+    assert fleet.run("message", "poll", "--agent-id", "3", "--wait", "1") == "No messages found."
+    waiter = fleet.start("message", "poll", "--agent-id", "3", "--wait", "5m", "--json")
+    fleet.run("message", "send", "--agent-id", "1", "--to", "3", "--text", "at last")
+    stdout, stderr = waiter.communicate(timeout=RUN_TIMEOUT_SECONDS)
     assert (waiter.returncode, stderr) == (0, "")
     assert [one["text"] for one in json.loads(stdout)] == ["at last"]
 
 
 def test_follow_prints_what_waits_and_what_comes_until_it_is_interrupted(fleet: Qd) -> None:
     send = ("message", "send", "--agent-id", "1", "--to", "3", "--text")
-    fleet.good(*send, "first")
-    fleet.good(*send, "second")
-    follower = fleet.begin("message", "follow", "--agent-id", "3", "--json")
+    fleet.run(*send, "first")
+    fleet.run(*send, "second")
+    follower = fleet.start("message", "follow", "--agent-id", "3", "--json")
     assert follower.stdout is not None
     assert [json.loads(follower.stdout.readline())["text"] for _ in range(2)] == ["first", "second"]
-    fleet.good(*send, "third")
+    fleet.run(*send, "third")
     assert json.loads(follower.stdout.readline())["text"] == "third"
     follower.send_signal(signal.SIGINT)
-    assert follower.wait(RUN_LIMIT) == -signal.SIGINT
+    assert follower.wait(RUN_TIMEOUT_SECONDS) == -signal.SIGINT
     follower.communicate()
 
 
@@ -340,13 +342,11 @@ def test_follow_prints_what_waits_and_what_comes_until_it_is_interrupted(fleet: 
 
 
 def test_a_shell_is_offered_fleets_members_by_id_and_name_and_messages(fleet: Qd) -> None:
-    fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", "look", "--quiet")
+    fleet.run("message", "send", "--agent-id", "1", "--to", "3", "--text", "look", "--quiet")
 
     def offered(line: str, **environment: str) -> list[str]:
         words = line.split(" ")
-        answer = fleet.good(
-            _QD_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1), **environment
-        )
+        answer = fleet.run(_QD_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1), **environment)
         return [one.partition(",")[2] for one in answer.splitlines()]
 
     assert offered("qd fleet show ") == offered("qd --fleet-id ") == ["1"]

@@ -41,15 +41,15 @@ def qd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qd]:
     ],
 )
 def test_a_hot_command_imports_nothing_heavy(qd: Qd, words: tuple[str, ...]) -> None:
-    line = [*words, qd.good("session", "spawn", "--app", "demo")] if words == ("session", "show") else [*words]
+    line = [*words, qd.run("session", "spawn", "--app", "demo")] if words == ("session", "show") else [*words]
     qd("session", "list")
     assert not imported(qd, line) & HEAVY
 
 
 def test_what_the_agents_of_a_fleet_type_all_day_imports_nothing_heavy(qd: Qd) -> None:
-    number, director = re.findall(r"\d+", qd.good("fleet", "create", "--no-pane"))[:2]
+    number, director = re.findall(r"\d+", qd.run("fleet", "create", "--no-pane"))[:2]
     me, to = ("--fleet-id", number, "--agent-id", director), ("--to", director, "--text", "hi", "--quiet")
-    message = qd.good("message", "send", *me, *to)
+    message = qd.run("message", "send", *me, *to)
     for line in (("send", *me, *to), ("poll", *me), ("ack", *me, "--task-id", message)):
         assert not imported(qd, ["message", *line]) & HEAVY, line
 
@@ -65,8 +65,8 @@ def imported(qd: Qd, line: Sequence[str]) -> set[str]:
 
 
 def test_hot_commands_take_no_longer_than_three_pythons_and_60_ms(qd: Qd) -> None:
-    session = qd.good("session", "spawn", "--app", "demo")
-    number, director = re.findall(r"\d+", qd.good("fleet", "create", "--no-pane"))[:2]
+    session = qd.run("session", "spawn", "--app", "demo")
+    number, director = re.findall(r"\d+", qd.run("fleet", "create", "--no-pane"))[:2]
     me = ("--fleet-id", number, "--agent-id", director)
     candidates = {
         "pass": [sys.executable, "-c", "pass"],

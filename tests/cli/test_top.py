@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.cli.cli_support import RUN_LIMIT, Qd
+from tests.cli.cli_support import RUN_TIMEOUT_SECONDS, Qd
 from tests.support.zone import FreshZone
 
 ALTERNATE, BACK = "\x1b[?1049h", "\x1b[?1049l"
@@ -41,7 +41,7 @@ class Watched:
 
     def until(self, is_there: Callable[[str], bool]) -> str:
         """The first whole picture of which that is true."""
-        deadline = time.monotonic() + RUN_LIMIT
+        deadline = time.monotonic() + RUN_TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             for picture in self.seen.split(PICTURE)[1:]:
                 if picture.endswith("\x1b[J") and is_there(picture):
@@ -60,7 +60,7 @@ class Watched:
 
     def ended(self) -> tuple[int, str]:
         """Its exit code, and the rest of what was to be seen."""
-        code = self.process.wait(RUN_LIMIT)
+        code = self.process.wait(RUN_TIMEOUT_SECONDS)
         while select.select([self._ours], [], [], 0)[0]:
             self.seen += os.read(self._ours, 65536).decode()
         return code, self.seen
@@ -72,7 +72,7 @@ class Watched:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(RUN_LIMIT)
+            self.process.wait(RUN_TIMEOUT_SECONDS)
         os.close(self._ours)
         os.close(self._theirs)
 
@@ -86,14 +86,14 @@ def watched(qd: Qd, *words: str) -> Iterator[Watched]:
         top.close()
 
 
-def test_it_draws_what_happens_and_fits_the_terminal_also_when_that_changes(here: Qd, zone: FreshZone) -> None:
-    here.good("agent", "register", "ada")
-    with watched(here) as top:
+def test_it_draws_what_happens_and_fits_the_terminal_also_when_that_changes(zone_qd: Qd, zone: FreshZone) -> None:
+    zone_qd.run("agent", "register", "ada")
+    with watched(zone_qd) as top:
         first = top.until(lambda picture: "ada" in picture)
         assert first.startswith(f"qd top, zone {zone.id} ")
         assert "tasks: 0 pending, 0 running   agents: 1 alive, 0 lost\n" in first
-        here.good("task", "add", "shown at once", "--type", "build")
-        here.good("agent", "claim", "ada")
+        zone_qd.run("task", "add", "shown at once", "--type", "build")
+        zone_qd.run("agent", "claim", "ada")
         top.until(lambda picture: "shown at once" in picture and "WORKING" in picture)
         top.resize(8, 40)
         os.kill(top.process.pid, signal.SIGWINCH)  # its terminal is not its controlling one
@@ -107,8 +107,8 @@ def test_it_draws_what_happens_and_fits_the_terminal_also_when_that_changes(here
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_and_the_terminal_is_as_it_was(here: Qd, by: signal.Signals) -> None:
-    with watched(here) as top:
+def test_a_signal_ends_it_and_the_terminal_is_as_it_was(zone_qd: Qd, by: signal.Signals) -> None:
+    with watched(zone_qd) as top:
         top.until(lambda picture: "qd top" in picture)
         top.process.send_signal(by)
         code, rest = top.ended()
@@ -117,22 +117,22 @@ def test_a_signal_ends_it_and_the_terminal_is_as_it_was(here: Qd, by: signal.Sig
         assert top.is_as_it_was
 
 
-def test_where_nobody_watches_it_prints_one_picture(here: Qd, zone: FreshZone) -> None:
-    here.good("agent", "register", "ada")
-    here.good("task", "add", "waits", "--type", "build")
+def test_where_nobody_watches_it_prints_one_picture(zone_qd: Qd, zone: FreshZone) -> None:
+    zone_qd.run("agent", "register", "ada")
+    zone_qd.run("task", "add", "waits", "--type", "build")
     for words in ((), ("--once",)):
-        lines = here.good("top", *words).splitlines()
+        lines = zone_qd.run("top", *words).splitlines()
         assert lines[1] == "tasks: 1 pending, 0 running   agents: 1 alive, 0 lost"
         assert lines[3:5] == ["QUEUE  PENDING  OLDEST  WITH DEPENDENCIES", "build  1        0s      0"]
         assert any(line.startswith("ada ") for line in lines)
-    told = here.json("top")
+    told = zone_qd.run_json("top")
     assert [one["id"] for one in told["agents"]] == ["ada"]
     assert [one["title"] for one in told["pending"]] == ["waits"]
     member = zone.token()
-    assert here.good("top", QD_TOKEN=member).splitlines()[1].startswith("tasks: 1 pending")
+    assert zone_qd.run("top", QD_TOKEN=member).splitlines()[1].startswith("tasks: 1 pending")
 
 
-def test_what_is_refused_is_told_as_by_any_command(here: Qd) -> None:
-    done = here("top", "--zone", "no-such-zone")
+def test_what_is_refused_is_told_as_by_any_command(zone_qd: Qd) -> None:
+    done = zone_qd("top", "--zone", "no-such-zone")
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.startswith("qd: ")

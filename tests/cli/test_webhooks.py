@@ -7,50 +7,50 @@ import re
 import pytest
 
 from tests.cli.cli_support import Qd
-from tests.support.engines import ON_BOTH
+from tests.support.engine_marks import ON_BOTH
 
 URL = "https://hooks.invalid/quarterdeck"
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/=]{20,}")
 
 
 def added(qd: Qd, *words: str) -> str:
-    return str(qd.json("webhook", "add", URL, *words)["id"])
+    return str(qd.run_json("webhook", "add", URL, *words)["id"])
 
 
 @ON_BOTH
-def test_add_prints_id_and_secret_once_and_list_show_set_and_remove_speak_of_it(here: Qd) -> None:
-    done = here("webhook", "add", URL, "--type", "task.created", "--type", "alert", "--description", "ops")
+def test_add_prints_id_and_secret_once_and_list_show_set_and_remove_speak_of_it(zone_qd: Qd) -> None:
+    done = zone_qd("webhook", "add", URL, "--type", "task.created", "--type", "alert", "--description", "ops")
     assert done.returncode == 0, done.stderr
     told = dict(line.split(None, 1) for line in done.stdout.splitlines())
     assert SECRET.fullmatch(told["secret"])
     assert "once" in done.stderr and not SECRET.search(done.stderr)
-    heads, row = here.good("webhook", "list").splitlines()
+    heads, row = zone_qd.run("webhook", "list").splitlines()
     assert re.split("  +", heads) == ["ID", "URL", "TYPES", "STATE", "FAILING SINCE"]
     assert re.split("  +", row) == [told["id"], URL, "task.created, alert", "enabled", "-"]
-    assert not SECRET.search(here.good("webhook", "show", told["id"]))
-    assert here.good("webhook", "set", told["id"], "--enabled", "no") == told["id"]
-    assert here.json("webhook", "show", told["id"])["disabledReason"] == "by_hand"
-    again = here.json("webhook", "rotate-secret", told["id"])
+    assert not SECRET.search(zone_qd.run("webhook", "show", told["id"]))
+    assert zone_qd.run("webhook", "set", told["id"], "--enabled", "no") == told["id"]
+    assert zone_qd.run_json("webhook", "show", told["id"])["disabledReason"] == "by_hand"
+    again = zone_qd.run_json("webhook", "rotate-secret", told["id"])
     assert SECRET.fullmatch(again["secret"]) and again["secret"] != told["secret"]
-    assert here.good("webhook", "remove", told["id"]) == f"removed {told['id']}"
-    assert here.good("webhook", "list").startswith("no webhooks in zone")
+    assert zone_qd.run("webhook", "remove", told["id"]) == f"removed {told['id']}"
+    assert zone_qd.run("webhook", "list").startswith("no webhooks in zone")
 
 
-def test_with_a_key_the_same_webhook_is_made_once(here: Qd) -> None:
-    first, again = (here.json("webhook", "add", URL, "--key", "k") for _ in range(2))
+def test_with_a_key_the_same_webhook_is_made_once(zone_qd: Qd) -> None:
+    first, again = (zone_qd.run_json("webhook", "add", URL, "--key", "k") for _ in range(2))
     assert again == first
-    assert added(here) != first["id"]
+    assert added(zone_qd) != first["id"]
 
 
-def test_what_was_sent_is_listed_and_sent_again(here: Qd) -> None:
-    webhook = added(here)
-    assert here.good("webhook", "deliveries", webhook) == "nothing was sent"
-    sent = here.good("webhook", "test", webhook)
-    heads, row = here.good("webhook", "deliveries", webhook, "--status", "pending").splitlines()
+def test_what_was_sent_is_listed_and_sent_again(zone_qd: Qd) -> None:
+    webhook = added(zone_qd)
+    assert zone_qd.run("webhook", "deliveries", webhook) == "nothing was sent"
+    sent = zone_qd.run("webhook", "test", webhook)
+    heads, row = zone_qd.run("webhook", "deliveries", webhook, "--status", "pending").splitlines()
     assert re.split("  +", heads) == ["ID", "EVENT", "STATUS", "TRIES", "ANSWER", "MADE", "ERROR"]
     assert re.split("  +", row)[:3] == [sent, "webhook.test", "pending"]
-    assert here.good("webhook", "replay", webhook, sent) == "sends 1 delivery again"
-    assert here.json("webhook", "replay", webhook, "--failed") == {"items": []}
+    assert zone_qd.run("webhook", "replay", webhook, sent) == "sends 1 delivery again"
+    assert zone_qd.run_json("webhook", "replay", webhook, "--failed") == {"items": []}
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,10 @@ def test_what_was_sent_is_listed_and_sent_again(here: Qd) -> None:
         (("deliveries", "no-such", "--status", "lost"), 2, "not one of"),
     ],
 )
-def test_what_cannot_be_is_a_sentence_and_an_exit_code(here: Qd, words: tuple[str, ...], code: int, said: str) -> None:
-    done = here("webhook", *words)
+def test_what_cannot_be_is_a_sentence_and_an_exit_code(
+    zone_qd: Qd, words: tuple[str, ...], code: int, said: str
+) -> None:
+    done = zone_qd("webhook", *words)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr

@@ -6,20 +6,20 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.keel import Keel, keel_on
-from tests.support.serving import OTHER, Serving
+from tests.support.runtime import RuntimeHarness, open_runtime
+from tests.support.services import OTHER_ZONE, ServiceHarness
 
 
 @pytest.fixture
-async def keel(engine_url: str) -> AsyncIterator[Keel]:
-    async with keel_on(engine_url) as laid:
-        await laid.zone()
-        yield laid
+async def runtime(engine_url: str) -> AsyncIterator[RuntimeHarness]:
+    async with open_runtime(engine_url) as runtime:
+        await runtime.put_zone()
+        yield runtime
 
 
 @pytest.fixture
-async def serving(keel: Keel) -> AsyncIterator[Serving]:
-    await keel.zone(OTHER)
-    made = Serving(keel.store)
-    yield made
-    await made.lanes.drain()
+async def service_harness(runtime: RuntimeHarness) -> AsyncIterator[ServiceHarness]:
+    await runtime.put_zone(OTHER_ZONE)
+    harness = ServiceHarness(runtime.store)
+    yield harness
+    await harness.lanes.drain()

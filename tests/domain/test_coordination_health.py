@@ -13,7 +13,7 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leader_loop import LeaderLoop
 from quarterdeck.engine.wakeups import Wakeups
 from tests.domain.test_recovery_patterns import Failing
-from tests.support.keel import Keel
+from tests.support.runtime import RuntimeHarness
 
 
 class Other:
@@ -55,13 +55,13 @@ async def test_one_that_is_away_or_does_not_answer_is_said_to_be_away(monkeypatc
 
 
 async def test_it_is_unhealthy_while_the_coordinator_cannot_go_on_and_degraded_without_its_gateway(
-    keel: Keel, monkeypatch: pytest.MonkeyPatch
+    runtime: RuntimeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
     work, gateway = Failing(), Other()
-    duty = LeaderLoop("coordinator", keel.everywhere, Wakeups(), 60_000, work)
+    duty = LeaderLoop("coordinator", runtime.cross_zone_engine, Wakeups(), 60_000, work)
     told = HealthReporter(
-        duty, CoordinatorMetrics(), HealthCheck(keel.store.ping, CONNECTED), None, HealthCheck(gateway, REACHABLE)
+        duty, CoordinatorMetrics(), HealthCheck(runtime.store.ping, CONNECTED), None, HealthCheck(gateway, REACHABLE)
     )
     work.is_away = False
     duty.start()

@@ -19,32 +19,32 @@ from quarterdeck.domain.tasks.model.commands import Patch
 from quarterdeck.domain.tasks.operations.redis_rows import to_pulse
 from quarterdeck.engine.mirrors import heartbeats
 from quarterdeck.engine.mirrors.heartbeats import HeartbeatMirror
-from tests.support.agency import Agency
-from tests.support.asking import ZONE, admin
-from tests.support.keel import Keel
-from tests.support.mirroring import Mirroring, board_on, old, shown, status_key
-from tests.support.redis import RedisServer, RedisSide
-from tests.support.working import Working
+from tests.support.agents import AgentHarness
+from tests.support.builders import ZONE, admin
+from tests.support.key_mirror import KeyMirrorHarness, age_rows, open_key_writer, read_keys, status_key
+from tests.support.redis import DirectRedis, RedisServer
+from tests.support.runtime import RuntimeHarness
+from tests.support.tasks import TaskHarness
 
 PENDING, ACTIVE, RECOVERY = (f"tasks:pending:{ZONE}", f"tasks:active:{ZONE}", f"coordinator:recovery_queue:{ZONE}")
 OF_AGENT, STATUS = f"agent:tasks:{ZONE}/a", status_key("a", ZONE)
 
 
 @pytest.fixture
-async def mirroring(keel: Keel, redis: RedisSide) -> AsyncIterator[Mirroring]:
-    made = Mirroring(keel, redis.url)
+async def mirror_harness(runtime: RuntimeHarness, redis: DirectRedis) -> AsyncIterator[KeyMirrorHarness]:
+    made = KeyMirrorHarness(runtime, redis.url)
     await made.mirror.sink.register()
-    await made.turns()
+    await made.run_until_idle()
     yield made
-    await made.board.close()
+    await made.key_writer.close()
 
 
 @pytest.fixture
-def work(keel: Keel) -> Working:
-    return Working(keel)
+def task_harness(runtime: RuntimeHarness) -> TaskHarness:
+    return TaskHarness(runtime)
 
 
-def told(redis: RedisSide) -> PubSub:
+def told(redis: DirectRedis) -> PubSub:
     """Whoever subscribes, from here on."""
     listening: PubSub = redis.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py says no types here
     listening.psubscribe("*:events:*")
@@ -63,36 +63,36 @@ def heard(listening: PubSub) -> list[tuple[str, dict[str, str]]]:
 
 
 async def test_a_task_is_pending_by_priority_and_age_until_somebody_takes_it(
-    mirroring: Mirroring, work: Working, redis: RedisSide
+    mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
-    await work.agent()
-    low, high = await work.make(priority=3), await work.make(priority=8)
-    await work.make(depends_on=(low.id,))
-    await work.make(run_at=9_000_000_000_000)
-    await mirroring.turns()
+    await task_harness.register_agent()
+    low, high = await task_harness.create(priority=3), await task_harness.create(priority=8)
+    await task_harness.create(depends_on=(low.id,))
+    await task_harness.create(run_at=9_000_000_000_000)
+    await mirror_harness.run_until_idle()
     assert redis.client.zrange(PENDING, 0, -1, withscores=True) == [
         (high.id, key_layout.pending_score(8, high.created_at)),
         (low.id, key_layout.pending_score(3, low.created_at)),
     ]
-    [leased] = await work.claim()
+    [leased] = await task_harness.claim()
     assert leased.task.id == high.id
-    await work.moved(Patch(zone_id=ZONE, caller=work.caller, id=low.id, priority=10))
-    await mirroring.turns()
+    await task_harness.submit(Patch(zone_id=ZONE, caller=task_harness.caller, id=low.id, priority=10))
+    await mirror_harness.run_until_idle()
     assert redis.client.zrange(PENDING, 0, -1, withscores=True) == [
         (low.id, key_layout.pending_score(10, low.created_at))
     ]
 
 
 async def test_what_an_agent_holds_is_seen_with_its_session_and_gone_when_it_is_given_back(
-    mirroring: Mirroring, work: Working, redis: RedisSide
+    mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
-    await work.agent()
-    session = await work.keel.spawn()
+    await task_harness.register_agent()
+    session = await task_harness.runtime.spawn()
     bearer = Caller("someone", "app", ZONE, admin().scopes, session_id=session.id)
     for _ in range(2):
-        await work.make()
-    first, second = await work.claim(most=2, caller=bearer)
-    await mirroring.turns()
+        await task_harness.create()
+    first, second = await task_harness.claim(limit=2, caller=bearer)
+    await mirror_harness.run_until_idle()
     held = {each.task.id: str(each.task.assigned_at) for each in (first, second)}
     assert redis.client.hgetall(OF_AGENT) == held
     assert redis.client.smembers(ACTIVE) == {f"{task}:{session.id}" for task in held}
@@ -107,88 +107,88 @@ async def test_what_an_agent_holds_is_seen_with_its_session_and_gone_when_it_is_
     assert 3_500 < redis.client.ttl(context) <= 3_600
     assert redis.client.hget(STATUS, "status") == "running"
     assert redis.client.hget(STATUS, "current_task") == second.task.id
-    await work.complete(first.task)
-    await work.release(second.task)
-    await mirroring.turns()
+    await task_harness.complete(first.task)
+    await task_harness.release(second.task)
+    await mirror_harness.run_until_idle()
     assert not redis.client.exists(OF_AGENT, ACTIVE)
     assert redis.client.zrange(PENDING, 0, -1) == [second.task.id]
     assert redis.client.hgetall(STATUS)["status"] == "idle"
     assert redis.client.hgetall(STATUS)["current_task"] == ""
-    assert await mirroring.compare() == 0
+    assert await mirror_harness.run_comparison() == 0
 
 
 async def test_a_task_that_waits_for_its_backoff_stands_in_the_recovery_queue_until_it_is_due(
-    mirroring: Mirroring, work: Working, redis: RedisSide
+    mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
-    await work.agent()
-    made = await work.make(max_retries=1, retry_backoff_seconds=1_000)
-    [leased] = await work.claim()
-    await work.fail(leased.task)
-    await mirroring.turns()
+    await task_harness.register_agent()
+    made = await task_harness.create(max_retries=1, retry_backoff_seconds=1_000)
+    [leased] = await task_harness.claim()
+    await task_harness.fail(leased.task)
+    await mirror_harness.run_until_idle()
     assert redis.client.lrange(RECOVERY, 0, -1) == [made.id]
     assert not redis.client.exists(PENDING, ACTIVE, OF_AGENT)
-    work.keel.side.run("update agent_tasks set available_at = 1")
-    await work.due(made.id)
-    await mirroring.turns()
+    task_harness.runtime.database.execute("update agent_tasks set available_at = 1")
+    await task_harness.make_available(made.id)
+    await mirror_harness.run_until_idle()
     assert not redis.client.exists(RECOVERY)
     assert redis.client.zrange(PENDING, 0, -1) == [made.id]
-    [leased] = await work.claim()
-    await work.fail(leased.task)
-    await mirroring.turns()
+    [leased] = await task_harness.claim()
+    await task_harness.fail(leased.task)
+    await mirror_harness.run_until_idle()
     assert not redis.client.exists(RECOVERY, PENDING, ACTIVE)
 
 
 async def test_an_agent_that_is_lost_is_among_the_stale_and_one_that_has_ended_is_nowhere(
-    mirroring: Mirroring, keel: Keel, redis: RedisSide
+    mirror_harness: KeyMirrorHarness, runtime: RuntimeHarness, redis: DirectRedis
 ) -> None:
-    agency = Agency(keel)
+    agency = AgentHarness(runtime)
     await agency.register("a")
     await agency.register("b")
-    await mirroring.turns()
+    await mirror_harness.run_until_idle()
     assert redis.client.hget(STATUS, "status") == "idle"
-    keel.side.run("update agent_pulses set last_seen_at = 5000 where agent_id = 'a'")
-    await agency.look("a")
-    await mirroring.turns()
+    runtime.database.execute("update agent_pulses set last_seen_at = 5000 where agent_id = 'a'")
+    await agency.refresh_status("a")
+    await mirror_harness.run_until_idle()
     assert redis.client.hgetall(STATUS) == {"status": "error", "current_task": "", "last_heartbeat": "5000"}
     assert redis.client.zrange(key_layout.STALE_AGENTS, 0, -1, withscores=True) == [(f"{ZONE}/a", 5_000.0)]
-    await agency.beat("a")
-    await mirroring.turns()
+    await agency.heartbeat("a")
+    await mirror_harness.run_until_idle()
     assert redis.client.hget(STATUS, "status") == "idle"
     assert not redis.client.exists(key_layout.STALE_AGENTS)
     await agency.terminate("a")
-    await mirroring.turns()
-    assert [*shown(redis)] == [status_key("b", ZONE)]
+    await mirror_harness.run_until_idle()
+    assert [*read_keys(redis)] == [status_key("b", ZONE)]
 
 
 async def test_agents_of_the_same_id_in_two_zones_do_not_share_a_key(
-    mirroring: Mirroring, keel: Keel, redis: RedisSide
+    mirror_harness: KeyMirrorHarness, runtime: RuntimeHarness, redis: DirectRedis
 ) -> None:
-    await keel.zone(key_layout.DEFAULT_ZONE)
+    await runtime.put_zone(key_layout.DEFAULT_ZONE)
     for zone_id in (ZONE, key_layout.DEFAULT_ZONE):
-        await Working(keel, zone_id).agent()
-    await mirroring.turns()
-    assert [*shown(redis)] == ["agent:status:a", f"agent:status:{ZONE}/a"]
-    await Working(keel).terminate()
-    await mirroring.turns()
-    assert [*shown(redis)] == ["agent:status:a"]
+        await TaskHarness(runtime, zone_id).register_agent()
+    await mirror_harness.run_until_idle()
+    assert [*read_keys(redis)] == ["agent:status:a", f"agent:status:{ZONE}/a"]
+    await TaskHarness(runtime).terminate_agent()
+    await mirror_harness.run_until_idle()
+    assert [*read_keys(redis)] == ["agent:status:a"]
 
 
 async def test_what_has_happened_is_published_once_in_order_though_the_holder_is_killed_after_telling(
-    mirroring: Mirroring, work: Working, redis: RedisSide
+    mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
     listening = told(redis)
-    await work.agent()
-    made = await work.make()
-    await mirroring.turns()
-    [leased] = await work.claim()
-    await work.complete(leased.task)
-    await mirroring.turns()
+    await task_harness.register_agent()
+    made = await task_harness.create()
+    await mirror_harness.run_until_idle()
+    [leased] = await task_harness.claim()
+    await task_harness.complete(leased.task)
+    await mirror_harness.run_until_idle()
     # As if the position had never been written down.
-    work.keel.side.run("update sinks set position = 0 where name = 'redis-keys'")
-    second = Mirroring(work.keel, redis.url)
+    task_harness.runtime.database.execute("update sinks set position = 0 where name = 'redis-keys'")
+    second = KeyMirrorHarness(task_harness.runtime, redis.url)
     await second.take_over()
-    await second.turns()
-    await second.board.close()
+    await second.run_until_idle()
+    await second.key_writer.close()
     assert heard(listening) == [
         (f"agents:events:{ZONE}", {"event": "agent_registered", "agent_id": "a"}),
         (f"tasks:events:{ZONE}", {"event": "task_created", "task_id": made.id}),
@@ -199,13 +199,13 @@ async def test_what_has_happened_is_published_once_in_order_though_the_holder_is
 
 
 async def test_heartbeats_are_seen_for_a_minute_and_make_nothing_of_an_agent_that_has_ended(
-    mirroring: Mirroring, keel: Keel, redis: RedisSide
+    mirror_harness: KeyMirrorHarness, runtime: RuntimeHarness, redis: DirectRedis
 ) -> None:
-    agency, writer = Agency(keel), HeartbeatMirror(mirroring.board)
-    agency.beater.listeners.append(lambda agents: writer.record(map(to_pulse, agents)))
+    agency, writer = AgentHarness(runtime), HeartbeatMirror(mirror_harness.key_writer)
+    agency.heartbeat_recorder.listeners.append(lambda agents: writer.record(map(to_pulse, agents)))
     await agency.register("a")
-    await mirroring.turns()
-    beaten = await agency.beat("a")
+    await mirror_harness.run_until_idle()
+    beaten = await agency.heartbeat("a")
     await writer.write()
     seen_at = beaten.agent.last_seen_at
     heartbeat = f"agent:heartbeat:{ZONE}/a"
@@ -215,14 +215,14 @@ async def test_heartbeats_are_seen_for_a_minute_and_make_nothing_of_an_agent_tha
     redis.wipe()
     writer.record([to_pulse(beaten.agent)])
     await writer.write()
-    assert [*shown(redis)] == [heartbeat]
+    assert [*read_keys(redis)] == [heartbeat]
 
 
 async def test_heartbeats_are_lost_and_counted_where_there_is_no_room_for_them(
-    mirroring: Mirroring, monkeypatch: pytest.MonkeyPatch
+    mirror_harness: KeyMirrorHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeats, "AGENTS_MAX", 2)
-    writer = HeartbeatMirror(mirroring.board)
+    writer = HeartbeatMirror(mirror_harness.key_writer)
     writer.record([key_layout.Heartbeat(ZONE, name, "idle", "", at) for at in (1, 2) for name in ("a", "b", "c")])
     assert (writer.lost, {pulse.at for pulse in writer._newest.values()}) == (2, {2})
 
@@ -230,49 +230,49 @@ async def test_heartbeats_are_lost_and_counted_where_there_is_no_room_for_them(
 # -- whatever happens to it
 
 
-async def busy(work: Working) -> None:
+async def busy(work: TaskHarness) -> None:
     """Something of every kind."""
     for name in ("a", "b"):
-        await work.agent(name)
+        await work.register_agent(name)
     for _ in range(6):
-        await work.make(retry_backoff_seconds=1_000)
-    first, *_ = await work.claim("a", most=3)
-    await work.claim("b", most=1)
+        await work.create(retry_backoff_seconds=1_000)
+    first, *_ = await work.claim("a", limit=3)
+    await work.claim("b", limit=1)
     await work.fail(first.task)
-    await Agency(work.keel).register("lost")
-    work.keel.side.run("update agent_pulses set last_seen_at = 5000 where agent_id = 'lost'")
-    await Agency(work.keel).look("lost")
+    await AgentHarness(work.runtime).register("lost")
+    work.runtime.database.execute("update agent_pulses set last_seen_at = 5000 where agent_id = 'lost'")
+    await AgentHarness(work.runtime).refresh_status("lost")
 
 
 async def test_a_wiped_redis_is_written_anew_and_says_so_when_it_is_whole(
-    mirroring: Mirroring, work: Working, redis: RedisSide
+    mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
-    await busy(work)
-    await mirroring.turns()
-    old(work.keel)
-    await mirroring.compare()
-    before = shown(redis)
+    await busy(task_harness)
+    await mirror_harness.run_until_idle()
+    age_rows(task_harness.runtime)
+    await mirror_harness.run_comparison()
+    before = read_keys(redis)
     assert {key.rpartition(":")[0] for key in before} == {
         "agent:status", "agent:tasks", "coordinator", "coordinator:recovery_queue", "tasks:active", "tasks:pending",
     }  # fmt: skip
-    assert await mirroring.compare() == 0
+    assert await mirror_harness.run_comparison() == 0
     redis.wipe()
-    mirroring.due()
-    assert await mirroring.mirror.is_due()
-    await mirroring.turns()
-    assert shown(redis) == before
-    assert (await mirroring.board.read_state()).startswith("whole ")
+    mirror_harness.make_comparison_due()
+    assert await mirror_harness.mirror.is_due()
+    await mirror_harness.run_until_idle()
+    assert read_keys(redis) == before
+    assert (await mirror_harness.key_writer.read_state()).startswith("whole ")
 
 
 async def test_lies_are_found_by_whoever_looks_and_put_right_and_counted(
-    mirroring: Mirroring, work: Working, redis: RedisSide
+    mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
-    await busy(work)
-    await mirroring.turns()
-    old(work.keel)
-    await mirroring.compare()
-    mirroring.noted()
-    before, client = shown(redis), redis.client
+    await busy(task_harness)
+    await mirror_harness.run_until_idle()
+    age_rows(task_harness.runtime)
+    await mirror_harness.run_comparison()
+    mirror_harness.save_position()
+    before, client = read_keys(redis), redis.client
     client.zadd(PENDING, {"ghost": 1, "no id": 3})
     client.zadd(PENDING, {b"\xff\x00": 2})
     client.zadd("tasks:pending:nowhere", {"ghost": 1})
@@ -285,97 +285,99 @@ async def test_lies_are_found_by_whoever_looks_and_put_right_and_counted(
     client.zadd(key_layout.STALE_AGENTS, {f"{ZONE}/a": 1})
     client.delete(RECOVERY)
     client.set(RECOVERY, "of another type")
-    mirroring.due()
-    assert await mirroring.mirror.is_due()
-    assert await mirroring.compare() >= 13
-    assert shown(redis) == before
-    assert await mirroring.compare() == 0
+    mirror_harness.make_comparison_due()
+    assert await mirror_harness.mirror.is_due()
+    assert await mirror_harness.run_comparison() >= 13
+    assert read_keys(redis) == before
+    assert await mirror_harness.run_comparison() == 0
 
 
 async def test_what_has_changed_a_moment_ago_is_written_and_is_no_repair(
-    mirroring: Mirroring, work: Working, redis: RedisSide
+    mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
-    await mirroring.turns()
-    await busy(work)
+    await mirror_harness.run_until_idle()
+    await busy(task_harness)
     # As if the round came by before the sink has told of it.
-    mirroring.noted()
-    other = Mirroring(mirroring.keel, redis.url)
+    mirror_harness.save_position()
+    other = KeyMirrorHarness(mirror_harness.runtime, redis.url)
     await other.take_over()
-    assert await other.compare() == 0
+    assert await other.run_comparison() == 0
     assert redis.client.zcard(PENDING) == 2
-    await other.board.close()
+    await other.key_writer.close()
 
 
 async def test_whoever_was_frozen_while_another_took_over_writes_nothing(
-    mirroring: Mirroring, work: Working, redis: RedisSide
+    mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
-    other = Mirroring(work.keel, redis.url)
+    other = KeyMirrorHarness(task_harness.runtime, redis.url)
     await other.take_over()
-    await other.turns()
-    made = await work.make()
-    await other.turns()
-    hold = mirroring.mirror._mirror_writer.identity
+    await other.run_until_idle()
+    made = await task_harness.create()
+    await other.run_until_idle()
+    hold = mirror_harness.mirror._mirror_writer.identity
     assert hold is not None
     with pytest.raises(WriterFenced):
-        await mirroring.board.write(hold, [key_layout.MirroredTask(ZONE, made.id)])
+        await mirror_harness.key_writer.write(hold, [key_layout.MirroredTask(ZONE, made.id)])
     assert redis.client.zrange(PENDING, 0, -1) == [made.id]
-    await other.board.close()
+    await other.key_writer.close()
 
 
 async def test_a_redis_that_is_wiped_in_the_middle_of_a_rebuild_is_not_taken_for_whole(
-    mirroring: Mirroring, work: Working, redis: RedisSide, monkeypatch: pytest.MonkeyPatch
+    mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await busy(work)
-    await mirroring.turns()
-    before = shown(redis)
+    await busy(task_harness)
+    await mirror_harness.run_until_idle()
+    before = read_keys(redis)
     monkeypatch.setattr("quarterdeck.engine.mirrors.keys.STEPS_MAX", 1)
-    await mirroring.board.delete_state()
-    fence = await mirroring.fence()
-    mirroring.due()
+    await mirror_harness.key_writer.delete_state()
+    fence = await mirror_harness.get_fence()
+    mirror_harness.make_comparison_due()
     for _ in range(6):
-        assert await mirroring.mirror.run_cycle(fence) == 0
-    assert (await mirroring.board.read_state()).startswith("building ")
+        assert await mirror_harness.mirror.run_cycle(fence) == 0
+    assert (await mirror_harness.key_writer.read_state()).startswith("building ")
     redis.wipe()
-    await mirroring.turns()
-    assert shown(redis) == before
-    assert (await mirroring.board.read_state()).startswith("whole ")
+    await mirror_harness.run_until_idle()
+    assert read_keys(redis) == before
+    assert (await mirror_harness.key_writer.read_state()).startswith("whole ")
 
 
 async def test_with_redis_away_nothing_is_forgotten_and_no_half_is_called_whole(
-    keel: Keel, own_redis: RedisServer
+    runtime: RuntimeHarness, own_redis: RedisServer
 ) -> None:
-    mirroring, work = Mirroring(keel, own_redis.url), Working(keel)
+    mirroring, work = KeyMirrorHarness(runtime, own_redis.url), TaskHarness(runtime)
     await mirroring.mirror.sink.register()
-    await mirroring.turns()
+    await mirroring.run_until_idle()
     own_redis.kill()
     await busy(work)
     for _ in range(2):
         with pytest.raises(BusUnavailable):
-            await mirroring.turns()
+            await mirroring.run_until_idle()
     own_redis.start()
-    await mirroring.turns()
-    assert own_redis.side.client.zcard(PENDING) == 2
+    await mirroring.run_until_idle()
+    assert own_redis.direct.client.zcard(PENDING) == 2
     own_redis.kill()
-    mirroring.due()
+    mirroring.make_comparison_due()
     with pytest.raises(BusUnavailable):
-        await mirroring.turns()
+        await mirroring.run_until_idle()
     own_redis.start()
-    own_redis.side.wipe()
-    await mirroring.turns()
-    old(keel)
-    assert await mirroring.compare() > 0  # what was heard of agents has become old, and nothing else is wrong
-    assert await mirroring.compare() == 0
-    assert own_redis.side.client.zcard(PENDING) == 2
-    assert own_redis.side.client.llen(RECOVERY) == 1
-    await mirroring.board.close()
+    own_redis.direct.wipe()
+    await mirroring.run_until_idle()
+    age_rows(runtime)
+    assert await mirroring.run_comparison() > 0  # what was heard of agents has become old, and nothing else is wrong
+    assert await mirroring.run_comparison() == 0
+    assert own_redis.direct.client.zcard(PENDING) == 2
+    assert own_redis.direct.client.llen(RECOVERY) == 1
+    await mirroring.key_writer.close()
 
 
-async def test_a_login_needs_no_more_for_them_than_the_operations_page_says(keel: Keel, own_redis: RedisServer) -> None:
+async def test_a_login_needs_no_more_for_them_than_the_operations_page_says(
+    runtime: RuntimeHarness, own_redis: RedisServer
+) -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     said = page.partition("The login needs")[2].partition("\n\n")[0]
     commands, patterns = re.findall(r"\+[a-z|]+", said), re.findall(r"`([a-z.:]+\*)`", said)
     channels = [name for name in patterns if ":events:" in name or ":commands:" in name]
-    own_redis.side.client.acl_setuser(
+    own_redis.direct.client.acl_setuser(
         "narrow",
         enabled=True,
         passwords=["+hush"],
@@ -384,28 +386,28 @@ async def test_a_login_needs_no_more_for_them_than_the_operations_page_says(keel
         channels=channels,
         commands=commands,
     )
-    mirroring = Mirroring(keel, f"redis://narrow:hush@127.0.0.1:{own_redis.port}/0")
+    mirroring = KeyMirrorHarness(runtime, f"redis://narrow:hush@127.0.0.1:{own_redis.port}/0")
     await mirroring.mirror.sink.register()
-    await busy(Working(keel))
-    await mirroring.turns()
-    own_redis.side.client.zadd(PENDING, {"ghost": 1})
-    await mirroring.compare()
-    await mirroring.board.write_heartbeats([key_layout.Heartbeat(ZONE, "a", "idle", "", 1)])
-    await mirroring.board.show_coordinator([ZONE], "me", overwrite=False)
-    await mirroring.board.ping()
+    await busy(TaskHarness(runtime))
+    await mirroring.run_until_idle()
+    own_redis.direct.client.zadd(PENDING, {"ghost": 1})
+    await mirroring.run_comparison()
+    await mirroring.key_writer.write_heartbeats([key_layout.Heartbeat(ZONE, "a", "idle", "", 1)])
+    await mirroring.key_writer.show_coordinator([ZONE], "me", overwrite=False)
+    await mirroring.key_writer.ping()
     has_heard = asyncio.Event()
-    listening = asyncio.create_task(mirroring.board.listen(has_heard.set))
+    listening = asyncio.create_task(mirroring.key_writer.listen(has_heard.set))
     await asyncio.wait_for(has_heard.wait(), 5)
     listening.cancel()
     await asyncio.wait({listening})
-    await mirroring.board.delete_state()
-    assert own_redis.side.client.zcard(PENDING) == 2
-    await mirroring.board.close()
+    await mirroring.key_writer.delete_state()
+    assert own_redis.direct.client.zcard(PENDING) == 2
+    await mirroring.key_writer.close()
 
 
 async def test_every_unreachable_moment_is_counted(own_redis: RedisServer) -> None:
     errors = ErrorCounter()
-    board = board_on(own_redis.url, errors)
+    board = open_key_writer(own_redis.url, errors)
     await board.ping()
     assert errors.count == 0
     own_redis.kill()

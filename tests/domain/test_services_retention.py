@@ -8,61 +8,69 @@ from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.services.model import DeleteExpired, DeleteResult, Service, ServiceSettings
 from quarterdeck.domain.services.sweeps import RETENTION, sweeps
 from quarterdeck.engine.sweeps import SweepRunner
-from tests.support.calling import calling
-from tests.support.keel import Keel
-from tests.support.serving import URL, Serving
+from tests.support.invocations import register_service
+from tests.support.runtime import RuntimeHarness
+from tests.support.services import ENDPOINT_URL, ServiceHarness
 
 LONG_AGO = 1
 
 
-async def sweep(keel: Keel, serving: Serving) -> int:
+async def sweep(keel: RuntimeHarness, serving: ServiceHarness) -> int:
     made = sweeps(
-        keel.everywhere, invocations.find_unreferenced_services, serving.forgets.submit, ServiceSettings(), 1_000
+        keel.cross_zone_engine,
+        invocations.find_unreferenced_services,
+        serving.delete_lane.submit,
+        ServiceSettings(),
+        1_000,
     )
     return await SweepRunner(made).run_now(RETENTION)
 
 
-async def gone(keel: Keel, serving: Serving, service: Service) -> None:
+async def gone(keel: RuntimeHarness, serving: ServiceHarness, service: Service) -> None:
     """Unregistered, long ago."""
     await serving.unregister(service)
-    keel.side.run("update agent_services set unregistered_at = ? where id = ?", LONG_AGO, service.id)
+    keel.database.execute("update agent_services set unregistered_at = ? where id = ?", LONG_AGO, service.id)
 
 
-def kept(keel: Keel) -> set[object]:
-    return {row[0] for row in keel.side.run("select id from agent_services")}
+def kept(keel: RuntimeHarness) -> set[object]:
+    return {row[0] for row in keel.database.execute("select id from agent_services")}
 
 
-async def test_what_went_long_ago_is_forgotten_and_nothing_else(keel: Keel, serving: Serving) -> None:
-    there, lately, old = [await serving.make(endpoint_url=f"{URL}/{n}") for n in range(3)]
-    await serving.unregister(lately)
-    await gone(keel, serving, old)
-    assert await sweep(keel, serving) == 1
-    assert kept(keel) == {there.id, lately.id}
-    assert await sweep(keel, serving) == 0
-    again = await serving.register(endpoint_url=f"{URL}/2")
+async def test_what_went_long_ago_is_forgotten_and_nothing_else(
+    runtime: RuntimeHarness, service_harness: ServiceHarness
+) -> None:
+    there, lately, old = [await service_harness.register_service(endpoint_url=f"{ENDPOINT_URL}/{n}") for n in range(3)]
+    await service_harness.unregister(lately)
+    await gone(runtime, service_harness, old)
+    assert await sweep(runtime, service_harness) == 1
+    assert kept(runtime) == {there.id, lately.id}
+    assert await sweep(runtime, service_harness) == 0
+    again = await service_harness.register(endpoint_url=f"{ENDPOINT_URL}/2")
     assert again.created
     assert again.service.id != old.id
 
 
-async def test_a_service_outlives_its_invocations(keel: Keel, serving: Serving) -> None:
-    called = await calling(keel)
-    row = await called.call()
-    [service] = await serving.page()
-    await gone(keel, serving, service)
-    assert await sweep(keel, serving) == 0
-    assert kept(keel) == {row.service_id}
-    keel.side.run("delete from agent_invocations")
-    assert await sweep(keel, serving) == 1
-    assert kept(keel) == set()
+async def test_a_service_outlives_its_invocations(runtime: RuntimeHarness, service_harness: ServiceHarness) -> None:
+    called = await register_service(runtime)
+    row = await called.create()
+    [service] = await service_harness.list_services()
+    await gone(runtime, service_harness, service)
+    assert await sweep(runtime, service_harness) == 0
+    assert kept(runtime) == {row.service_id}
+    runtime.database.execute("delete from agent_invocations")
+    assert await sweep(runtime, service_harness) == 1
+    assert kept(runtime) == set()
 
 
 @pytest.mark.parametrize("leaves_again", [False, True])
-async def test_what_came_back_after_it_was_found_stays(keel: Keel, serving: Serving, leaves_again: bool) -> None:
-    service = await serving.make()
-    await gone(keel, serving, service)
-    await serving.register()
+async def test_what_came_back_after_it_was_found_stays(
+    runtime: RuntimeHarness, service_harness: ServiceHarness, leaves_again: bool
+) -> None:
+    service = await service_harness.register_service()
+    await gone(runtime, service_harness, service)
+    await service_harness.register()
     if leaves_again:
-        await serving.unregister(service)
-    outcome = await serving.forgets.submit(DeleteExpired(service.zone_id, service.id, LONG_AGO + 1))
+        await service_harness.unregister(service)
+    outcome = await service_harness.delete_lane.submit(DeleteExpired(service.zone_id, service.id, LONG_AGO + 1))
     assert outcome == DeleteResult(is_deleted=False)
-    assert kept(keel) == {service.id}
+    assert kept(runtime) == {service.id}

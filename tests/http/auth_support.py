@@ -22,7 +22,7 @@ from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer
 NOW = 1_800_000_000
 
 
-class Clock:
+class FakeClock:
     """Time as an argument."""
 
     def __init__(self, now: float = NOW) -> None:
@@ -36,13 +36,13 @@ def base64url(data: bytes) -> bytes:
     return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
-def assemble(header: object, claims: object, sign: Callable[[bytes], bytes]) -> str:
+def build_jws(header: object, claims: object, sign: Callable[[bytes], bytes]) -> str:
     """A compact JWS from any two JSON values: what no library would agree to make."""
-    signed = b".".join(base64url(json.dumps(part).encode()) for part in (header, claims))
-    return (signed + b"." + base64url(sign(signed))).decode()
+    signing_input = b".".join(base64url(json.dumps(part).encode()) for part in (header, claims))
+    return (signing_input + b"." + base64url(sign(signing_input))).decode()
 
 
-class Signer:
+class TokenSigner:
     """A private key of some issuer."""
 
     def __init__(self, kid: str | None, alg: str = "ES256", key: Any = None) -> None:
@@ -51,17 +51,17 @@ class Signer:
         self.key = key if key is not None else _new_key(alg)
 
     def sign(self, claims: Mapping[str, object], **header: object) -> str:
-        named = {} if self.kid is None else {"kid": self.kid}
-        return assemble({"alg": self.alg, "typ": "JWT", **named, **header}, claims, self.signature)
+        kid_field = {} if self.kid is None else {"kid": self.kid}
+        return build_jws({"alg": self.alg, "typ": "JWT", **kid_field, **header}, claims, self.signature)
 
-    def signature(self, signed: bytes) -> bytes:
-        return jwt.get_algorithm_by_name(self.alg).sign(signed, self.key)
+    def signature(self, signing_input: bytes) -> bytes:
+        return jwt.get_algorithm_by_name(self.alg).sign(signing_input, self.key)
 
     def jwk(self, **members: object) -> dict[str, object]:
         family: Any = {"ES": ECAlgorithm, "Ed": OKPAlgorithm, "RS": RSAAlgorithm}[self.alg[:2]]
         public = family.to_jwk(self.key.public_key(), as_dict=True)
-        named = {} if self.kid is None else {"kid": self.kid}
-        return {**public, **named, **members}
+        kid_field = {} if self.kid is None else {"kid": self.kid}
+        return {**public, **kid_field, **members}
 
 
 def _new_key(alg: str) -> Any:
@@ -83,7 +83,7 @@ def rsa_key(bits: int) -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(65537, bits)
 
 
-def claims_of(issuer: str, **changes: object) -> dict[str, object]:
+def build_claims(issuer: str, **changes: object) -> dict[str, object]:
     """Claims that hold at NOW. A change to `...` leaves that claim out."""
     claims: dict[str, object] = {
         "iss": issuer,
@@ -97,11 +97,11 @@ def claims_of(issuer: str, **changes: object) -> dict[str, object]:
     return {name: value for name, value in {**claims, **changes}.items() if value is not ...}
 
 
-def bearer(token: str) -> bytes:
+def authorization_header(token: str) -> bytes:
     return b"Bearer " + token.encode()
 
 
-def http_answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
+def http_response(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
@@ -111,21 +111,21 @@ class IssuerServer:
 
     def __init__(self) -> None:
         self.keys: list[dict[str, object]] = []
-        self.answer: bytes | None = None
-        self.open = asyncio.Event()
-        self.open.set()
-        self.asked = asyncio.Event()
+        self.raw_response: bytes | None = None
+        self.may_respond = asyncio.Event()
+        self.may_respond.set()
+        self.request_received = asyncio.Event()
         self.requests: list[str] = []
         self.url = ""
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             self.requests.append(head.split(b" ", 2)[1].decode())
-            self.asked.set()
-            await self.open.wait()
-            answer = self.answer
-            writer.write(http_answer(json.dumps({"keys": self.keys}).encode()) if answer is None else answer)
+            self.request_received.set()
+            await self.may_respond.wait()
+            response = self.raw_response
+            writer.write(http_response(json.dumps({"keys": self.keys}).encode()) if response is None else response)
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
@@ -134,37 +134,39 @@ class IssuerServer:
 
 
 @asynccontextmanager
-async def issuer_server(ssl: Any = None) -> AsyncIterator[IssuerServer]:
+async def run_issuer(ssl: Any = None) -> AsyncIterator[IssuerServer]:
     issuer = IssuerServer()
-    server = await asyncio.start_server(issuer.serve, "127.0.0.1", 0, ssl=ssl)
+    server = await asyncio.start_server(issuer.handle, "127.0.0.1", 0, ssl=ssl)
     scheme = "http" if ssl is None else "https"
     issuer.url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield issuer
     finally:
-        issuer.open.set()
+        issuer.may_respond.set()
         server.close()
         await server.wait_closed()
 
 
-class Bench:
+class AuthenticatorHarness:
     """An authenticator that trusts one external issuer, with its clocks in hand."""
 
     def __init__(self, issuer: IssuerServer, local: LocalIssuer | None = None, **changes: Any) -> None:
         self.issuer = issuer
-        self.clock, self.ticks = Clock(), Clock(1000)
+        self.clock, self.monotonic_clock = FakeClock(), FakeClock(1000)
         settings = AuthSettings(**{"issuer_url": issuer.url, **changes})
-        self.name = settings.issuer_url or ""
-        self.judge = Authenticator(settings, local, self.clock, self.ticks)
+        self.issuer_url = settings.issuer_url or ""
+        self.authenticator = Authenticator(settings, local, self.clock, self.monotonic_clock)
 
-    async def verify(self, signer: Signer, **changes: object) -> Caller:
-        return await self.judge.verify_token(bearer(signer.sign(claims_of(self.name, **changes))))
+    async def verify(self, signer: TokenSigner, **changes: object) -> Caller:
+        return await self.authenticator.verify_token(
+            authorization_header(signer.sign(build_claims(self.issuer_url, **changes)))
+        )
 
-    async def refusal(self, signer: Signer, **changes: object) -> Problem:
+    async def verify_refused(self, signer: TokenSigner, **changes: object) -> Problem:
         with pytest.raises(Problem) as refusal:
             await self.verify(signer, **changes)
         return refusal.value
 
 
-def fetched(issuer: IssuerServer) -> int:
+def fetch_count(issuer: IssuerServer) -> int:
     return len(issuer.requests)

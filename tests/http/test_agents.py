@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from quarterdeck.core.caller import COORDINATOR_ADMIN, LIFECYCLE
-from tests.support.zone import FreshZone, assert_problem, events_of, fresh_zone, shown
+from tests.support.zone import FreshZone, assert_problem, create_zone, json_object, read_events
 
 AGENTS = "/api/v1/agents"
 
@@ -20,7 +20,7 @@ def ruler(zone: FreshZone) -> httpx.AsyncClient:
 async def register(client: httpx.AsyncClient, agent: str = "a", **said: object) -> dict[str, Any]:
     answer = await client.put(f"{AGENTS}/{agent}", json=said)
     assert answer.status_code in (200, 201), answer.text
-    return shown(answer)
+    return json_object(answer)
 
 
 async def token_of(zone: FreshZone, agent: str = "a", **asked: object) -> str:
@@ -46,13 +46,13 @@ async def test_an_agent_is_registered_with_the_words_of_the_seed(zone: FreshZone
     async with zone.client() as client:
         made = await client.put(f"{AGENTS}/dev-1", json=said)
         assert made.status_code == 201
-        assert shown(made) | said == shown(made)
+        assert json_object(made) | said == json_object(made)
         assert (made.json()["workspaceId"], made.json()["status"]) == (zone.id, "IDLE")
         assert (made.json()["coordinatorEnabled"], made.json()["staleThresholdSeconds"]) == (True, 180)
         again = await client.put(f"{AGENTS}/dev-1", json={"pool": None})
         assert (again.status_code, again.json()["pool"], again.json()["model"]) == (200, None, "claude-sonnet-4")
-        assert shown(await client.get(f"{AGENTS}/dev-1")) == shown(again)
-    assert [e["type"] for e in await events_of(zone, subject="dev-1")] == ["agent.registered", "agent.changed"]
+        assert json_object(await client.get(f"{AGENTS}/dev-1")) == json_object(again)
+    assert [e["type"] for e in await read_events(zone, subject="dev-1")] == ["agent.registered", "agent.changed"]
 
 
 async def test_a_heartbeat_is_answered_with_what_the_agent_must_know(zone: FreshZone) -> None:
@@ -71,7 +71,7 @@ async def test_a_heartbeat_is_answered_with_what_the_agent_must_know(zone: Fresh
         assert answer.status_code == 200
         assert set(answer.json()) == {"cancel", "pause", "warnings", "next"}
         assert answer.json()["next"] == 30
-        health = shown(await client.get(f"{AGENTS}/a/health"))
+        health = json_object(await client.get(f"{AGENTS}/a/health"))
         assert (health["status"], health["isStale"], health["currentTaskId"]) == ("DEGRADED", False, "t")
         assert (health["memoryMb"], health["cpuPercent"], health["progressPercent"]) == (512, 7, 42)
         assert 0 <= health["ageSeconds"] < 60
@@ -120,7 +120,7 @@ async def test_terminating_answers_with_the_agent_and_again_with_the_same(zone: 
         assert_problem(await client.post(f"{AGENTS}/a/heartbeat", json={}), 409, "agent_terminated")
         assert (await client.put(f"{AGENTS}/a", json={})).status_code == 201
         assert (await client.post(f"{AGENTS}/a/heartbeat", json={})).status_code == 200
-    told = [event["type"] for event in await events_of(zone, subject="a")]
+    told = [event["type"] for event in await read_events(zone, subject="a")]
     assert told == ["agent.registered", "agent.terminated", "agent.registered"]
 
 
@@ -158,14 +158,14 @@ async def test_no_token_is_in_the_log(zone: FreshZone) -> None:
     async with zone.client() as client:
         await register(client)
     token = await token_of(zone, attemptToken="attempt-of-nobody", ttlSeconds=60)
-    told = str(await events_of(zone))
+    told = str(await read_events(zone))
     assert "agent.token_issued" in told
     assert token.rpartition(".")[2] not in told
     assert "attempt-of-nobody" not in told
 
 
 async def test_another_workspaces_agents_are_not_there(zone: FreshZone) -> None:
-    elsewhere = await fresh_zone(zone.server)
+    elsewhere = await create_zone(zone.server)
     async with zone.client() as client, elsewhere.client() as stranger:
         await register(client)
         for method, path in (("GET", ""), ("GET", "/health"), ("POST", "/heartbeat"), ("POST", "/terminate")):
@@ -221,4 +221,4 @@ async def test_a_malformed_body_is_400_with_its_field_and_changes_nothing(
         made = await register(client)
         answer = await client.request("POST" if path else "PUT", f"{AGENTS}/a{path}", json=said)
         assert assert_problem(answer, 400)["field"] == field
-        assert shown(await client.get(f"{AGENTS}/a")) == made
+        assert json_object(await client.get(f"{AGENTS}/a")) == made

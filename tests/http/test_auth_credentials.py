@@ -14,8 +14,8 @@ from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.errors import Problem, Unauthenticated
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
 from quarterdeck.http.dispatcher import RequestHeaders
-from tests.http.auth_support import NOW, Clock, Signer, bearer, claims_of, issuer_server
-from tests.support.making import struct_of
+from tests.http.auth_support import NOW, FakeClock, TokenSigner, authorization_header, build_claims, run_issuer
+from tests.support.structs import build_struct
 
 KEY = apikey.format_key("z", "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7", bytes(32)).encode()
 GOOD = Caller("key:k", "app", "z", frozenset({"agent:lifecycle"}))
@@ -45,12 +45,12 @@ class Keys:
 class Judge:
     authenticator: Authenticator
     issuer: LocalIssuer
-    clock: Clock
+    clock: FakeClock
     keys: Keys
 
     def token(self, **grant: str) -> bytes:
         said = {"zone_id": "z", "client_id": "app", "subject": "app", **grant}
-        return bearer(self.issuer.mint(struct_of(Grant, **said), 300))
+        return authorization_header(self.issuer.mint(build_struct(Grant, **said), 300))
 
     async def identify(self, **headers: bytes) -> Caller:
         return await self.authenticator.authenticate(Shown(**headers))
@@ -62,8 +62,8 @@ class Judge:
 
 
 @pytest.fixture
-async def judge(tmp_path: Path) -> AsyncIterator[Judge]:
-    clock = Clock()
+async def auth_harness(tmp_path: Path) -> AsyncIterator[Judge]:
+    clock = FakeClock()
     issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=clock)
     authenticator = Authenticator(AuthSettings(), issuer, clock)
     keys = Keys()
@@ -72,37 +72,37 @@ async def judge(tmp_path: Path) -> AsyncIterator[Judge]:
     await authenticator.close()
 
 
-async def test_either_credential_says_who_somebody_is(judge: Judge) -> None:
-    assert (await judge.identify(authorization=judge.token())).client_id == "app"
-    assert await judge.identify(api_key=KEY) == GOOD
-    assert (await judge.refusal()).code == "missing_token"
-    assert (await judge.refusal(api_key=b"", authorization=b"")).code == "missing_token"
+async def test_either_credential_says_who_somebody_is(auth_harness: Judge) -> None:
+    assert (await auth_harness.identify(authorization=auth_harness.token())).client_id == "app"
+    assert await auth_harness.identify(api_key=KEY) == GOOD
+    assert (await auth_harness.refusal()).code == "missing_token"
+    assert (await auth_harness.refusal(api_key=b"", authorization=b"")).code == "missing_token"
 
 
-async def test_both_at_once_are_refused_before_anybody_is_asked(judge: Judge) -> None:
-    token = judge.token()
-    await judge.identify(authorization=token)
+async def test_both_at_once_are_refused_before_anybody_is_asked(auth_harness: Judge) -> None:
+    token = auth_harness.token()
+    await auth_harness.identify(authorization=token)
     for authorization in (token, b"Basic YTpi", b"Bearer"):
-        refusal = await judge.refusal(authorization=authorization, api_key=KEY)
+        refusal = await auth_harness.refusal(authorization=authorization, api_key=KEY)
         assert (refusal.code, "one of them" in refusal.detail) == ("invalid_token", True)
-    assert judge.keys.asked == []
+    assert auth_harness.keys.asked == []
 
 
-async def test_a_key_is_asked_about_every_time_and_remembered_by_nobody(judge: Judge) -> None:
+async def test_a_key_is_asked_about_every_time_and_remembered_by_nobody(auth_harness: Judge) -> None:
     for _ in range(3):
-        assert await judge.identify(api_key=KEY) == GOOD
-    assert len(judge.keys.asked) == 3
-    judge.keys.revoked = True
-    assert (await judge.refusal(api_key=KEY)).code == "invalid_token"
-    judge.keys.revoked = False
-    assert await judge.identify(api_key=KEY) == GOOD
+        assert await auth_harness.identify(api_key=KEY) == GOOD
+    assert len(auth_harness.keys.asked) == 3
+    auth_harness.keys.revoked = True
+    assert (await auth_harness.refusal(api_key=KEY)).code == "invalid_token"
+    auth_harness.keys.revoked = False
+    assert await auth_harness.identify(api_key=KEY) == GOOD
 
 
-async def test_what_is_no_key_costs_nobody_a_question(judge: Judge) -> None:
+async def test_what_is_no_key_costs_nobody_a_question(auth_harness: Judge) -> None:
     for junk in (b"x", KEY + b" ", b" " + KEY, KEY[:-1], KEY * 500, b"\xff" * 50, b"qd_", KEY + b", " + KEY):
-        refusal = await judge.refusal(api_key=junk)
+        refusal = await auth_harness.refusal(api_key=junk)
         assert (refusal.code, refusal.detail) == ("invalid_token", apikey.invalid_key_error().detail)
-    assert judge.keys.asked == []
+    assert auth_harness.keys.asked == []
 
 
 async def test_without_a_room_of_keys_every_key_is_refused(tmp_path: Path) -> None:
@@ -112,13 +112,13 @@ async def test_without_a_room_of_keys_every_key_is_refused(tmp_path: Path) -> No
     await authenticator.close()
 
 
-async def test_whoever_asks_again_with_the_same_token_learns_that_it_has_expired(judge: Judge) -> None:
-    token = judge.token()
-    await judge.identify(authorization=token)
-    judge.clock.now = NOW + 299
-    await judge.identify(authorization=token)
-    judge.clock.now = NOW + 400
-    assert "expired" in (await judge.refusal(authorization=token)).detail
+async def test_whoever_asks_again_with_the_same_token_learns_that_it_has_expired(auth_harness: Judge) -> None:
+    token = auth_harness.token()
+    await auth_harness.identify(authorization=token)
+    auth_harness.clock.now = NOW + 299
+    await auth_harness.identify(authorization=token)
+    auth_harness.clock.now = NOW + 400
+    assert "expired" in (await auth_harness.refusal(authorization=token)).detail
 
 
 @pytest.mark.parametrize(
@@ -135,29 +135,31 @@ async def test_whoever_asks_again_with_the_same_token_learns_that_it_has_expired
 async def test_a_token_says_for_which_session_and_which_agent_it_speaks(
     claims: dict[str, object], expected: Bearer | None
 ) -> None:
-    signer = Signer("theirs")
-    async with issuer_server() as server:
+    signer = TokenSigner("theirs")
+    async with run_issuer() as server:
         server.keys = [signer.jwk()]
-        authenticator = Authenticator(AuthSettings(issuer_url=server.url), None, Clock())
-        token = signer.sign(claims_of(server.url, **claims))
-        assert (await authenticator.authenticate(Shown(bearer(token)))).bearer == expected
+        authenticator = Authenticator(AuthSettings(issuer_url=server.url), None, FakeClock())
+        token = signer.sign(build_claims(server.url, **claims))
+        assert (await authenticator.authenticate(Shown(authorization_header(token)))).bearer == expected
         await authenticator.close()
 
 
 @pytest.mark.parametrize("agent", [7, ["a"], "a" * 256, "a\n", "a\x00"])
 async def test_an_agent_that_could_be_nobodys_name_makes_a_token_invalid(agent: object) -> None:
-    signer = Signer("theirs")
-    async with issuer_server() as server:
+    signer = TokenSigner("theirs")
+    async with run_issuer() as server:
         server.keys = [signer.jwk()]
-        authenticator = Authenticator(AuthSettings(issuer_url=server.url), None, Clock())
+        authenticator = Authenticator(AuthSettings(issuer_url=server.url), None, FakeClock())
         with pytest.raises(Unauthenticated) as refusal:
-            await authenticator.authenticate(Shown(bearer(signer.sign(claims_of(server.url, agent_id=agent)))))
+            await authenticator.authenticate(
+                Shown(authorization_header(signer.sign(build_claims(server.url, agent_id=agent))))
+            )
         assert refusal.value.code == "invalid_token"
         await authenticator.close()
 
 
-async def test_the_local_issuer_names_an_agent_if_it_is_told_to(judge: Judge) -> None:
-    caller = await judge.identify(authorization=judge.token(agent_id="a"))
+async def test_the_local_issuer_names_an_agent_if_it_is_told_to(auth_harness: Judge) -> None:
+    caller = await auth_harness.identify(authorization=auth_harness.token(agent_id="a"))
     assert caller.bearer == Bearer("z", None, "a")
 
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from quarterdeck.core.caller import ADMIN, COORDINATOR_ADMIN, FLEET_EXEC, LIFECYCLE, Caller
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, KeyFileError, LocalIssuer
 from quarterdeck.http.auth.secret_files import read_secret
-from tests.http.auth_support import NOW, Clock, bearer, rsa_key
+from tests.http.auth_support import NOW, FakeClock, authorization_header, rsa_key
 from tests.support.rounds import ROUNDS
 
 
@@ -35,7 +35,7 @@ def names_in(directory: Path) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def careless_umask() -> object:
+def permissive_umask() -> object:
     """Nothing may depend on the umask being strict."""
     before = os.umask(0)
     yield
@@ -157,15 +157,15 @@ def test_a_key_file_may_be_a_link_to_where_secrets_are_mounted(tmp_path: Path) -
 
 
 async def test_the_admin_token_is_private_whole_and_honoured(tmp_path: Path) -> None:
-    issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=Clock())
+    issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=FakeClock())
     path = tmp_path / "admin-token"
     path.write_text("an old one, open to all")
     path.chmod(0o644)
     issuer.write_admin_token(path)
     assert mode(path) == 0o600
     assert names_in(tmp_path) == ["admin-token", "signing-key.pem"]
-    judge = Authenticator(AuthSettings(), issuer, Clock())
-    assert await judge.verify_token(bearer(path.read_text())) == Caller(
+    judge = Authenticator(AuthSettings(), issuer, FakeClock())
+    assert await judge.verify_token(authorization_header(path.read_text())) == Caller(
         subject="local",
         client_id="local",
         zone_id="default",
@@ -178,11 +178,11 @@ async def test_the_admin_token_is_private_whole_and_honoured(tmp_path: Path) -> 
 
 
 async def test_the_admin_token_bears_the_configured_scope_of_the_agent_plane(tmp_path: Path) -> None:
-    issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=Clock())
+    issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=FakeClock())
     issuer.write_admin_token(tmp_path / "admin-token", lifecycle_scope="fleet:run", ttl=60)
-    clock = Clock()
+    clock = FakeClock()
     judge = Authenticator(AuthSettings(lifecycle_scope="fleet:run"), issuer, clock)
-    header = bearer((tmp_path / "admin-token").read_text())
+    header = authorization_header((tmp_path / "admin-token").read_text())
     judge.check_access(await judge.verify_token(header), LIFECYCLE, "any-zone")
     clock.now = NOW + 60
     assert judge.cached_caller(header) is None
@@ -199,7 +199,7 @@ def test_an_admin_token_that_cannot_be_written_is_a_sentence_and_leaves_nothing(
 async def test_servers_with_keys_of_their_own_do_not_believe_each_other_and_replicas_do(tmp_path: Path) -> None:
     one, other = LocalIssuer.open(tmp_path / "one.pem"), LocalIssuer.open(tmp_path / "other.pem")
     replica = LocalIssuer.open(tmp_path / "one.pem")
-    header = bearer(one.mint(Grant(zone_id="z", client_id="c", subject="s"), 60))
+    header = authorization_header(one.mint(Grant(zone_id="z", client_id="c", subject="s"), 60))
     await Authenticator(AuthSettings(), replica).verify_token(header)
     with pytest.raises(Exception, match="does not trust"):
         await Authenticator(AuthSettings(), other).verify_token(header)

@@ -7,17 +7,25 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 
 from quarterdeck.core.caller import LIFECYCLE, Caller, Role
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
-from tests.http.auth_support import NOW, Bench, Clock, Signer, bearer, claims_of, issuer_server
+from tests.http.auth_support import (
+    NOW,
+    AuthenticatorHarness,
+    FakeClock,
+    TokenSigner,
+    authorization_header,
+    build_claims,
+    run_issuer,
+)
 
 KEY = generate_private_key(SECP256R1())
-LOCAL = LocalIssuer(KEY, None, Clock())
-SIGNER = Signer(LOCAL.kid, "ES256", KEY)
+LOCAL = LocalIssuer(KEY, None, FakeClock())
+SIGNER = TokenSigner(LOCAL.kid, "ES256", KEY)
 
 
 async def believed(**claims: object) -> Caller:
     """Who a token of the local issuer with these claims is."""
-    judge = Authenticator(AuthSettings(), LOCAL, Clock())
-    return await judge.verify_token(bearer(SIGNER.sign(claims_of(LOCAL.issuer, **claims))))
+    judge = Authenticator(AuthSettings(), LOCAL, FakeClock())
+    return await judge.verify_token(authorization_header(SIGNER.sign(build_claims(LOCAL.issuer, **claims))))
 
 
 async def test_a_role_and_an_attempt_are_believed_as_the_issuers_word() -> None:
@@ -54,14 +62,16 @@ async def test_the_local_issuer_mints_what_agents_are_given() -> None:
         attempt="t",
         agent_since=7,
     )
-    caller = await Authenticator(AuthSettings(), LOCAL, Clock()).verify_token(bearer(LOCAL.mint(grant, 60)))
+    caller = await Authenticator(AuthSettings(), LOCAL, FakeClock()).verify_token(
+        authorization_header(LOCAL.mint(grant, 60))
+    )
     assert (caller.agent_id, caller.role, caller.attempt, caller.is_local) == ("a1", Role.AGENT, "t", True)
     assert caller.agent_since == 7
 
 
 async def test_an_external_issuer_gives_roles_and_is_not_taken_for_the_local_one() -> None:
-    async with issuer_server() as issuer:
-        signer, bench = Signer("k1"), Bench(issuer)
+    async with run_issuer() as issuer:
+        signer, bench = TokenSigner("k1"), AuthenticatorHarness(issuer)
         issuer.keys = [signer.jwk()]
         said = await bench.verify(signer, role="ADMIN")
         silent = await bench.verify(signer, role="administrator")

@@ -8,8 +8,8 @@ import pytest
 
 from quarterdeck.core.errors import Unavailable
 from quarterdeck.http.auth import Authenticator, AuthSettings
-from tests.http.auth_support import Clock, Signer, bearer, claims_of, issuer_server
-from tests.support.certificates import certificate
+from tests.http.auth_support import FakeClock, TokenSigner, authorization_header, build_claims, run_issuer
+from tests.support.certificates import create_certificate
 
 
 @pytest.mark.parametrize(
@@ -19,14 +19,14 @@ from tests.support.certificates import certificate
 async def test_an_issuer_is_believed_if_its_certificate_holds_for_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: bool, address: str, believed: bool
 ) -> None:
-    public, context = certificate(tmp_path, address)
+    public, context = create_certificate(tmp_path, address)
     if trusted:
         monkeypatch.setenv("SSL_CERT_FILE", str(public))
-    signer = Signer("k1")
-    async with issuer_server(context) as issuer:
+    signer = TokenSigner("k1")
+    async with run_issuer(context) as issuer:
         issuer.keys = [signer.jwk()]
-        judge = Authenticator(AuthSettings(issuer_url=issuer.url), None, Clock())
-        header = bearer(signer.sign(claims_of(issuer.url)))
+        judge = Authenticator(AuthSettings(issuer_url=issuer.url), None, FakeClock())
+        header = authorization_header(signer.sign(build_claims(issuer.url)))
         if believed:
             assert (await judge.verify_token(header)).subject == "user-1"
         else:

@@ -18,19 +18,28 @@ from hypothesis import given, settings, strategies as st
 from quarterdeck.core.caller import ADMIN, COORDINATOR_ADMIN, LIFECYCLE, Caller, Role
 from quarterdeck.core.errors import Forbidden, Invalid, Problem, Unauthenticated
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
-from tests.http.auth_support import NOW, Clock, Signer, assemble, base64url, bearer, claims_of, rsa_key
+from tests.http.auth_support import (
+    NOW,
+    FakeClock,
+    TokenSigner,
+    authorization_header,
+    base64url,
+    build_claims,
+    build_jws,
+    rsa_key,
+)
 
 KEY = ec.generate_private_key(ec.SECP256R1())
-LOCAL = LocalIssuer(KEY, None, Clock())
-SIGNER = Signer(LOCAL.kid, "ES256", KEY)
+LOCAL = LocalIssuer(KEY, None, FakeClock())
+SIGNER = TokenSigner(LOCAL.kid, "ES256", KEY)
 
 
-def authenticator(clock: Clock | None = None, **changes: Any) -> Authenticator:
-    return Authenticator(AuthSettings(**changes), LOCAL, clock or Clock())
+def authenticator(clock: FakeClock | None = None, **changes: Any) -> Authenticator:
+    return Authenticator(AuthSettings(**changes), LOCAL, clock or FakeClock())
 
 
 def local_claims(**changes: object) -> dict[str, object]:
-    return claims_of(LOCAL.issuer, **changes)
+    return build_claims(LOCAL.issuer, **changes)
 
 
 def verified(header: bytes | None, judge: Authenticator | None = None) -> Caller:
@@ -52,7 +61,7 @@ def refused(header: bytes | None, judge: Authenticator | None = None) -> Unauthe
 
 def test_a_good_token_says_who_is_asking() -> None:
     claims = local_claims(sid="s", agent_session_id="session-1", delegation_edge_id="edge-1", scope="a b  c")
-    assert verified(bearer(SIGNER.sign(claims))) == Caller(
+    assert verified(authorization_header(SIGNER.sign(claims))) == Caller(
         subject="user-1",
         client_id="app-1",
         zone_id="z1",
@@ -69,7 +78,7 @@ def test_a_good_token_says_who_is_asking() -> None:
 @pytest.mark.parametrize("absent", [..., None, ""])
 def test_optional_claims_may_be_absent_null_or_empty(absent: object) -> None:
     claims = local_claims(sid=absent, agent_session_id=absent, delegation_edge_id=absent, scope=absent)
-    caller = verified(bearer(SIGNER.sign(claims)))
+    caller = verified(authorization_header(SIGNER.sign(claims)))
     assert (caller.sid, caller.session_id, caller.delegation_edge_id) == (None, None, None)
     assert caller.scopes == frozenset()
 
@@ -104,7 +113,7 @@ def test_the_scheme_is_read_in_any_case() -> None:
     ],
 )
 def test_a_token_that_does_not_hold_here_and_now_is_refused(change: dict[str, object], said: str) -> None:
-    refusal = refused(bearer(SIGNER.sign(local_claims(**change))))
+    refusal = refused(authorization_header(SIGNER.sign(local_claims(**change))))
     assert refusal.code == "invalid_token"
     assert said in refusal.detail
 
@@ -113,7 +122,7 @@ def test_a_token_that_does_not_hold_here_and_now_is_refused(change: dict[str, ob
     "change", [{"exp": NOW - 4}, {"nbf": NOW + 5}, {"iat": NOW + 5}, {"aud": ["x", LOCAL.issuer]}, {"exp": NOW + 0.5}]
 )
 def test_clocks_may_differ_by_the_leeway_and_audiences_may_be_several(change: dict[str, object]) -> None:
-    assert verified(bearer(SIGNER.sign(local_claims(**change)))).subject == "user-1"
+    assert verified(authorization_header(SIGNER.sign(local_claims(**change)))).subject == "user-1"
 
 
 @pytest.mark.parametrize("name", ["iss", "aud", "exp", "zone_id", "sub", "client_id"])
@@ -121,43 +130,43 @@ def test_clocks_may_differ_by_the_leeway_and_audiences_may_be_several(change: di
 def test_a_required_claim_that_is_missing_empty_or_of_another_type_is_refused(name: str, value: object) -> None:
     if (name, value) == ("exp", 7):
         value = "7"
-    assert refused(bearer(SIGNER.sign(local_claims(**{name: value})))).code == "invalid_token"
+    assert refused(authorization_header(SIGNER.sign(local_claims(**{name: value})))).code == "invalid_token"
 
 
 @pytest.mark.parametrize("name", ["sub", "client_id", "sid", "agent_session_id", "delegation_edge_id"])
 def test_a_name_longer_than_255_characters_is_refused(name: str) -> None:
-    verified(bearer(SIGNER.sign(local_claims(**{name: "x" * 255}))))
-    assert name in refused(bearer(SIGNER.sign(local_claims(**{name: "x" * 256})))).detail
+    verified(authorization_header(SIGNER.sign(local_claims(**{name: "x" * 255}))))
+    assert name in refused(authorization_header(SIGNER.sign(local_claims(**{name: "x" * 256})))).detail
 
 
 @pytest.mark.parametrize("exp", [1e300, 10**30, -1, "1800000300", True, [], 2**63])
 def test_an_expiry_that_is_no_instant_is_refused(exp: object) -> None:
-    assert refused(bearer(SIGNER.sign(local_claims(exp=exp)))).code == "invalid_token"
+    assert refused(authorization_header(SIGNER.sign(local_claims(exp=exp)))).code == "invalid_token"
 
 
 def test_a_signature_by_another_key_is_refused() -> None:
-    forger = Signer(LOCAL.kid, "ES256")
-    assert "signature" in refused(bearer(forger.sign(local_claims()))).detail
+    forger = TokenSigner(LOCAL.kid, "ES256")
+    assert "signature" in refused(authorization_header(forger.sign(local_claims()))).detail
 
 
 @pytest.mark.parametrize("kid", ["unknown", None, ""])
 def test_a_local_token_must_name_the_local_key(kid: str | None) -> None:
-    assert refused(bearer(Signer(kid, "ES256", KEY).sign(local_claims()))).code == "invalid_token"
+    assert refused(authorization_header(TokenSigner(kid, "ES256", KEY).sign(local_claims()))).code == "invalid_token"
 
 
 def test_a_token_for_other_claims_does_not_borrow_a_signature() -> None:
     head, _, tail = SIGNER.sign(local_claims()).split(".")
     body = base64url(json.dumps(local_claims(zone_id="z2")).encode()).decode()
-    assert "signature" in refused(bearer(f"{head}.{body}.{tail}")).detail
+    assert "signature" in refused(authorization_header(f"{head}.{body}.{tail}")).detail
 
 
 @pytest.mark.parametrize("alg", ["none", "None", "nOnE", "", "ES384", "HS256", "RS256", "EdDSA", "ES256K", "es256"])
 def test_only_the_algorithm_of_the_key_is_accepted(alg: str) -> None:
     header = {"alg": alg, "kid": LOCAL.kid}
     for sign in (SIGNER.signature, lambda _: b"\0"):
-        assert refused(bearer(assemble(header, local_claims(), sign))).code == "invalid_token"
-    unsigned = assemble(header, local_claims(), lambda _: b"")
-    assert refused(bearer(unsigned)).code == "invalid_token"
+        assert refused(authorization_header(build_jws(header, local_claims(), sign))).code == "invalid_token"
+    unsigned = build_jws(header, local_claims(), lambda _: b"")
+    assert refused(authorization_header(unsigned)).code == "invalid_token"
 
 
 def published_forms() -> list[bytes]:
@@ -174,37 +183,37 @@ def test_the_published_key_is_no_hmac_secret(secret: bytes) -> None:
         return hmac.digest(secret, signed, "sha256")
 
     for alg in ("HS256", "ES256"):
-        forged = assemble({"alg": alg, "kid": LOCAL.kid}, local_claims(), sign)
-        assert refused(bearer(forged)).code == "invalid_token"
+        forged = build_jws({"alg": alg, "kid": LOCAL.kid}, local_claims(), sign)
+        assert refused(authorization_header(forged)).code == "invalid_token"
 
 
 def test_an_rsa_signature_does_not_pass_for_the_local_key() -> None:
     for alg in ("RS256", "ES256"):
-        forger = Signer(LOCAL.kid, "RS256", rsa_key(2048))
-        assert refused(bearer(forger.sign(local_claims(), alg=alg))).code == "invalid_token"
+        forger = TokenSigner(LOCAL.kid, "RS256", rsa_key(2048))
+        assert refused(authorization_header(forger.sign(local_claims(), alg=alg))).code == "invalid_token"
 
 
 def test_a_token_cannot_bring_its_own_key() -> None:
-    forger = Signer(LOCAL.kid, "ES256")
+    forger = TokenSigner(LOCAL.kid, "ES256")
     for header in (
         {"jwk": forger.jwk()},
         {"jku": "http://127.0.0.1:1/jwks.json"},
         {"x5u": "http://127.0.0.1:1/cert.pem"},
         {"x5c": ["AAAA"]},
     ):
-        assert "signature" in refused(bearer(forger.sign(local_claims(), **header))).detail
-        assert verified(bearer(SIGNER.sign(local_claims(), **header))).subject == "user-1"
+        assert "signature" in refused(authorization_header(forger.sign(local_claims(), **header))).detail
+        assert verified(authorization_header(SIGNER.sign(local_claims(), **header))).subject == "user-1"
 
 
 @pytest.mark.parametrize("crit", [["b64"], ["exp"], [], None])
 def test_a_header_with_critical_extensions_is_refused(crit: object) -> None:
-    assert "crit" in refused(bearer(SIGNER.sign(local_claims(), crit=crit))).detail
+    assert "crit" in refused(authorization_header(SIGNER.sign(local_claims(), crit=crit))).detail
 
 
 def test_a_token_of_more_than_8_kib_is_refused_unread() -> None:
     token = SIGNER.sign(local_claims(padding="x" * 8192))
-    assert "longer" in refused(bearer(token)).detail
-    assert authenticator().cached_caller(bearer(token)) is None
+    assert "longer" in refused(authorization_header(token)).detail
+    assert authenticator().cached_caller(authorization_header(token)) is None
 
 
 def test_a_signature_has_one_spelling() -> None:
@@ -216,7 +225,7 @@ def test_a_signature_has_one_spelling() -> None:
     data = {base64.urlsafe_b64decode(twin.rsplit(".", 1)[1] + "==") for twin in [*twins, token]}
     assert len(data) == 1
     for twin in [*twins, token + "=", token + "=="]:
-        assert refused(bearer(twin)).code == "invalid_token"
+        assert refused(authorization_header(twin)).code == "invalid_token"
 
 
 def nested(depth: int) -> bytes:
@@ -259,7 +268,7 @@ SEGMENT = st.text("ABCab01-_=. +/", max_size=30)
 @settings(max_examples=200, deadline=None)
 @given(st.lists(SEGMENT, max_size=5))
 def test_anything_with_dots_is_refused_and_nothing_worse(segments: list[str]) -> None:
-    refused(bearer(".".join(segments)))
+    refused(authorization_header(".".join(segments)))
 
 
 JSON = st.recursive(
@@ -279,7 +288,7 @@ def test_any_claims_even_well_signed_are_believed_or_refused_and_nothing_else(
 ) -> None:
     token = SIGNER.sign(local_claims(**claims), **header)
     try:
-        caller = verified(bearer(token))
+        caller = verified(authorization_header(token))
     except Unauthenticated:
         return
     assert caller.zone_id and caller.subject and caller.client_id
@@ -297,11 +306,11 @@ def test_a_token_with_one_byte_changed_is_refused(data: st.DataObject) -> None:
 def test_a_scope_is_matched_whole_and_before_the_zone() -> None:
     judge = authenticator()
     for scope in ("agent:lifecycle2", "agent", "xagent:lifecycle", "agent:lifecycle,x", "", "agent:lifecycle\tx"):
-        caller = verified(bearer(SIGNER.sign(local_claims(scope=scope))), judge)
+        caller = verified(authorization_header(SIGNER.sign(local_claims(scope=scope))), judge)
         with pytest.raises(Forbidden) as refusal:
             judge.check_access(caller, LIFECYCLE, "another zone")
         assert refusal.value.code == "missing_scope"
-    caller = verified(bearer(SIGNER.sign(local_claims(scope="x agent:lifecycle"))), judge)
+    caller = verified(authorization_header(SIGNER.sign(local_claims(scope="x agent:lifecycle"))), judge)
     judge.check_access(caller, LIFECYCLE, "z1")
     judge.check_access(caller, LIFECYCLE, None)
     with pytest.raises(Forbidden) as refusal:
@@ -311,9 +320,9 @@ def test_a_scope_is_matched_whole_and_before_the_zone() -> None:
 
 def test_the_scope_of_the_agent_plane_may_bear_another_name() -> None:
     judge = authenticator(lifecycle_scope="fleet:run")
-    named = verified(bearer(SIGNER.sign(local_claims(scope="fleet:run"))), judge)
+    named = verified(authorization_header(SIGNER.sign(local_claims(scope="fleet:run"))), judge)
     judge.check_access(named, LIFECYCLE, "z1")
-    plain = verified(bearer(SIGNER.sign(local_claims())), judge)
+    plain = verified(authorization_header(SIGNER.sign(local_claims())), judge)
     with pytest.raises(Forbidden) as refusal:
         judge.check_access(plain, LIFECYCLE, "z1")
     assert refusal.value.members["scope"] == "fleet:run"
@@ -321,7 +330,7 @@ def test_the_scope_of_the_agent_plane_may_bear_another_name() -> None:
 
 def test_an_administrator_of_the_local_issuer_crosses_zones_but_still_needs_the_scope() -> None:
     judge = authenticator()
-    caller = verified(bearer(SIGNER.sign(local_claims(scope=f"{LIFECYCLE} {ADMIN}"))), judge)
+    caller = verified(authorization_header(SIGNER.sign(local_claims(scope=f"{LIFECYCLE} {ADMIN}"))), judge)
     assert caller.is_admin
     judge.check_access(caller, LIFECYCLE, "z2")
     judge.check_access(caller, ADMIN, None)
@@ -330,9 +339,9 @@ def test_an_administrator_of_the_local_issuer_crosses_zones_but_still_needs_the_
 
 
 def test_a_verified_token_is_known_until_it_expires_and_not_a_moment_longer() -> None:
-    clock = Clock()
+    clock = FakeClock()
     judge = authenticator(clock)
-    header = bearer(SIGNER.sign(local_claims(exp=NOW + 10)))
+    header = authorization_header(SIGNER.sign(local_claims(exp=NOW + 10)))
     assert judge.cached_caller(header) is None
     caller = verified(header, judge)
     assert judge.cached_caller(header) is caller
@@ -349,7 +358,7 @@ def test_a_verified_token_is_known_until_it_expires_and_not_a_moment_longer() ->
 
 def test_refusals_are_not_remembered_and_never_become_knowledge() -> None:
     judge = authenticator()
-    header = bearer(Signer(LOCAL.kid).sign(local_claims()))
+    header = authorization_header(TokenSigner(LOCAL.kid).sign(local_claims()))
     for _ in range(3):
         refused(header, judge)
         assert judge.cached_caller(header) is None
@@ -357,7 +366,7 @@ def test_refusals_are_not_remembered_and_never_become_knowledge() -> None:
 
 def test_the_cache_is_bounded_and_lets_the_oldest_go() -> None:
     judge = authenticator(token_cache_max=3)
-    headers = [bearer(SIGNER.sign(local_claims(sub=f"user-{n}"))) for n in range(5)]
+    headers = [authorization_header(SIGNER.sign(local_claims(sub=f"user-{n}"))) for n in range(5)]
     for header in headers:
         verified(header, judge)
     assert [judge.cached_caller(header) is not None for header in headers] == [False, False, True, True, True]
@@ -366,7 +375,7 @@ def test_the_cache_is_bounded_and_lets_the_oldest_go() -> None:
 def test_one_token_takes_one_place_in_the_cache() -> None:
     judge = authenticator(token_cache_max=2)
     token = SIGNER.sign(local_claims()).encode()
-    other = bearer(SIGNER.sign(local_claims(sub="other")))
+    other = authorization_header(SIGNER.sign(local_claims(sub="other")))
     verified(other, judge)
     for spelling in (b"Bearer ", b"bearer ", b"BEARER ", b"Bearer  ", b"Bearer   "):
         verified(spelling + token, judge)
@@ -377,7 +386,7 @@ def test_one_token_takes_one_place_in_the_cache() -> None:
 
 async def test_a_closed_authenticator_has_forgotten_everybody() -> None:
     judge = authenticator()
-    header = bearer(SIGNER.sign(local_claims()))
+    header = authorization_header(SIGNER.sign(local_claims()))
     await judge.verify_token(header)
     await judge.close()
     assert judge.cached_caller(header) is None
@@ -405,7 +414,7 @@ def test_no_part_of_a_token_is_in_an_error_or_a_log(caplog: pytest.LogCaptureFix
     ]
     tokens = [*spoilt(SIGNER.sign(good)), *[SIGNER.sign(claims) for claims in bad]]
     for token in tokens:
-        refusal: Problem = refused(bearer(token))
+        refusal: Problem = refused(authorization_header(token))
         shown = f"{refusal!r} {refusal} {refusal.detail} {refusal.members} {caplog.text}"
         assert "s3cret" not in shown
         assert not any(part in shown for part in token.split("."))
@@ -425,7 +434,7 @@ def test_the_local_issuer_signs_what_its_server_believes() -> None:
         role=Role.AGENT,
         attempt="t",
     )
-    caller = verified(bearer(LOCAL.mint(grant, 60)))
+    caller = verified(authorization_header(LOCAL.mint(grant, 60)))
     assert caller == Caller(
         subject="me",
         client_id="app",
@@ -441,10 +450,10 @@ def test_the_local_issuer_signs_what_its_server_believes() -> None:
         is_local=True,
         issued_at=(NOW + 6) * 1000,
     )
-    clock = Clock(NOW + 64)
-    verified(bearer(LOCAL.mint(grant, 60)), authenticator(clock))
+    clock = FakeClock(NOW + 64)
+    verified(authorization_header(LOCAL.mint(grant, 60)), authenticator(clock))
     clock.now += 1
-    refused(bearer(LOCAL.mint(grant, 60)), authenticator(clock))
+    refused(authorization_header(LOCAL.mint(grant, 60)), authenticator(clock))
 
 
 GRANT = Grant(zone_id="z", client_id="c", subject="s")

@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from quarterdeck.domain.zones.model import DEFAULT_ZONE
-from tests.support.engines import ON_SQLITE
-from tests.support.keel import Side
-from tests.support.raw import Connection, request
+from tests.support.engine_marks import ON_SQLITE
+from tests.support.raw_http import RawConnection, build_request
+from tests.support.route_table import RouteRow, read_route_table
+from tests.support.runtime import DirectDatabase
 from tests.support.server import ServerProcess
-from tests.support.table import TableRow, table_of
-from tests.support.zone import APP, FreshZone, assert_problem, events_of, spawn
+from tests.support.zone import APP, FreshZone, assert_problem, read_events, spawn
 
 KIB = 1024
 BIG = 300 * KIB
@@ -88,10 +88,10 @@ async def nothing_written(server: ServerProcess, zone_id: str = DEFAULT_ZONE) ->
 
 
 def rows(server: ServerProcess, zone_id: str) -> dict[str, int]:
-    side = Side(server.launch.database_url)
+    side = DirectDatabase(server.launch.database_url)
     counts = {table: side.count(table) for table in ("zones", "agent_sessions", "idempotency_keys")}
     # What the server does by itself goes on meanwhile: what another test has left may be settled just now.
-    told = side.run(
+    told = side.execute(
         "select type || ' by ' || actor, count(*) from events where actor <> 'server' and zone_id in (?, ?) group by 1",
         zone_id,
         DEFAULT_ZONE,
@@ -99,8 +99,8 @@ def rows(server: ServerProcess, zone_id: str) -> dict[str, int]:
     return {**counts, **{str(what): int(str(times)) for what, times in told}}
 
 
-async def routes_with_body(server: ServerProcess) -> list[TableRow]:
-    rows = [row for row in await table_of(server) if row.has_body]
+async def routes_with_body(server: ServerProcess) -> list[RouteRow]:
+    rows = [row for row in await read_route_table(server) if row.has_body]
     assert len(rows) >= 3
     return rows
 
@@ -118,7 +118,7 @@ async def routes_with_body(server: ServerProcess) -> list[TableRow]:
 async def test_a_malformed_body_is_400_on_every_route_that_takes_one(zone: FreshZone, body: bytes) -> None:
     async with zone.server.client() as client, nothing_written(zone.server, zone.id):
         for row in await routes_with_body(zone.server):
-            answer = await client.request(row.method, row.at(zone.id), content=body)
+            answer = await client.request(row.method, row.path_for(zone.id), content=body)
             assert_problem(answer, 400)
 
 
@@ -144,7 +144,7 @@ async def test_a_spawn_with_a_field_of_the_wrong_kind_is_refused_by_its_name(
 ) -> None:
     async with zone.server.client() as client, nothing_written(zone.server, zone.id):
         body = {"application_id": APP, field: value}
-        refused = assert_problem(await client.post(zone.agents, json=body), 400)
+        refused = assert_problem(await client.post(zone.sessions_path, json=body), 400)
     assert refused["field"].split("[")[0] == field
 
 
@@ -152,7 +152,7 @@ async def test_a_spawn_with_a_field_of_the_wrong_kind_is_refused_by_its_name(
 async def test_a_missing_field_is_named(zone: FreshZone) -> None:
     async with zone.server.client() as client:
         for content in (b"", b" \n", b"{}"):
-            refused = assert_problem(await client.post(zone.agents, content=content), 400)
+            refused = assert_problem(await client.post(zone.sessions_path, content=content), 400)
             assert "application_id" in refused["detail"]
 
 
@@ -160,7 +160,7 @@ async def test_64_levels_are_kept_and_given_back(zone: FreshZone) -> None:
     deep = json.loads(nested(62))
     async with zone.client() as client:
         session = await spawn(client, zone, metadata={"x": deep})
-        assert (await client.get(zone.agent(session["id"]))).json()["metadata"] == {"x": deep}
+        assert (await client.get(zone.session_path(session["id"]))).json()["metadata"] == {"x": deep}
 
 
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
@@ -177,7 +177,7 @@ async def test_a_body_beyond_what_a_route_takes_is_413_on_every_route_that_takes
         for row in await routes_with_body(zone.server):
             content = b'{"application_id":"app","metadata":{"x":"%s"}}' % (b"x" * row.body_max)
             sent = content if declared else chunks(content)
-            answer = await client.request(row.method, row.at(zone.id), content=sent)
+            answer = await client.request(row.method, row.path_for(zone.id), content=sent)
             assert assert_problem(answer, 413, "body_too_large")["limit"] == row.body_max
         assert (await client.get(zone.path)).status_code == 200, "the connection goes on"
 
@@ -188,7 +188,7 @@ async def test_a_route_that_takes_more_takes_all_of_it_and_not_a_byte_more(zone:
     async with zone.client() as client:
         for size, status in ((row.body_max, 400), (row.body_max + 1, 413)):
             # It is read whole, and then found to be no JSON.
-            answer = await client.request(row.method, row.at(zone.id), content=b"x" * size)
+            answer = await client.request(row.method, row.path_for(zone.id), content=b"x" * size)
             assert answer.status_code == status
 
 
@@ -197,7 +197,7 @@ async def test_a_body_of_256_kib_is_taken_and_one_byte_more_is_not(zone: FreshZo
     async with zone.client() as client:
         for size, status in ((256 * KIB, 201), (256 * KIB + 1, 413)):
             body = {"application_id": APP, "metadata": {"x": "x" * (size - empty)}}
-            answer = await client.post(zone.agents, content=json.dumps(body))
+            answer = await client.post(zone.sessions_path, content=json.dumps(body))
             assert answer.status_code == status
             assert len(answer.request.content) == size
 
@@ -205,11 +205,11 @@ async def test_a_body_of_256_kib_is_taken_and_one_byte_more_is_not(zone: FreshZo
 @ON_SQLITE
 async def test_a_body_where_none_is_wanted_is_not_read_however_large(zone: FreshZone) -> None:
     async with zone.server.client() as client, nothing_written(zone.server, zone.id):
-        for row in await table_of(zone.server):
+        for row in await read_route_table(zone.server):
             if row.has_body:
                 continue
             # What changes something is asked for a zone that is not there: an answer is all that is wanted here.
-            path = row.at(zone.id if row.method == "GET" else "no-such-zone")
+            path = row.path_for(zone.id if row.method == "GET" else "no-such-zone")
             plain = await client.request(row.method, path)
             heavy = await client.request(row.method, path, content=b"\xff" * BIG)
             assert (heavy.status_code, heavy.status_code < 500) == (plain.status_code, True), row
@@ -225,11 +225,11 @@ async def test_a_body_where_none_is_wanted_is_not_read_however_large(zone: Fresh
 @ON_SQLITE
 async def test_a_malformed_query_is_400_on_every_route_that_takes_one(zone: FreshZone, query: str) -> None:
     async with zone.server.client() as client, nothing_written(zone.server, zone.id):
-        rows = [row for row in await table_of(zone.server) if row.query]
+        rows = [row for row in await read_route_table(zone.server) if row.query]
         assert len(rows) >= 4
         for row in rows:
             for parameter in row.query if "{p}" in query else row.query[:1]:
-                url = f"{row.at(zone.id)}?{query.format(p=parameter)}"
+                url = f"{row.path_for(zone.id)}?{query.format(p=parameter)}"
                 assert_problem(await client.request(row.method, url), 400)
 
 
@@ -284,14 +284,14 @@ async def test_every_parameter_refuses_what_is_not_its_kind(zone: FreshZone) -> 
     }
     async with zone.server.client() as client:
         known = (await spawn(client, zone))["id"]
-        events = await events_of(zone)
-        for row in await table_of(zone.server):
+        events = await read_events(zone)
+        for row in await read_route_table(zone.server):
             for parameter in row.query:
                 for value in wrong[parameter]:
-                    answer = await client.request(row.method, f"{row.at(zone.id, known)}?{parameter}={value}")
+                    answer = await client.request(row.method, f"{row.path_for(zone.id, known)}?{parameter}={value}")
                     assert answer.status_code == 400, (row, parameter, value)
                     assert assert_problem(answer, 400)["field"] == parameter, (row, parameter, value)
-        assert await events_of(zone) == events
+        assert await read_events(zone) == events
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/xml", "application/json; charset=latin-1", ""])
@@ -299,15 +299,15 @@ async def test_every_parameter_refuses_what_is_not_its_kind(zone: FreshZone) -> 
 async def test_the_body_is_json_whatever_its_content_type_says(zone: FreshZone, content_type: str) -> None:
     async with zone.client() as client:
         headers = {"content-type": content_type}
-        answer = await client.post(zone.agents, content=b'{"application_id":"app"}', headers=headers)
+        answer = await client.post(zone.sessions_path, content=b'{"application_id":"app"}', headers=headers)
     assert answer.status_code == 201
 
 
 async def test_refused_input_leaves_no_event(zone: FreshZone) -> None:
     async with zone.client() as client:
         for _ in range(5):
-            assert_problem(await client.post(zone.agents, content=b"{"), 400)
-    assert [event["type"] for event in await events_of(zone)] == ["zone.create"]
+            assert_problem(await client.post(zone.sessions_path, content=b"{"), 400)
+    assert [event["type"] for event in await read_events(zone)] == ["zone.create"]
 
 
 NOT_HTTP = {
@@ -328,23 +328,23 @@ NOT_HTTP = {
 @pytest.mark.parametrize("noise", NOT_HTTP.values(), ids=NOT_HTTP.keys())
 @ON_SQLITE
 async def test_what_is_not_http_is_refused_in_the_same_form_as_everything(server: ServerProcess, noise: bytes) -> None:
-    connection = await Connection.open(server.url)
+    connection = await RawConnection.open(server.url)
     async with nothing_written(server):
-        answer = await connection.ask(noise)
+        answer = await connection.send_and_read(noise)
         assert answer.status == 400
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json()["detail"].endswith(".")
         assert answer.json()["error"] == "invalid_http"
-        assert await connection.closed_by_server()
+        assert await connection.is_closed_by_server()
     await connection.close()
 
 
 async def test_requests_that_follow_each_other_without_waiting_are_answered_in_order(zone: FreshZone) -> None:
-    connection = await Connection.open(zone.server.url)
+    connection = await RawConnection.open(zone.server.url)
     token = zone.token()
-    bad, good = request("POST", zone.agents, token, b"{"), request("GET", zone.path, token)
+    bad, good = build_request("POST", zone.sessions_path, token, b"{"), build_request("GET", zone.path, token)
     await connection.send(bad + good + bad + good)
-    assert [(await connection.answer()).status for _ in range(4)] == [400, 200, 400, 200]
+    assert [(await connection.read_response()).status for _ in range(4)] == [400, 200, 400, 200]
     await connection.close()
 
 

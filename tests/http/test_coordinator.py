@@ -6,7 +6,7 @@ import httpx
 
 from quarterdeck.core.caller import COORDINATOR_ADMIN, LIFECYCLE
 from tests.support.eventually import eventually
-from tests.support.zone import FreshZone, assert_problem, events_of, fresh_zone, shown
+from tests.support.zone import FreshZone, assert_problem, create_zone, json_object, read_events
 
 BASE = "/api/v1/coordinator"
 TASKS = "/api/v1/agent-tasks"
@@ -28,7 +28,7 @@ async def status_of(client: httpx.AsyncClient, task_id: str) -> str:
 
 
 async def test_status_is_that_of_the_seed_and_counts_the_callers_zone(zone: FreshZone) -> None:
-    other = await fresh_zone(zone.server)
+    other = await create_zone(zone.server)
     async with ruler(zone) as client, ruler(other) as elsewhere:
         await client.put("/api/v1/agents/a", json={"maxConcurrentTasks": 5})
         for _ in range(3):
@@ -37,17 +37,17 @@ async def test_status_is_that_of_the_seed_and_counts_the_callers_zone(zone: Fres
         await make(client, runAt="2099-01-01T00:00:00Z")
         await make(elsewhere)
         await client.post("/api/v1/agents/a/claim", json={"max": 1})
-        told = shown(await client.get(f"{BASE}/status"))
+        told = json_object(await client.get(f"{BASE}/status"))
         assert {*told} == {"active", "instanceId", "workspaces", "lastHeartbeat", "stats", "launchers"}
         assert (told["active"], told["workspaces"]) == (True, [zone.id])
         assert told["stats"] == {"pendingTasks": 2, "runningTasks": 1, "healthyAgents": 1, "staleAgents": 0}
         foreign = await client.get(f"{BASE}/status", params={"workspace": other.id})
         assert_problem(foreign, 404, "workspace_not_found")
     async with zone.server.client() as admin:
-        everywhere = shown(await admin.get(f"{BASE}/status"))
+        everywhere = json_object(await admin.get(f"{BASE}/status"))
         assert {zone.id, other.id} <= {*everywhere["workspaces"]}
         assert everywhere["stats"]["pendingTasks"] >= 3
-        one = shown(await admin.get(f"{BASE}/status", params={"workspace": other.id}))
+        one = json_object(await admin.get(f"{BASE}/status", params={"workspace": other.id}))
         assert one["stats"]["pendingTasks"] == 1
         assert_problem(await admin.get(f"{BASE}/status?workspace=nowhere"), 404, "workspace_not_found")
 
@@ -66,11 +66,11 @@ async def test_what_is_due_is_done_without_anybody_asking(zone: FreshZone) -> No
 
 
 async def test_recover_looks_at_once_and_tells_what_it_found(zone: FreshZone) -> None:
-    other = await fresh_zone(zone.server)
+    other = await create_zone(zone.server)
     async with ruler(zone) as client:
         found = await client.post(f"{BASE}/recover", json={})
         assert found.status_code == 200, found.text
-        assert {*shown(found)} == {
+        assert {*json_object(found)} == {
             "staleAgents", "timedOut", "overdue", "requeued", "spread", "inCycles"
         }  # fmt: skip
         named = await client.post(f"{BASE}/recover", json={"workspaceId": zone.id})
@@ -85,17 +85,17 @@ async def test_logs_show_what_went_wrong_newest_first_by_level(zone: FreshZone) 
         for task in (await client.post("/api/v1/agents/a/claim", json={"max": 3})).json()["tasks"]:
             failed = {"error": "broken", "attemptToken": task["attemptToken"]}
             await client.post(f"{TASKS}/{task['id']}/fail", json=failed)
-        told = shown(await client.get(f"{BASE}/logs"))
+        told = json_object(await client.get(f"{BASE}/logs"))
         lines = [line for line in told["items"] if line["event"] == "task.failed"]
         assert [line["taskId"] for line in lines] == ids[::-1]
         assert [line["level"] for line in lines] == ["ERROR", "CRITICAL", "ERROR"]
-        critical = shown(await client.get(f"{BASE}/logs", params={"level": "CRITICAL"}))["items"]
+        critical = json_object(await client.get(f"{BASE}/logs", params={"level": "CRITICAL"}))["items"]
         assert [line["taskId"] for line in critical] == [ids[1]]
-        page = shown(await client.get(f"{BASE}/logs", params={"level": "ERROR", "limit": 1}))
+        page = json_object(await client.get(f"{BASE}/logs", params={"level": "ERROR", "limit": 1}))
         seen = [line["taskId"] for line in page["items"]]
         while page["nextCursor"]:
             query = {"level": "ERROR", "limit": 1, "cursor": page["nextCursor"]}
-            page = shown(await client.get(f"{BASE}/logs", params=query))
+            page = json_object(await client.get(f"{BASE}/logs", params=query))
             seen += [line["taskId"] for line in page["items"]]
         assert seen == [ids[2], ids[0]]
         assert_problem(await client.get(f"{BASE}/logs?cursor=x"), 400, "invalid_cursor")
@@ -105,10 +105,10 @@ async def test_a_strategy_counts_for_what_waits_already_as_soon_as_it_is_ranked_
     async with ruler(zone) as client:
         long = await make(client, priority=9, estimatedDurationMinutes=60)
         short = await make(client, priority=1, estimatedDurationMinutes=1)
-        assert shown(await client.get(f"{BASE}/strategy")) == {"strategy": "priority"}
+        assert json_object(await client.get(f"{BASE}/strategy")) == {"strategy": "priority"}
         put = await client.put(f"{BASE}/strategy", json={"strategy": "sjf"})
-        assert shown(put) == {"strategy": "sjf"}
-        assert shown(await client.get(f"{BASE}/strategy")) == {"strategy": "sjf"}
+        assert json_object(put) == {"strategy": "sjf"}
+        assert json_object(await client.get(f"{BASE}/strategy")) == {"strategy": "sjf"}
         await client.put("/api/v1/agents/a", json={"maxConcurrentTasks": 1})
 
         async def is_ranked() -> bool:
@@ -120,7 +120,7 @@ async def test_a_strategy_counts_for_what_waits_already_as_soon_as_it_is_ranked_
         await eventually(is_ranked, "the shorter one goes first")
         assert await status_of(client, long) == "PENDING"
         assert_problem(await client.put(f"{BASE}/strategy", json={"strategy": "lifo"}), 400)
-    changed = [event for event in await events_of(zone) if event["type"] == "coordinator.strategy"]
+    changed = [event for event in await read_events(zone) if event["type"] == "coordinator.strategy"]
     assert [(event["from"], event["to"]) for event in changed] == [("priority", "sjf")]
 
 
@@ -137,7 +137,7 @@ async def test_anybody_may_ask_how_coordination_fares_as_in_the_seed(zone: Fresh
     async with httpx.AsyncClient(base_url=zone.server.url) as stranger:
         answer = await stranger.get("/health/coordinator")
         assert answer.status_code == 200, answer.text
-        told = shown(answer)
+        told = json_object(answer)
         assert (told["status"], told["database"]) == ("healthy", "connected")
         assert told["coordinator"]["active"] is True
         assert told["coordinator"]["cycleCount"] >= 1

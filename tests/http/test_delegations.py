@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
+from tests.support.zone import APP, FreshZone, assert_problem, create_zone, end, json_object, read_events, spawn
 
 SCOPES = ("agent:lifecycle", "read", "write")
 """What the application's token holds here, and so may lend."""
@@ -31,7 +31,7 @@ async def lend(client: httpx.AsyncClient, zone: FreshZone, source: str, target: 
     body = {"source_session_id": source, "target_session_id": target, **asked}
     answer = await client.post(at(zone), json=body)
     assert answer.status_code == 201, answer.text
-    return shown(answer)
+    return json_object(answer)
 
 
 async def chain(client: httpx.AsyncClient, zone: FreshZone, number: int) -> tuple[list[str], list[str]]:
@@ -68,7 +68,7 @@ async def test_a_delegation_is_shown_with_everything_that_was_asked_for(zone: Fr
         assert (made["status"], made["edge_version"], made["parent_edge_id"]) == ("active", 1, None)
         assert made["created_at"] < made["expires_at"]
         assert made["expires_at"].endswith("Z")
-        assert shown(await client.get(at(zone, f"/{made['id']}"))) == made
+        assert json_object(await client.get(at(zone, f"/{made['id']}"))) == made
 
 
 async def test_a_line_of_delegations_only_narrows(zone: FreshZone) -> None:
@@ -119,7 +119,7 @@ async def test_what_cannot_be_delegated_is_refused_in_the_contracts_words(zone: 
         a, b, gone, asleep = await sessions(client, zone, 4)
         edge = await lend(client, zone, a, b)
         await end(client, zone, gone)
-        await client.post(zone.agent(asleep, "/suspend"))
+        await client.post(zone.session_path(asleep, "/suspend"))
         for body, status, code in (
             ({"target_session_id": a}, 400, "self_delegation_denied"),
             ({"expires_at": "2020-01-01T00:00:00Z"}, 400, "delegation_expired"),
@@ -138,7 +138,7 @@ async def test_what_cannot_be_delegated_is_refused_in_the_contracts_words(zone: 
         ):
             asked = {"source_session_id": a, "target_session_id": b, **body}
             assert_problem(await client.post(at(zone), json=asked), status, code)
-        events = await events_of(zone, types="delegation.create")
+        events = await read_events(zone, types="delegation.create")
         assert [event["subject"] for event in events] == [edge["id"]], "what was refused wrote nothing"
 
 
@@ -205,7 +205,7 @@ async def test_revoking_the_head_of_a_chain_ends_everybody_behind_it_and_repeats
         answer = await client.delete(at(zone, f"/{edges[0]}"))
         assert answer.status_code == 200
         assert answer.json() == {"revoked_edges": 11, "affected_sessions": 11, "terminated_agents": 11}
-        states = [shown(await client.get(zone.agent(node)))["status"] for node in nodes]
+        states = [json_object(await client.get(zone.session_path(node)))["status"] for node in nodes]
         assert states == ["active"] + ["terminated"] * 11
         for again in (
             await client.delete(at(zone, f"/{edges[0]}")),
@@ -222,8 +222,8 @@ async def test_both_spellings_revoke_and_sessions_are_kept_if_asked(zone: FreshZ
             nodes, edges = await chain(client, zone, 3)
             answer = await client.request(method, at(zone, f"/{edges[0]}{rest}"), params={"keep_sessions": "true"})
             assert answer.json() == {"revoked_edges": 2, "affected_sessions": 2, "terminated_agents": 0}
-            assert shown(await client.get(zone.agent(nodes[2])))["status"] == "active"
-            edge = shown(await client.get(at(zone, f"/{edges[1]}")))
+            assert json_object(await client.get(zone.session_path(nodes[2])))["status"] == "active"
+            edge = json_object(await client.get(at(zone, f"/{edges[1]}")))
             assert (edge["status"], edge["ended_reason"], edge["edge_version"]) == ("revoked", "parent_revoked", 2)
 
 
@@ -231,9 +231,9 @@ async def test_an_ended_session_takes_its_delegations_and_ends_nobody_else(zone:
     async with lending_client(zone) as client:
         nodes, edges = await chain(client, zone, 3)
         await end(client, zone, nodes[1])
-        states = [shown(await client.get(at(zone, f"/{edge}")))["ended_reason"] for edge in edges]
+        states = [json_object(await client.get(at(zone, f"/{edge}")))["ended_reason"] for edge in edges]
         assert states == ["session_ended", "session_ended"]
-        assert shown(await client.get(zone.agent(nodes[2])))["status"] == "active"
+        assert json_object(await client.get(zone.session_path(nodes[2])))["status"] == "active"
 
 
 # -- looking -----------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ async def test_lists_page_newest_first_and_the_aliases_are_the_same_lists(zone: 
         assert rest.json()["next_cursor"] is None
         for way in ("inbound", "outbound"):
             assert_problem(await client.get(at(zone, f"/{way}/nobody")), 404, "agent_not_found")
-        agents = (await client.get(zone.agents, params={"limit": 1})).json()["next_cursor"]
+        agents = (await client.get(zone.sessions_path, params={"limit": 1})).json()["next_cursor"]
         assert_problem(await client.get(at(zone), params={"cursor": agents}), 400, "invalid_cursor")
 
 
@@ -272,26 +272,26 @@ async def test_authority_traversal_and_explanation_tell_one_story(zone: FreshZon
         a, b, c = await sessions(client, zone, 3)
         first = await lend(client, zone, a, b, scopes=["read", "write"])
         second = await lend(client, zone, b, c, scopes=["read"], constraints={"resources": ["r"]})
-        held = shown(await client.get(zone.agent(c, "/authority")))
+        held = json_object(await client.get(zone.session_path(c, "/authority")))
         assert (held["scopes"], held["resources"], held["epoch"]) == (["read"], ["r"], 2)
         assert [edge["id"] for edge in held["edges"]] == [second["id"]]
-        ahead = shown(await client.get(at(zone, f"/{first['id']}/traverse")))
+        ahead = json_object(await client.get(at(zone, f"/{first['id']}/traverse")))
         assert [(item["level"], item["edge"]["id"]) for item in ahead["items"]] == [(0, first["id"]), (1, second["id"])]
         assert ahead["truncated"] is False
-        cut = shown(await client.get(at(zone, f"/{first['id']}/traverse"), params={"limit": 1}))
+        cut = json_object(await client.get(at(zone, f"/{first['id']}/traverse"), params={"limit": 1}))
         assert (len(cut["items"]), cut["truncated"]) == (1, True)
-        told = shown(await client.get(at(zone, f"/{second['id']}/explain")))
+        told = json_object(await client.get(at(zone, f"/{second['id']}/explain")))
         assert [edge["id"] for edge in told["chain"]] == [first["id"]]
         assert told["refuses"]
-        await client.post(zone.agent(c, "/suspend"))
-        asleep = shown(await client.get(zone.agent(c, "/authority")))
+        await client.post(zone.session_path(c, "/suspend"))
+        asleep = json_object(await client.get(zone.session_path(c, "/authority")))
         assert (asleep["scopes"], asleep["edges"]) == ([], [])
         assert "suspended" in asleep["why_none"]
-        assert_problem(await client.get(zone.agent("nobody", "/authority")), 404, "agent_not_found")
+        assert_problem(await client.get(zone.session_path("nobody", "/authority")), 404, "agent_not_found")
 
 
 async def test_a_foreign_session_or_edge_is_named_in_no_body_as_if_it_were_there(zone: FreshZone) -> None:
-    foreign = await fresh_zone(zone.server)
+    foreign = await create_zone(zone.server)
     async with lending_client(foreign) as owner:
         theirs, other = await sessions(owner, foreign, 2)
         edge = (await lend(owner, foreign, theirs, other))["id"]

@@ -18,7 +18,7 @@ from quarterdeck.http.docs.markup import stylesheet
 from quarterdeck.http.docs.openapi_types import parse_description
 from quarterdeck.http.docs.route_html import curl_command
 from quarterdeck.http.openapi import error_codes
-from tests.http.api_support import nobody, table
+from tests.http.route_table_support import build_routes, unreachable_handler
 
 EVIL = "</title></style><script>alert(1)</script><img src=x onerror='alert(2)'>\"'&`<b>`"
 VOID = {"meta", "link", "wbr"}
@@ -78,7 +78,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def routes() -> list[Route]:
-    return table()
+    return build_routes()
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_the_page_is_small(content: bytes) -> None:
 
 def test_hostile_text_stays_text() -> None:
     route = Route(
-        "POST", "/a/{b}/<u>", nobody, EVIL, EVIL, body=HostileBody, query=HostileQuery, response=HostileBody,
+        "POST", "/a/{b}/<u>", unreachable_handler, EVIL, EVIL, body=HostileBody, query=HostileQuery, response=HostileBody,
         description=EVIL, errors=(EVIL,), tags=(EVIL,),
     )  # fmt: skip
     page = Page(docs.render(openapi.describe([route], EVIL)))
@@ -143,7 +143,7 @@ def test_hostile_text_stays_text() -> None:
 
 
 def test_an_example_can_be_pasted_into_a_shell() -> None:
-    routes = [Route("POST", "/zones/{zone}/a", nobody, "", "some:scope", body=Quoted, response=Quoted)]
+    routes = [Route("POST", "/zones/{zone}/a", unreachable_handler, "", "some:scope", body=Quoted, response=Quoted)]
     whole = parse_description(openapi.describe(routes, "1"))
     [row] = whole.routes()
     words = shlex.split(curl_command(row, whole))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
+from tests.support.zone import APP, FreshZone, assert_problem, create_zone, end, json_object, read_events, spawn
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -15,7 +15,7 @@ async def test_every_transition_is_one_event_in_the_order_it_happened(zone: Fres
         child = await spawn(client, zone, parent_id=root["id"])
         await end(client, zone, root["id"])
         await end(client, zone, root["id"])
-    created, *events = await events_of(zone)
+    created, *events = await read_events(zone)
     assert (created["type"], created["subject"]) == ("zone.create", zone.id)
     assert [(event["type"], event["subject"], event["from"], event["to"]) for event in events] == [
         ("session.spawn", root["id"], None, "active"),
@@ -42,13 +42,13 @@ async def test_pages_follow_each_other_by_position_and_the_last_says_so(zone: Fr
             await spawn(client, zone)
         path, after, positions = f"{zone.path}/events", 0, []
         for expected in (2, 2, 1):
-            page = shown(await client.get(path, params={"after": after, "limit": 2}))
+            page = json_object(await client.get(path, params={"after": after, "limit": 2}))
             positions += [item["pos"] for item in page["items"]]
             assert len(page["items"]) == expected
             after = page["next_after"]
         assert after is None
-        assert positions == [event["pos"] for event in await events_of(zone)]
-        beyond = shown(await client.get(path, params={"after": 2**63 - 1}))
+        assert positions == [event["pos"] for event in await read_events(zone)]
+        beyond = json_object(await client.get(path, params={"after": 2**63 - 1}))
         assert beyond == {"items": [], "next_after": None}
 
 
@@ -56,22 +56,22 @@ async def test_events_are_narrowed_by_types_and_by_subject(zone: FreshZone) -> N
     async with zone.client() as client:
         first, second = await spawn(client, zone), await spawn(client, zone)
         await end(client, zone, first["id"])
-    every = await events_of(zone)
-    spawns = await events_of(zone, types="session.spawn")
+    every = await read_events(zone)
+    spawns = await read_events(zone, types="session.spawn")
     assert [event["subject"] for event in spawns] == [first["id"], second["id"]]
-    two = await events_of(zone, types="session.terminate,zone.create")
+    two = await read_events(zone, types="session.terminate,zone.create")
     assert [event["type"] for event in two] == ["zone.create", "session.terminate"]
-    assert await events_of(zone, types="no.such_type") == []
-    assert await events_of(zone, subject=first["id"]) == [every[1], every[3]]
-    assert await events_of(zone, subject=first["id"], types="session.terminate") == [every[3]]
+    assert await read_events(zone, types="no.such_type") == []
+    assert await read_events(zone, subject=first["id"]) == [every[1], every[3]]
+    assert await read_events(zone, subject=first["id"], types="session.terminate") == [every[3]]
 
 
 async def test_a_zones_log_holds_nothing_of_another_zone(zone: FreshZone) -> None:
-    other = await fresh_zone(zone.server)
+    other = await create_zone(zone.server)
     async with other.client() as client:
         foreign = await spawn(client, other)
-    assert {event["zone_id"] for event in await events_of(zone)} == {zone.id}
-    assert await events_of(zone, subject=foreign["id"]) == []
+    assert {event["zone_id"] for event in await read_events(zone)} == {zone.id}
+    assert await read_events(zone, subject=foreign["id"]) == []
 
 
 async def test_a_traceparent_is_stored_with_the_events_it_caused(zone: FreshZone) -> None:
@@ -81,8 +81,8 @@ async def test_a_traceparent_is_stored_with_the_events_it_caused(zone: FreshZone
         await end(client, zone, session["id"])
         del client.headers["traceparent"]
         plain = await spawn(client, zone)
-    assert [event["trace"] for event in await events_of(zone, subject=session["id"])] == [TRACE, TRACE]
-    assert [event["trace"] for event in await events_of(zone, subject=plain["id"])] == [None]
+    assert [event["trace"] for event in await read_events(zone, subject=session["id"])] == [TRACE, TRACE]
+    assert [event["trace"] for event in await read_events(zone, subject=plain["id"])] == [None]
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ async def test_a_traceparent_is_stored_with_the_events_it_caused(zone: FreshZone
 )
 async def test_a_malformed_traceparent_is_ignored_as_its_standard_says(zone: FreshZone, trace: bytes) -> None:
     async with zone.client() as client:
-        answer = await client.post(zone.agents, json={"application_id": APP}, headers=[(b"traceparent", trace)])
-        session = shown(answer)
-    assert [event["trace"] for event in await events_of(zone, subject=session["id"])] == [None]
+        answer = await client.post(zone.sessions_path, json={"application_id": APP}, headers=[(b"traceparent", trace)])
+        session = json_object(answer)
+    assert [event["trace"] for event in await read_events(zone, subject=session["id"])] == [None]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from quarterdeck.core.caller import FLEET_EXEC, LIFECYCLE, Role
-from tests.support.engines import ON_SQLITE
+from tests.support.engine_marks import ON_SQLITE
 from tests.support.eventually import eventually
-from tests.support.sse import stream_of
-from tests.support.zone import FreshZone, assert_problem, events_of, shown
+from tests.support.sse import open_stream
+from tests.support.zone import FreshZone, assert_problem, json_object, read_events
 
 FLEETS = "/api/v1/fleets"
 ONE = f"{FLEETS}/1"
@@ -36,7 +36,7 @@ async def said(client: httpx.AsyncClient, sender: int, to: int | str, text: str 
     asked = {"from_agent_id": sender, "to_agent_id": to, "text": text}
     answer = await client.post(f"{ONE}/messages", json=asked)
     assert answer.status_code == 201, answer.text
-    return shown(answer)
+    return json_object(answer)
 
 
 async def inbox(client: httpx.AsyncClient, agent: int, **query: object) -> list[dict[str, Any]]:
@@ -176,7 +176,7 @@ async def test_a_message_is_acknowledged_by_its_recipient_or_canceled_by_its_sen
         await said(client, ALICE, BOB)
         canceled = await client.post(f"{ONE}/messages/2/cancel", json={"agent_id": ALICE})
         assert canceled.json()["status_state"] == "canceled"
-        types = [event["type"] for event in await events_of(zone) if event["type"].startswith("message.")]
+        types = [event["type"] for event in await read_events(zone) if event["type"].startswith("message.")]
         assert types == ["message.sent", "message.acknowledged", "message.sent", "message.canceled"]
 
 
@@ -360,8 +360,8 @@ async def test_the_live_timeline_shows_a_broadcast_and_then_that_it_was_acknowle
     async with owner(zone) as client:
         await crew(client)
         await client.post(FLEETS, json={})
-        async with stream_of(zone.server.url, live, token) as stream:
-            await stream.begun()
+        async with open_stream(zone.server.url, live, token) as stream:
+            await stream.wait_until_started()
             elsewhere = {"from_agent_id": 6, "to_agent_id": 5, "text": "of another fleet"}
             assert (await client.post(f"{FLEETS}/2/messages", json=elsewhere)).status_code == 201
             await said(client, DIRECTOR, "*", "to all")
@@ -377,7 +377,7 @@ async def test_the_live_timeline_shows_a_broadcast_and_then_that_it_was_acknowle
             assert [(each["agent_id"], each["status_state"]) for each in moved["recipients"]] == [(ALICE, "completed")]
             assert moved["id"] == entry["id"]
         await said(client, BOB, ALICE, "meanwhile")
-        async with stream_of(zone.server.url, live, token, **{"Last-Event-ID": second.id}) as stream:
+        async with open_stream(zone.server.url, live, token, **{"Last-Event-ID": second.id}) as stream:
             assert (await stream.next()).json()["text"] == "meanwhile"
         assert (await client.head(live)).status_code == 200
 

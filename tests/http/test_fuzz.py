@@ -12,10 +12,10 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.support.keel import Side
 from tests.support.rounds import ROUNDS
+from tests.support.runtime import DirectDatabase
 from tests.support.server import ServerProcess
-from tests.support.zone import APP, FreshZone, assert_problem, fresh_zone
+from tests.support.zone import APP, FreshZone, assert_problem, create_zone
 
 EXAMPLES = 40 * ROUNDS
 TEXT = st.text(max_size=12) | st.sampled_from(
@@ -60,11 +60,13 @@ class Twins:
     """The same zone on both engines."""
 
     def __init__(self, servers: list[ServerProcess]) -> None:
-        self.zones = [asyncio.run(fresh_zone(server)) for server in servers]
+        self.zones = [asyncio.run(create_zone(server)) for server in servers]
         self.clients = [_client(zone) for zone in self.zones]
 
     def post(self, body: bytes) -> list[httpx.Response]:
-        return [client.post(zone.agents, content=body) for client, zone in zip(self.clients, self.zones, strict=True)]
+        return [
+            client.post(zone.sessions_path, content=body) for client, zone in zip(self.clients, self.zones, strict=True)
+        ]
 
     def close(self) -> None:
         for client in self.clients:
@@ -77,7 +79,7 @@ def _client(zone: FreshZone) -> httpx.Client:
 
 
 @pytest.fixture
-def twins(sqlite_server: ServerProcess, postgres_server: ServerProcess) -> Iterator[Twins]:
+def both_servers(sqlite_server: ServerProcess, postgres_server: ServerProcess) -> Iterator[Twins]:
     pair = Twins([sqlite_server, postgres_server])
     yield pair
     pair.close()
@@ -88,7 +90,7 @@ def without_what_differs(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in (*own, "request_id")}
 
 
-def test_both_engines_answer_any_body_alike_and_never_with_a_5xx(twins: Twins) -> None:
+def test_both_engines_answer_any_body_alike_and_never_with_a_5xx(both_servers: Twins) -> None:
     spawns = 0
 
     @settings(
@@ -101,7 +103,7 @@ def test_both_engines_answer_any_body_alike_and_never_with_a_5xx(twins: Twins) -
     @given(body=bodies())
     def ask(body: bytes) -> None:
         nonlocal spawns
-        answers = twins.post(body)
+        answers = both_servers.post(body)
         assert answers[0].status_code == answers[1].status_code, (answers[0].text, answers[1].text)
         if answers[0].status_code in (200, 201):
             spawns += answers[0].status_code == 201
@@ -116,6 +118,6 @@ def test_both_engines_answer_any_body_alike_and_never_with_a_5xx(twins: Twins) -
         assert shown[0] == shown[1]
 
     ask()
-    for zone in twins.zones:
-        events = Side(zone.server.launch.database_url).count("events", "zone_id = ?", zone.id)
+    for zone in both_servers.zones:
+        events = DirectDatabase(zone.server.launch.database_url).count("events", "zone_id = ?", zone.id)
         assert events == 1 + spawns, "what was refused wrote nothing"

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.zone import FreshZone, assert_problem, events_of, shown
+from tests.support.zone import FreshZone, assert_problem, json_object, read_events
 
 AGENTS = "/api/v1/agents"
 TASKS = "/api/v1/agent-tasks"
@@ -17,7 +17,7 @@ async def two_tasks(client: httpx.AsyncClient, agent: str = "a") -> list[dict[st
     await client.put(f"{AGENTS}/{agent}", json={"maxConcurrentTasks": 10})
     said = [{"title": f"task {n}", "taskType": "development", "retryBackoffSeconds": 3_600} for n in (1, 2)]
     await client.post(TASKS, json={"tasks": said})
-    tasks: list[dict[str, Any]] = shown(await client.post(f"{AGENTS}/{agent}/claim", json={"max": 2}))["tasks"]
+    tasks: list[dict[str, Any]] = json_object(await client.post(f"{AGENTS}/{agent}/claim", json={"max": 2}))["tasks"]
     assert len(tasks) == 2
     return tasks
 
@@ -27,11 +27,11 @@ def of(task: dict[str, Any], **said: object) -> dict[str, object]:
 
 
 async def beat(client: httpx.AsyncClient, said: dict[str, object], agent: str = "a") -> dict[str, Any]:
-    return shown(await client.post(f"{AGENTS}/{agent}/heartbeat", json=said))
+    return json_object(await client.post(f"{AGENTS}/{agent}/heartbeat", json=said))
 
 
 async def last_seen(client: httpx.AsyncClient, agent: str = "a") -> str:
-    seen: str = shown(await client.get(f"{AGENTS}/{agent}"))["lastSeenAt"]
+    seen: str = json_object(await client.get(f"{AGENTS}/{agent}"))["lastSeenAt"]
     return seen
 
 
@@ -41,7 +41,7 @@ async def test_a_heartbeat_with_its_attempts_token_keeps_progress_and_checkpoint
         said = of(task, progressPercent=30, currentStep="linking", checkpointData={"page": 7})
         told = await beat(client, said)
         assert (told["cancel"], told["pause"], told["warnings"]) == ([], [], [])
-        now = shown(await client.get(f"{TASKS}/{task['id']}"))
+        now = json_object(await client.get(f"{TASKS}/{task['id']}"))
     assert (now["progressPercent"], now["currentStep"], now["checkpointData"]) == (30, "linking", {"page": 7})
 
 
@@ -59,7 +59,7 @@ async def test_with_the_token_of_what_was_canceled_or_paused_it_counts_and_is_to
             assert (warning["code"], warning["taskId"]) == ("stale_attempt", task["id"])
             assert word in warning["detail"]
             assert await last_seen(client) > before
-            assert shown(await client.get(f"{TASKS}/{task['id']}"))["progressPercent"] == 0
+            assert json_object(await client.get(f"{TASKS}/{task['id']}"))["progressPercent"] == 0
 
 
 async def test_with_the_token_of_a_task_that_another_attempt_has_it_is_refused_and_changes_nothing(
@@ -70,7 +70,7 @@ async def test_with_the_token_of_a_task_that_another_attempt_has_it_is_refused_a
         given_back = {"attemptToken": task["attemptToken"]}
         await client.post(f"{TASKS}/{task['id']}/release", json=given_back)
         await client.put(f"{AGENTS}/b", json={})
-        [taken] = shown(await client.post(f"{AGENTS}/b/claim", json={}))["tasks"]
+        [taken] = json_object(await client.post(f"{AGENTS}/b/claim", json={}))["tasks"]
         assert taken["id"] == task["id"]
         before = await last_seen(client)
         said = of(task, progressPercent=77, status="degraded")
@@ -78,8 +78,8 @@ async def test_with_the_token_of_a_task_that_another_attempt_has_it_is_refused_a
         assert_problem(answer, 409, "stale_attempt")
         assert "another has begun" in answer.json()["detail"]
         assert await last_seen(client) == before
-        assert shown(await client.get(f"{AGENTS}/a"))["status"] == "WORKING"
-        assert shown(await client.get(f"{TASKS}/{task['id']}"))["progressPercent"] == 0
+        assert json_object(await client.get(f"{AGENTS}/a"))["status"] == "WORKING"
+        assert json_object(await client.get(f"{TASKS}/{task['id']}"))["progressPercent"] == 0
 
 
 async def test_a_heartbeat_that_is_refused_has_changed_nothing(zone: FreshZone) -> None:
@@ -88,7 +88,7 @@ async def test_a_heartbeat_that_is_refused_has_changed_nothing(zone: FreshZone) 
         await client.put(f"{AGENTS}/gone", json={})
         await client.post(f"{AGENTS}/gone/terminate", json={})
         said = of(task, progressPercent=77)
-        position = len(await events_of(zone))
+        position = len(await read_events(zone))
         large = of(task, progressPercent=77, checkpointData={"x": "y" * 1_100_000})
         before = await last_seen(client)
         for agent, body, status, code in (
@@ -103,9 +103,9 @@ async def test_a_heartbeat_that_is_refused_has_changed_nothing(zone: FreshZone) 
             assert_problem(answer, status, code)
         assert await last_seen(client) == before
         for each in (task, other):
-            now = shown(await client.get(f"{TASKS}/{each['id']}"))
+            now = json_object(await client.get(f"{TASKS}/{each['id']}"))
             assert (now["progressPercent"], now["checkpointData"]) == (0, {})
-        assert len(await events_of(zone)) == position
+        assert len(await read_events(zone)) == position
 
 
 async def test_one_that_names_nothing_and_holds_nothing_is_told_nothing(zone: FreshZone) -> None:

@@ -12,14 +12,14 @@ import pytest
 from quarterdeck.core.caller import LIFECYCLE
 from tests.support.eventually import eventually
 from tests.support.server import Launch, Servers
-from tests.support.zone import APP, FreshZone, assert_problem, end, fresh_zone, shown, spawn
+from tests.support.zone import APP, FreshZone, assert_problem, create_zone, end, json_object, spawn
 
 
 async def register(client: httpx.AsyncClient, zone: FreshZone, **said: object) -> str:
     body = {"application_id": APP, "endpoint_url": "http://worker.example/", **said}
     made = await client.post(f"{zone.path}/agent-services", json=body)
     assert made.status_code in (200, 201), made.text
-    return str(shown(made)["id"])
+    return str(json_object(made)["id"])
 
 
 async def call(
@@ -129,10 +129,10 @@ async def test_a_call_by_a_sessions_own_token_belongs_to_that_session_and_ends_w
         service = await register(client, zone)
         session = await spawn(client, zone)
         async with zone.client(zone.token(session_id=session["id"])) as own:
-            called = shown(await call(own, zone, service))
+            called = json_object(await call(own, zone, service))
         assert called["source_session_id"] == session["id"]
         await end(client, zone, session["id"])
-        after = shown(await client.get(f"{zone.path}/invocations/{called['id']}"))
+        after = json_object(await client.get(f"{zone.path}/invocations/{called['id']}"))
         assert (after["status"], after["cancel_reason"]) == ("canceled", "session_ended")
 
 
@@ -143,11 +143,11 @@ async def test_a_heartbeat_prolongs_the_lease_and_says_when_to_stop(zone: FreshZ
         [lease] = await claim(client, zone, service)
         path = f"{zone.path}/invocations/{lease['id']}"
         token = {"attempt_token": lease["attempt_token"]}
-        beat = shown(await client.post(f"{path}/heartbeat", json=token))
+        beat = json_object(await client.post(f"{path}/heartbeat", json=token))
         assert beat["cancel"] is False
         assert beat["lease_expires_at"] >= lease["lease_expires_at"]
         await client.post(f"{path}/cancel", json={})
-        assert shown(await client.post(f"{path}/heartbeat", json=token))["cancel"] is True
+        assert json_object(await client.post(f"{path}/heartbeat", json=token))["cancel"] is True
         assert_problem(await client.post(f"{path}/heartbeat", json={}), 409, "attempt_token_required")
 
 
@@ -158,17 +158,17 @@ async def test_many_are_reported_at_once_and_each_has_its_own_outcome(zone: Fres
             await call(client, zone, service, key)
         leases = await claim(client, zone, service, max=3)
         items = [{"id": each["id"], "attempt_token": each["attempt_token"]} for each in leases]
-        beaten = shown(await client.post(f"{zone.path}/invocations/heartbeat", json={"items": items}))
+        beaten = json_object(await client.post(f"{zone.path}/invocations/heartbeat", json={"items": items}))
         assert [each["cancel"] for each in beaten["items"]] == [False] * 3
         reports = [
             {**items[0], "status": "succeeded", "result": 1},
             {**items[1], "status": "succeeded", "attempt_token": "old"},
             {**items[2], "status": "failed", "error": "no", "retryable": False},
         ]
-        done = shown(await client.post(f"{zone.path}/invocations/complete", json={"items": reports}))["items"]
+        done = json_object(await client.post(f"{zone.path}/invocations/complete", json={"items": reports}))["items"]
         assert (done[0]["status"], done[2]["status"]) == ("succeeded", "failed")
         assert (done[1]["error"]["error"], done[1]["error"]["status"]) == ("stale_attempt", 409)
-        back = shown(await client.post(f"{zone.path}/invocations/release", json={"items": items[1:2]}))
+        back = json_object(await client.post(f"{zone.path}/invocations/release", json={"items": items[1:2]}))
         assert back["items"][0]["status"] == "pending"
         [again] = await claim(client, zone, service)
         assert (again["id"], again["attempt"]) == (items[1]["id"], 1)
@@ -182,12 +182,12 @@ async def test_lists_are_newest_first_and_filtered(zone: FreshZone) -> None:
 
         async def ids(**query: str) -> list[str]:
             answer = await client.get(f"{zone.path}/invocations", params=query)
-            return [each["id"] for each in shown(answer)["items"]]
+            return [each["id"] for each in json_object(answer)["items"]]
 
         assert await ids() == made[::-1]
         assert await ids(service_id=two) == [made[1]]
         assert await ids(status="running") == [made[0]]
-        first = shown(await client.get(f"{zone.path}/invocations", params={"limit": 2}))
+        first = json_object(await client.get(f"{zone.path}/invocations", params={"limit": 2}))
         assert await ids(limit="2", cursor=first["next_cursor"]) == [made[0]]
 
 
@@ -199,7 +199,7 @@ async def test_a_claim_waits_for_work_and_is_answered_by_the_commit_that_makes_i
         called = (await call(client, zone, service)).json()["id"]
         [lease] = await waiting
         assert lease["id"] == called
-        events = shown(await client.get(f"{zone.path}/events", params={"subject": called}))["items"]
+        events = json_object(await client.get(f"{zone.path}/events", params={"subject": called}))["items"]
         assert [(each["type"], each["at"]) for each in events] == [
             ("invocation.created", events[0]["at"]),
             ("invocation.started", events[0]["at"]),
@@ -251,7 +251,7 @@ async def test_when_the_server_is_told_to_stop_whoever_waits_is_answered_at_once
     launch: Launch, servers: Servers
 ) -> None:
     server = await servers.start(launch)
-    zone = await fresh_zone(server)
+    zone = await create_zone(server)
     async with zone.client() as client:
         service = await register(client, zone)
         waiting = asyncio.create_task(claim(client, zone, service, wait_ms=60_000))
@@ -277,8 +277,8 @@ async def test_explain_says_what_it_waits_for(zone: FreshZone) -> None:
         service = await register(client, zone)
         called = (await call(client, zone, service)).json()["id"]
         path = f"{zone.path}/invocations/{called}/explain"
-        assert "waits for a worker" in shown(await client.get(path))["why"][0]
+        assert "waits for a worker" in json_object(await client.get(path))["why"][0]
         [lease] = await claim(client, zone, service)
-        told = shown(await client.get(path))
+        told = json_object(await client.get(path))
         assert "attempt 1 was claimed" in told["why"][0]
         assert lease["attempt_token"] not in json.dumps(told)

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from quarterdeck.core.caller import COORDINATOR_ADMIN, LIFECYCLE
-from tests.support.engines import ON_SQLITE
+from tests.support.engine_marks import ON_SQLITE
 from tests.support.rounds import ROUNDS
 from tests.support.zone import FreshZone
 

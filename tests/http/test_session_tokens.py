@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.keel import Side
+from tests.support.route_table import read_route_table
+from tests.support.runtime import DirectDatabase
 from tests.support.server import ServerProcess
-from tests.support.table import table_of
-from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, spawn
+from tests.support.zone import APP, FreshZone, assert_problem, create_zone, end, read_events, spawn
 
 EVERY_SCOPE = ("agent:lifecycle", "coordinator.admin", "quarterdeck.admin")
 ONE_SERVICE = ("/zones/{zone}/agents/{id}/services/{service}", "/zones/{zone}/agent-services/{id}")
@@ -92,12 +92,12 @@ async def token_of_new_session(zone: FreshZone, *scopes: str) -> tuple[str, str]
 
 
 async def test_it_works_on_every_route_while_its_session_lives(server: ServerProcess) -> None:
-    for row in await table_of(server):
+    for row in await read_route_table(server):
         # In a zone of its own each time: some of these end the session, or the zone.
-        zone = await fresh_zone(server)
+        zone = await create_zone(server)
         session, token = await token_of_new_session(zone)
         async with zone.client(token) as client:
-            answer = await client.request(**row.asked(zone.id, session))
+            answer = await client.request(**row.request_for(zone.id, session))
         assert answer.status_code == NOT_200.get(str(row), 200), (str(row), answer.text)
 
 
@@ -113,25 +113,25 @@ async def test_from_the_end_of_its_session_on_it_is_401_on_every_route(zone: Fre
         elif how == "ended with its parent":
             await end(client, zone, parent)
         elif how == "expired":
-            side = Side(zone.server.launch.database_url)
-            side.run("update agent_sessions set expires_at = 1 where zone_id = ? and id = ?", zone.id, session)
-    before = await events_of(zone)
+            side = DirectDatabase(zone.server.launch.database_url)
+            side.execute("update agent_sessions set expires_at = 1 where zone_id = ? and id = ?", zone.id, session)
+    before = await read_events(zone)
     async with zone.client(token) as client:
-        for row in await table_of(zone.server):
+        for row in await read_route_table(zone.server):
             if row.scope is None:
                 continue
-            for asked in row.ways(zone.id, other):
+            for asked in row.requests_for(zone.id, other):
                 answer = await client.request(**asked)
                 assert answer.status_code == 401, (str(row), answer.text)
                 assert_problem(answer, 401, "session_ended")
-    assert await events_of(zone) == before
+    assert await read_events(zone) == before
 
 
 async def test_a_session_may_end_itself_and_is_then_refused(zone: FreshZone) -> None:
     session, token = await token_of_new_session(zone, "agent:lifecycle")
     async with zone.client(token) as client:
         await end(client, zone, session)
-        assert_problem(await client.delete(zone.agent(session)), 401, "session_ended")
+        assert_problem(await client.delete(zone.session_path(session)), 401, "session_ended")
 
 
 async def test_an_ended_session_learns_nothing_by_replaying_its_key(zone: FreshZone) -> None:
@@ -141,7 +141,7 @@ async def test_an_ended_session_learns_nothing_by_replaying_its_key(zone: FreshZ
         await spawn(client, zone)
         async with zone.client() as owner:
             await end(owner, zone, session)
-        assert_problem(await client.post(zone.agents, json={"application_id": APP}), 401, "session_ended")
+        assert_problem(await client.post(zone.sessions_path, json={"application_id": APP}), 401, "session_ended")
 
 
 async def test_one_sessions_end_is_not_anothers(zone: FreshZone) -> None:
@@ -150,6 +150,6 @@ async def test_one_sessions_end_is_not_anothers(zone: FreshZone) -> None:
     async with zone.client() as client:
         await end(client, zone, first)
     async with zone.client(second_token) as client:
-        assert (await client.get(zone.agents)).status_code == 200
+        assert (await client.get(zone.sessions_path)).status_code == 200
     async with zone.client(first_token) as client:
-        assert (await client.get(zone.agents)).status_code == 401
+        assert (await client.get(zone.sessions_path)).status_code == 401

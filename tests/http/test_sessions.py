@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
+from tests.support.zone import APP, FreshZone, assert_problem, create_zone, end, json_object, read_events, spawn
 
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 FIELDS = {
@@ -32,7 +32,7 @@ def instant(text: str) -> datetime:
 async def test_a_spawn_answers_201_with_every_field_of_the_contract(zone: FreshZone) -> None:
     async with zone.client() as client:
         answer = await client.post(
-            zone.agents,
+            zone.sessions_path,
             json={
                 "application_id": APP,
                 "session_sid": "run-7",
@@ -44,7 +44,7 @@ async def test_a_spawn_answers_201_with_every_field_of_the_contract(zone: FreshZ
         )
     assert answer.status_code == 201
     assert answer.headers["content-type"] == "application/json"
-    session = shown(answer)
+    session = json_object(answer)
     assert session.keys() >= FIELDS
     assert session["id"] == session["agent_session_id"] == session["root_id"]
     assert (session["zone_id"], session["application_id"], session["session_sid"]) == (zone.id, APP, "run-7")
@@ -69,7 +69,7 @@ async def test_what_a_spawn_leaves_out_has_the_contracts_defaults(zone: FreshZon
 
 async def test_a_spawn_without_a_session_sid_needs_a_token_with_a_sid(zone: FreshZone) -> None:
     async with zone.client(zone.token(sid="")) as client:
-        refused = await client.post(zone.agents, json={"application_id": APP})
+        refused = await client.post(zone.sessions_path, json={"application_id": APP})
         assert_problem(refused, 400, "session_sid_required")
         await spawn(client, zone, session_sid="given")
 
@@ -90,22 +90,22 @@ async def test_an_absent_or_ended_parent_is_not_found(zone: FreshZone) -> None:
         ended = await spawn(client, zone)
         await end(client, zone, ended["id"])
         for parent in (ended["id"], "no-such-session"):
-            refused = await client.post(zone.agents, json={"application_id": APP, "parent_id": parent})
+            refused = await client.post(zone.sessions_path, json={"application_id": APP, "parent_id": parent})
             assert_problem(refused, 404, "parent_not_found")
 
 
 async def test_a_session_is_shown_as_it_was_spawned(zone: FreshZone) -> None:
     async with zone.client() as client:
         session = await spawn(client, zone, metadata={"a": 1})
-        answer = await client.get(zone.agent(session["id"]))
+        answer = await client.get(zone.session_path(session["id"]))
         assert (answer.status_code, answer.json()) == (200, session)
-        assert_problem(await client.get(zone.agent("no-such-session")), 404, "agent_not_found")
+        assert_problem(await client.get(zone.session_path("no-such-session")), 404, "agent_not_found")
 
 
 async def test_a_head_request_answers_as_get_does_without_a_body(zone: FreshZone) -> None:
     async with zone.client() as client:
         session = await spawn(client, zone)
-        path = zone.agent(session["id"])
+        path = zone.session_path(session["id"])
         asked, looked = await client.get(path), await client.head(path)
     assert (looked.status_code, looked.content) == (200, b"")
     assert looked.headers["content-length"] == str(len(asked.content))
@@ -118,25 +118,27 @@ async def test_ending_a_session_answers_204_and_204_again_and_takes_its_subtree_
         grandchild = await spawn(client, zone, parent_id=child["id"])
         other = await spawn(client, zone, parent_id=root["id"])
         for _ in range(2):
-            answer = await client.delete(zone.agent(child["id"]), params={"reason": "done with it"})
+            answer = await client.delete(zone.session_path(child["id"]), params={"reason": "done with it"})
             assert (answer.status_code, answer.content) == (204, b"")
             assert "content-type" not in answer.headers
         for ended in (child, grandchild):
-            now = shown(await client.get(zone.agent(ended["id"])))
+            now = json_object(await client.get(zone.session_path(ended["id"])))
             assert now["status"] == "terminated"
             assert now["termination_reason"] == "done with it"
             assert instant(now["terminated_at"]) >= instant(now["spawned_at"])
         for alive in (root, other):
-            assert shown(await client.get(zone.agent(alive["id"])))["status"] == "active"
-    ends = [event["subject"] for event in await events_of(zone, types="session.terminate")]
+            assert json_object(await client.get(zone.session_path(alive["id"])))["status"] == "active"
+    ends = [event["subject"] for event in await read_events(zone, types="session.terminate")]
     assert ends == [grandchild["id"], child["id"]], "children before parents, each once"
 
 
 async def test_ending_what_never_was_is_not_found(zone: FreshZone) -> None:
     async with zone.client() as client:
-        assert_problem(await client.delete(zone.agent("no-such-session")), 404, "agent_not_found")
+        assert_problem(await client.delete(zone.session_path("no-such-session")), 404, "agent_not_found")
         assert_problem(
-            await client.delete(zone.agent("no-such-session"), params={"receipt": "true"}), 404, "agent_not_found"
+            await client.delete(zone.session_path("no-such-session"), params={"receipt": "true"}),
+            404,
+            "agent_not_found",
         )
 
 
@@ -146,10 +148,10 @@ async def test_a_receipt_says_what_was_asked_stopped_and_already_stopped(zone: F
         first = await spawn(client, zone, parent_id=root["id"])
         await spawn(client, zone, parent_id=root["id"])
         await end(client, zone, first["id"])
-        answer = await client.delete(zone.agent(root["id"]), params={"receipt": "true", "reason": "over"})
-        again = await client.delete(zone.agent(root["id"]), params={"receipt": "true"})
+        answer = await client.delete(zone.session_path(root["id"]), params={"receipt": "true", "reason": "over"})
+        again = await client.delete(zone.session_path(root["id"]), params={"receipt": "true"})
     assert answer.status_code == 200
-    receipt = shown(answer)
+    receipt = json_object(answer)
     assert receipt.pop("duration_ms") >= 0
     expected = {
         "zone_id": zone.id,
@@ -173,20 +175,20 @@ async def test_suspending_and_resuming_say_how_many_fell_asleep_and_woke(zone: F
         child = await spawn(client, zone, parent_id=root["id"])
 
         async def ask(session: dict[str, Any], verb: str) -> httpx.Response:
-            return await client.request(method, zone.agent(session["id"], f"/{verb}"))
+            return await client.request(method, zone.session_path(session["id"], f"/{verb}"))
 
-        assert shown(await ask(root, "suspend")) == {"suspended": 2}
-        assert shown(await ask(child, "suspend")) == {"suspended": 0}
-        asleep = shown(await client.get(zone.agent(child["id"])))
+        assert json_object(await ask(root, "suspend")) == {"suspended": 2}
+        assert json_object(await ask(child, "suspend")) == {"suspended": 0}
+        asleep = json_object(await client.get(zone.session_path(child["id"])))
         assert asleep["status"] == "suspended"
         assert instant(asleep["suspended_at"]) >= instant(asleep["spawned_at"])
-        refused = await client.post(zone.agents, json={"application_id": APP, "parent_id": root["id"]})
+        refused = await client.post(zone.sessions_path, json={"application_id": APP, "parent_id": root["id"]})
         assert_problem(refused, 404, "parent_not_found")
-        assert shown(await ask(child, "resume")) == {"resumed": 0}
+        assert json_object(await ask(child, "resume")) == {"resumed": 0}
         held = assert_problem(await ask(child, "resume"), 409, "agent_not_found_or_not_suspended")
         assert held["held_by"] == root["id"]
-        assert shown(await ask(root, "resume")) == {"resumed": 2}
-        assert shown(await client.get(zone.agent(child["id"])))["suspended_at"] is None
+        assert json_object(await ask(root, "resume")) == {"resumed": 2}
+        assert json_object(await client.get(zone.session_path(child["id"])))["suspended_at"] is None
         await end(client, zone, root["id"])
         assert_problem(await ask(root, "suspend"), 409, "agent_not_found_or_not_active")
         assert_problem(await ask(root, "resume"), 409, "agent_not_found_or_not_suspended")
@@ -198,10 +200,10 @@ async def test_suspending_and_resuming_say_how_many_fell_asleep_and_woke(zone: F
 async def test_a_reason_has_1_to_256_characters(zone: FreshZone, reason: str) -> None:
     async with zone.client() as client:
         session = await spawn(client, zone)
-        refused = await client.delete(zone.agent(session["id"]), params={"reason": reason})
+        refused = await client.delete(zone.session_path(session["id"]), params={"reason": reason})
         assert assert_problem(refused, 400)["field"] == "reason"
-        assert shown(await client.get(zone.agent(session["id"])))["status"] == "active"
-        kept = await client.delete(zone.agent(session["id"]), params={"reason": "é" * 256})
+        assert json_object(await client.get(zone.session_path(session["id"])))["status"] == "active"
+        kept = await client.delete(zone.session_path(session["id"]), params={"reason": "é" * 256})
         assert kept.status_code == 204
 
 
@@ -214,9 +216,9 @@ async def test_a_tree_shows_the_whole_subtree_parents_before_children(zone: Fres
             ids += [child["id"], (await spawn(client, zone, parent_id=child["id"]))["id"]]
         await spawn(client, zone)
         await end(client, zone, ids[-1])
-        tree = shown(await client.get(zone.agent(root["id"], "/tree")))
-        branch = shown(await client.get(zone.agent(ids[1], "/tree")))
-        assert_problem(await client.get(zone.agent("no-such-session", "/tree")), 404, "agent_not_found")
+        tree = json_object(await client.get(zone.session_path(root["id"], "/tree")))
+        branch = json_object(await client.get(zone.session_path(ids[1], "/tree")))
+        assert_problem(await client.get(zone.session_path("no-such-session", "/tree")), 404, "agent_not_found")
     assert tree["root"] == root["id"]
     found = {item["id"]: item for item in tree["items"]}
     assert found.keys() == set(ids)
@@ -246,11 +248,11 @@ async def test_every_bound_refuses_with_its_own_code_and_explains_itself(
 ) -> None:
     # One session may be there; the root of a tree is one session of it, and has no child above it.
     room = 1 if limit in ("max_sessions", "max_sessions_per_application", "max_tree_size", "max_tree_spawns") else 0
-    narrow = await fresh_zone(zone.server, **{limit: room})
+    narrow = await create_zone(zone.server, **{limit: room})
     async with narrow.client() as client:
         root = await spawn(client, narrow)
         asked: dict[str, Any] = {"application_id": APP, **({"parent_id": root["id"]} if parent else {})}
-        answer = await client.post(narrow.agents, json=asked)
+        answer = await client.post(narrow.sessions_path, json=asked)
     refusal = assert_problem(answer, 429, error)
     assert (refusal["bound"], refusal["limit"], refusal["used"]) == (limit, room, room)
     assert frees in refusal["frees"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.support.server import ServerProcess
-from tests.support.zone import FreshZone, assert_problem, shown
+from tests.support.zone import FreshZone, assert_problem, json_object
 
 
 async def test_a_server_without_redis_has_the_sink_of_webhooks_alone_and_says_so(server: ServerProcess) -> None:
     async with server.client() as admin:
-        [own] = shown(await admin.get("/sinks"))["items"]
+        [own] = json_object(await admin.get("/sinks"))["items"]
         assert (own["name"], own["is_configured"], own["waiting"], own["dead"]) == ("webhooks", True, 0, 0)
         assert_problem(await admin.get("/sinks/redis-streams"), 404, "sink_not_found")
         answer = await admin.post("/sinks/redis-streams/requeue", json={"all": True})

@@ -10,21 +10,21 @@ import httpx
 import pytest
 
 from quarterdeck.core.caller import ADMIN, COORDINATOR_ADMIN, LIFECYCLE
-from tests.support.engines import STARTED_ON_SQLITE
+from tests.support.engine_marks import STARTED_ON_SQLITE
 from tests.support.eventually import eventually
-from tests.support.keel import Side
-from tests.support.raw import Connection
+from tests.support.raw_http import RawConnection
+from tests.support.runtime import DirectDatabase
 from tests.support.server import Launch, ServerProcess, Servers
-from tests.support.sse import Message, Stream, stream_of
-from tests.support.zone import FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
+from tests.support.sse import SseMessage, SseStream, open_stream
+from tests.support.zone import FreshZone, assert_problem, create_zone, end, json_object, read_events, spawn
 
 
-async def opened(zone: FreshZone, query: str = "", token: str | None = None, **headers: str) -> Stream:
+async def opened(zone: FreshZone, query: str = "", token: str | None = None, **headers: str) -> SseStream:
     path = f"{zone.path}/events{query}"
-    return await Stream.open(zone.server.url, path, token or zone.token(), **headers)
+    return await SseStream.open(zone.server.url, path, token or zone.token(), **headers)
 
 
-def positions(messages: list[Message]) -> list[int]:
+def positions(messages: list[SseMessage]) -> list[int]:
     return [int(message.id) for message in messages]
 
 
@@ -33,7 +33,7 @@ async def some_events(zone: FreshZone, count: int = 3) -> list[dict[str, Any]]:
     async with zone.client() as client:
         for _ in range(count):
             await spawn(client, zone)
-    return await events_of(zone)
+    return await read_events(zone)
 
 
 async def asked_for_a_stream(zone: FreshZone, query: str = "", **headers: str) -> httpx.Response:
@@ -67,7 +67,7 @@ async def test_an_event_is_sent_with_its_position_as_id_its_type_as_name_and_its
 async def test_who_does_not_ask_for_a_stream_gets_a_list(zone: FreshZone, accept: str) -> None:
     async with zone.client() as client:
         answer = await client.get(f"{zone.path}/events", headers={"accept": accept})
-    assert [event["type"] for event in shown(answer)["items"]] == ["zone.create"]
+    assert [event["type"] for event in json_object(answer)["items"]] == ["zone.create"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ async def test_a_head_request_is_answered_at_once_whatever_it_accepts(zone: Fres
 
 async def test_the_description_says_how_a_stream_is_asked_for(server: ServerProcess) -> None:
     async with server.client("") as client:
-        told = shown(await client.get("/openapi.json"))["paths"]["/zones/{zone}/events"]["get"]
+        told = json_object(await client.get("/openapi.json"))["paths"]["/zones/{zone}/events"]["get"]
         page = (await client.get("/docs")).text
     assert "text/event-stream" in told["responses"]["200"]["content"]
     assert "Last-Event-ID" in [parameter.get("name") for parameter in told["parameters"]]
@@ -100,7 +100,7 @@ async def test_the_description_says_how_a_stream_is_asked_for(server: ServerProc
 async def test_a_stream_begins_now_and_says_where_that_is(zone: FreshZone) -> None:
     before = await some_events(zone)
     stream = await opened(zone)
-    await stream.begun()
+    await stream.wait_until_started()
     assert int(stream.decoder.last_id) >= before[-1]["pos"]
     *_, after = await some_events(zone, 1)
     assert positions([await stream.next()]) == [after["pos"]]
@@ -109,8 +109,8 @@ async def test_a_stream_begins_now_and_says_where_that_is(zone: FreshZone) -> No
 
 async def test_who_is_cut_before_the_first_event_can_still_go_on_from_where_it_began(zone: FreshZone) -> None:
     stream = await opened(zone)
-    await stream.begun()
-    stream.cut()
+    await stream.wait_until_started()
+    stream.reset()
     _, event = await some_events(zone, 1)
     again = await opened(zone, Last_Event_ID=stream.decoder.last_id)
     assert (await again.next()).json() == event
@@ -125,10 +125,10 @@ async def test_after_a_position_everything_since_is_replayed_and_then_goes_on_li
         (f"?after={created['pos']}", {"Last_Event_ID": str(first["pos"])}),
     ):
         stream = await opened(zone, query, **headers)
-        before = await events_of(zone, after=first["pos"])
+        before = await read_events(zone, after=first["pos"])
         await some_events(zone, 1)
         found = await stream.take(len(before) + 1)
-        assert [message.json() for message in found] == await events_of(zone, after=first["pos"])
+        assert [message.json() for message in found] == await read_events(zone, after=first["pos"])
         assert found[0].json() == second
         await stream.close()
 
@@ -142,7 +142,7 @@ async def test_types_and_subject_narrow_a_stream_in_replay_and_live(zone: FreshZ
         of_first = await opened(zone, f"?after=0&subject={first['id']}")
         second = await spawn(client, zone)
         await end(client, zone, second["id"])
-    created, spawned, ended, spawned_too, ended_too = await events_of(zone)
+    created, spawned, ended, spawned_too, ended_too = await read_events(zone)
     assert [m.json() for m in await spawns.take(2)] == [spawned, spawned_too]
     assert [m.json() for m in await ends.take(3)] == [created, ended, ended_too]
     assert [m.json() for m in await of_first.take(2)] == [spawned, ended]
@@ -151,13 +151,13 @@ async def test_types_and_subject_narrow_a_stream_in_replay_and_live(zone: FreshZ
 
 
 async def test_a_stream_holds_nothing_of_another_zone(zone: FreshZone) -> None:
-    other = await fresh_zone(zone.server)
+    other = await create_zone(zone.server)
     stream = await opened(zone, "?after=0")
     async with zone.client() as client, other.client() as foreign:
         for _ in range(5):
             await spawn(foreign, other)
             await spawn(client, zone)
-    assert [message.json() for message in await stream.take(6)] == await events_of(zone)
+    assert [message.json() for message in await stream.take(6)] == await read_events(zone)
     await stream.close()
 
 
@@ -184,12 +184,12 @@ async def test_below_the_floor_there_is_one_reset_and_the_stream_goes_on_from_th
     servers: Servers, launch: Launch
 ) -> None:
     server = await servers.start(launch)
-    zone = await fresh_zone(server)
+    zone = await create_zone(server)
     events = await some_events(zone, 5)
     floor = events[2]["pos"]
-    side = Side(launch.database_url)
-    side.run("update log_head set floor = ?", floor)
-    side.run("delete from events where pos <= ?", floor)
+    side = DirectDatabase(launch.database_url)
+    side.execute("update log_head set floor = ?", floor)
+    side.execute("delete from events where pos <= ?", floor)
     for begins in ({"Last_Event_ID": str(floor - 1)}, {"Last_Event_ID": "0"}):
         stream = await opened(zone, **begins)
         reset, *messages = await stream.take(4)
@@ -209,7 +209,7 @@ async def test_a_stream_is_refused_like_any_request_before_it_begins(zone: Fresh
     nowhere = FreshZone(zone.server, "no-such-zone")
     assert_problem(await asked_for_a_stream(nowhere), 404, "zone_not_found")
     assert_problem(await asked_for_a_stream(zone, "?types=UPPER"), 400, "invalid_query")
-    other = await fresh_zone(zone.server)
+    other = await create_zone(zone.server)
     for token, status, code in (
         ("", 401, "missing_token"),
         (other.token(), 403, "zone_mismatch"),
@@ -222,7 +222,7 @@ async def test_a_stream_is_refused_like_any_request_before_it_begins(zone: Fresh
 
 
 async def test_the_end_of_its_own_session_ends_a_stream_at_once(zone: FreshZone) -> None:
-    elsewhere = await fresh_zone(zone.server)
+    elsewhere = await create_zone(zone.server)
     async with zone.client() as client:
         session, other = (await spawn(client, zone))["id"], (await spawn(client, zone))["id"]
         own = await opened(zone, token=zone.token(session_id=session))
@@ -232,7 +232,7 @@ async def test_the_end_of_its_own_session_ends_a_stream_at_once(zone: FreshZone)
         stays = await opened(zone, token=zone.token(session_id=other))
         await end(client, zone, session)
         for stream in (own, across):
-            await stream.rest()
+            await stream.read_to_end()
             assert stream.decoder.comments[-1] == "over, session.terminate"
         assert (await stays.next()).event == "session.terminate"
         await stays.close()
@@ -240,45 +240,45 @@ async def test_the_end_of_its_own_session_ends_a_stream_at_once(zone: FreshZone)
 
 
 @pytest.fixture
-async def watchful(servers: Servers, launch: Launch) -> ServerProcess:
+async def frequent_check_server(servers: Servers, launch: Launch) -> ServerProcess:
     """Looks at everything often."""
     often = {"QD_STREAM_RECHECK_MS": "20", "QD_STREAM_KEEP_ALIVE_MS": "20", "QD_LEEWAY_SECONDS": "0"}
-    return await servers.start(launch.told(**often))
+    return await servers.start(launch.with_environment(**often))
 
 
 @STARTED_ON_SQLITE
-async def test_an_expired_token_ends_its_stream(watchful: ServerProcess) -> None:
-    zone = await fresh_zone(watchful)
+async def test_an_expired_token_ends_its_stream(frequent_check_server: ServerProcess) -> None:
+    zone = await create_zone(frequent_check_server)
     short, long = await opened(zone, token=zone.token(ttl=1)), await opened(zone)
-    await short.rest()
+    await short.read_to_end()
     assert short.decoder.comments[-1] == "over, invalid_token"
     await some_events(zone, 1)
     assert (await long.next()).event == "session.spawn"
     await long.close()
 
 
-async def test_a_session_that_expires_without_an_event_ends_its_stream(watchful: ServerProcess) -> None:
-    zone = await fresh_zone(watchful)
+async def test_a_session_that_expires_without_an_event_ends_its_stream(frequent_check_server: ServerProcess) -> None:
+    zone = await create_zone(frequent_check_server)
     async with zone.client() as client:
         session = (await spawn(client, zone))["id"]
     stream = await opened(zone, token=zone.token(session_id=session))
-    side = Side(watchful.launch.database_url)
-    side.run("update agent_sessions set expires_at = 1 where zone_id = ? and id = ?", zone.id, session)
-    await stream.rest()
+    side = DirectDatabase(frequent_check_server.launch.database_url)
+    side.execute("update agent_sessions set expires_at = 1 where zone_id = ? and id = ?", zone.id, session)
+    await stream.read_to_end()
     assert stream.decoder.comments[-1] == "over, session_ended"
 
 
-async def test_a_revoked_key_ends_its_stream(watchful: ServerProcess) -> None:
-    zone = await fresh_zone(watchful)
-    async with watchful.client() as admin:
+async def test_a_revoked_key_ends_its_stream(frequent_check_server: ServerProcess) -> None:
+    zone = await create_zone(frequent_check_server)
+    async with frequent_check_server.client() as admin:
         made = await admin.post(f"{zone.path}/keys", json={"application_id": "app", "name": "listener"})
         assert made.status_code == 201, made.text
-        key = shown(made)
-        stream = await Stream.ask(watchful.url, f"{zone.path}/events", None, X_API_Key=key["key"])
+        key = json_object(made)
+        stream = await SseStream.request(frequent_check_server.url, f"{zone.path}/events", None, X_API_Key=key["key"])
         assert stream.decoder.status == 200, stream.decoder.body
-        await stream.says("keep-alive")
+        await stream.wait_for_comment("keep-alive")
         assert (await admin.delete(f"{zone.path}/keys/{key['id']}")).status_code == 204
-        await stream.rest()
+        await stream.read_to_end()
     assert stream.decoder.comments[-1] == "over, invalid_token"
 
 
@@ -286,18 +286,18 @@ async def test_a_revoked_key_ends_its_stream(watchful: ServerProcess) -> None:
 
 
 @STARTED_ON_SQLITE
-async def test_a_silent_stream_shows_signs_of_life_that_bear_the_position(watchful: ServerProcess) -> None:
-    zone = await fresh_zone(watchful)
-    other = await fresh_zone(watchful)
+async def test_a_silent_stream_shows_signs_of_life_that_bear_the_position(frequent_check_server: ServerProcess) -> None:
+    zone = await create_zone(frequent_check_server)
+    other = await create_zone(frequent_check_server)
     stream = await opened(zone, "?subject=nobody")
     events = await some_events(zone) + await some_events(other)
-    await stream.says("keep-alive")
+    await stream.wait_for_comment("keep-alive")
 
     async def has_passed() -> bool:
         return await stream.read_some() > 0 and int(stream.decoder.last_id) >= events[-1]["pos"]
 
     await eventually(has_passed, "the signs of life passed what was not wanted")
-    assert stream.received() == []
+    assert stream.take_received() == []
     await stream.close()
 
 
@@ -306,15 +306,15 @@ async def test_a_silent_stream_shows_signs_of_life_that_bear_the_position(watchf
 
 @STARTED_ON_SQLITE
 async def test_beyond_the_most_streams_a_newcomer_is_told_to_come_again(servers: Servers, launch: Launch) -> None:
-    server = await servers.start(launch.told(QD_STREAMS_MAX="2"))
-    zone = await fresh_zone(server)
+    server = await servers.start(launch.with_environment(QD_STREAMS_MAX="2"))
+    zone = await create_zone(server)
     first, second = await opened(zone), await opened(zone)
     answer = await asked_for_a_stream(zone)
     assert_problem(answer, 503, "too_many_streams")
     assert int(answer.headers["retry-after"]) > 0
     assert_problem(await asked_for_a_stream(FreshZone(server, "nowhere")), 503, "too_many_streams")
-    assert len(await events_of(zone)) == 1, "a list is no stream"
-    first.cut()
+    assert len(await read_events(zone)) == 1, "a list is no stream"
+    first.reset()
     await none_but(server, 1)
     assert_problem(await asked_for_a_stream(FreshZone(server, "nowhere")), 404, "zone_not_found")
     third = await opened(zone)
@@ -346,14 +346,14 @@ async def streams_open(server: ServerProcess) -> int:
 async def test_told_to_stop_the_server_ends_its_streams_first_and_leaves_at_once(
     servers: Servers, launch: Launch
 ) -> None:
-    server = await servers.start(launch.told(QD_SHUTDOWN_GRACE_MS="60000"))
-    zone = await fresh_zone(server)
+    server = await servers.start(launch.with_environment(QD_SHUTDOWN_GRACE_MS="60000"))
+    zone = await create_zone(server)
     streams = [await opened(zone) for _ in range(200)]
     before = await some_events(zone, 2)
     began = asyncio.get_running_loop().time()
     server.terminate()
     for stream in streams:
-        assert positions(await stream.rest()) == [event["pos"] for event in before[1:]]
+        assert positions(await stream.read_to_end()) == [event["pos"] for event in before[1:]]
         assert stream.decoder.comments[-1] == "over, draining"
     assert await server.wait(limit=10) == 0
     assert asyncio.get_running_loop().time() - began < 5
@@ -365,8 +365,8 @@ async def test_told_to_stop_the_server_ends_its_streams_first_and_leaves_at_once
 @STARTED_ON_SQLITE
 async def test_each_stream_leaves_one_line_in_the_log_when_it_is_over(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch)
-    zone = await fresh_zone(server)
-    async with stream_of(server.url, f"{zone.path}/events", zone.token(), X_Request_ID="mine"):
+    zone = await create_zone(server)
+    async with open_stream(server.url, f"{zone.path}/events", zone.token(), X_Request_ID="mine"):
         assert '"mine"' not in server.log_text
     await none_but(server, 0)
     assert await server.stop() == 0
@@ -375,11 +375,11 @@ async def test_each_stream_leaves_one_line_in_the_log_when_it_is_over(servers: S
 
 
 @STARTED_ON_SQLITE
-async def test_a_stream_shares_its_connection_with_what_comes_after_it(watchful: ServerProcess) -> None:
-    zone = await fresh_zone(watchful)
+async def test_a_stream_shares_its_connection_with_what_comes_after_it(frequent_check_server: ServerProcess) -> None:
+    zone = await create_zone(frequent_check_server)
     stream = await opened(zone, token=zone.token(ttl=1))
-    await stream.rest()
-    connection = Connection(stream._reader, stream._writer)
-    answer = await connection.ask(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n")
+    await stream.read_to_end()
+    connection = RawConnection(stream._reader, stream._writer)
+    answer = await connection.send_and_read(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n")
     assert answer.status == 200
     await connection.close()

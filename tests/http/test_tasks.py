@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from tests.support.eventually import eventually
-from tests.support.zone import FreshZone, assert_problem, fresh_zone, shown
+from tests.support.zone import FreshZone, assert_problem, create_zone, json_object
 
 TASKS = "/api/v1/agent-tasks"
 TASK = {"title": "Fix TypeScript strict errors", "taskType": "development"}
@@ -23,7 +23,7 @@ async def register(client: httpx.AsyncClient, name: str = "w", **said: object) -
 async def make(client: httpx.AsyncClient, **said: object) -> dict[str, Any]:
     answer = await client.post(TASKS, json={**TASK, **said})
     assert answer.status_code == 201, answer.text
-    return shown(answer)
+    return json_object(answer)
 
 
 async def claim(client: httpx.AsyncClient, name: str = "w", **said: object) -> list[dict[str, Any]]:
@@ -225,7 +225,7 @@ async def claims_wait(zone: FreshZone, number: int) -> None:
 async def test_a_foreign_workspaces_task_is_not_there(zone: FreshZone) -> None:
     async with zone.client() as client:
         made = await make(client)
-    stranger = await fresh_zone(zone.server)
+    stranger = await create_zone(zone.server)
     async with stranger.client() as client:
         assert_problem(await client.get(f"{TASKS}/{made['id']}"), 404, "task_not_found")
         elsewhere = await client.get(f"{TASKS}/{made['id']}", headers={"X-Workspace-ID": zone.id})

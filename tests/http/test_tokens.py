@@ -14,20 +14,20 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from tests.http.auth_support import Signer, assemble, base64url
-from tests.support.engines import ON_SQLITE
-from tests.support.raw import Connection
+from tests.http.auth_support import TokenSigner, base64url, build_jws
+from tests.support.engine_marks import ON_SQLITE
+from tests.support.raw_http import RawConnection
+from tests.support.route_table import RouteRow, read_route_table
 from tests.support.server import ServerProcess
-from tests.support.table import TableRow, table_of
-from tests.support.zone import FreshZone, assert_problem, events_of, fresh_zone
+from tests.support.zone import FreshZone, assert_problem, create_zone, read_events
 
 Forge = Callable[[FreshZone], str]
 
 
-def own_signer(zone: FreshZone) -> Signer:
+def own_signer(zone: FreshZone) -> TokenSigner:
     """The server's own key, for tokens that its issuer would not make."""
     pem = (zone.server.launch.data / "signing-key.pem").read_bytes()
-    return Signer(zone.server.issuer.kid, key=load_pem_private_key(pem, None))
+    return TokenSigner(zone.server.issuer.kid, key=load_pem_private_key(pem, None))
 
 
 def claims(zone: FreshZone, **changes: object) -> dict[str, object]:
@@ -50,12 +50,12 @@ def signed(**changes: object) -> Forge:
 
 
 def by_another_key(zone: FreshZone) -> str:
-    return Signer(zone.server.issuer.kid).sign(claims(zone))
+    return TokenSigner(zone.server.issuer.kid).sign(claims(zone))
 
 
 def with_alg_none(zone: FreshZone) -> str:
     header = {"alg": "none", "typ": "JWT", "kid": zone.server.issuer.kid}
-    return assemble(header, claims(zone), lambda _: b"")
+    return build_jws(header, claims(zone), lambda _: b"")
 
 
 def with_alg_none_and_a_signature(zone: FreshZone) -> str:
@@ -68,11 +68,11 @@ def with_the_public_key_as_a_secret(zone: FreshZone) -> str:
     assert isinstance(key, EllipticCurvePrivateKey)
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     header = {"alg": "HS256", "typ": "JWT", "kid": zone.server.issuer.kid}
-    return assemble(header, claims(zone), lambda text: hmac.new(public, text, hashlib.sha256).digest())
+    return build_jws(header, claims(zone), lambda text: hmac.new(public, text, hashlib.sha256).digest())
 
 
 def bringing_its_own_key(zone: FreshZone) -> str:
-    forger = Signer("mine")
+    forger = TokenSigner("mine")
     return forger.sign(claims(zone), jwk=forger.jwk(), kid=zone.server.issuer.kid)
 
 
@@ -106,11 +106,11 @@ INVALID: dict[str, Forge] = {
 
 async def on_every_guarded_route(
     zone: FreshZone, token: str, which: slice = slice(None)
-) -> list[tuple[TableRow, httpx.Response]]:
+) -> list[tuple[RouteRow, httpx.Response]]:
     async with zone.client(token) as client:
-        rows = [row for row in await table_of(zone.server) if row.scope][which]
+        rows = [row for row in await read_route_table(zone.server) if row.scope][which]
         # A body that is wrong as well: who may not ask is not told what else is wrong.
-        return [(row, await client.request(row.method, row.at(zone.id), content=b"{")) for row in rows]
+        return [(row, await client.request(row.method, row.path_for(zone.id), content=b"{")) for row in rows]
 
 
 @pytest.mark.parametrize("name", INVALID)
@@ -122,7 +122,7 @@ async def test_an_invalid_token_is_401_on_every_route(zone: FreshZone, name: str
     for _, answer in await on_every_guarded_route(zone, token, which):
         assert_problem(answer, 401, "invalid_token")
         assert token not in answer.text
-    assert [event["type"] for event in await events_of(zone)] == ["zone.create"]
+    assert [event["type"] for event in await read_events(zone)] == ["zone.create"]
 
 
 async def test_the_key_that_forges_above_is_the_servers_own(zone: FreshZone) -> None:
@@ -134,8 +134,8 @@ async def test_the_key_that_forges_above_is_the_servers_own(zone: FreshZone) -> 
 @ON_SQLITE
 async def test_what_is_no_bearer_token_is_a_missing_one(server: ServerProcess, header: str | None) -> None:
     lines = ["GET /zones HTTP/1.1", "Host: x"] + ([] if header is None else [f"Authorization: {header}"])
-    connection = await Connection.open(server.url)
-    answer = await connection.ask("\r\n".join([*lines, "", ""]).encode())
+    connection = await RawConnection.open(server.url)
+    answer = await connection.send_and_read("\r\n".join([*lines, "", ""]).encode())
     assert (answer.status, answer.json()["error"]) == (401, "missing_token")
     await connection.close()
 
@@ -148,9 +148,9 @@ async def test_a_token_without_the_routes_scope_is_403_whatever_its_zone(zone: F
 
 
 async def test_a_token_of_another_zone_is_403_on_every_route_of_a_zone(zone: FreshZone) -> None:
-    other = await fresh_zone(zone.server)
+    other = await create_zone(zone.server)
     for row, answer in await on_every_guarded_route(zone, other.token()):
-        if row.in_callers_zone or row.path == "/about":
+        if row.uses_caller_zone or row.path == "/about":
             continue  # it names no zone: the token's own is acted in, or none
         if row.scope == "agent:lifecycle":
             assert_problem(answer, 403, "zone_mismatch")
@@ -161,8 +161,8 @@ async def test_a_token_of_another_zone_is_403_on_every_route_of_a_zone(zone: Fre
 async def test_an_administrator_crosses_zones(zone: FreshZone) -> None:
     token = zone.token("agent:lifecycle", "quarterdeck.admin", zone_id="default")
     async with zone.client(token) as client:
-        for row in await table_of(zone.server):
-            answer = await client.request(row.method, row.at(zone.id))
+        for row in await read_route_table(zone.server):
+            answer = await client.request(row.method, row.path_for(zone.id))
             assert answer.status_code not in (401, 403), row
 
 

@@ -11,12 +11,12 @@ import pytest
 from standardwebhooks import Webhook
 
 from quarterdeck.core.caller import Role
-from tests.support.endpoint import Endpoint, endpoint, http_answer
-from tests.support.engines import ON_SQLITE
+from tests.support.engine_marks import ON_SQLITE
 from tests.support.eventually import eventually
-from tests.support.keel import Side
+from tests.support.http_endpoint import HttpEndpoint, http_response, run_endpoint
+from tests.support.runtime import DirectDatabase
 from tests.support.server import Launch, Servers
-from tests.support.zone import FreshZone, assert_problem, events_of, fresh_zone, shown
+from tests.support.zone import FreshZone, assert_problem, create_zone, json_object, read_events
 
 WEBHOOKS = "/api/v1/webhooks"
 URL = "https://hooks.invalid/quarterdeck?token=canary"
@@ -31,7 +31,7 @@ async def add(client: httpx.AsyncClient, **asked: object) -> dict[str, Any]:
     answer = await client.post(WEBHOOKS, json={"url": URL, **asked})
     assert answer.status_code == 201, answer.text
     assert answer.headers["cache-control"] == "no-store"
-    return shown(answer)
+    return json_object(answer)
 
 
 async def test_a_webhook_is_made_shown_changed_and_removed_and_its_secret_is_shown_once(zone: FreshZone) -> None:
@@ -45,18 +45,18 @@ async def test_a_webhook_is_made_shown_changed_and_removed_and_its_secret_is_sho
         )
         one = f"{WEBHOOKS}/{made['id']}"
         plain = {name: value for name, value in made.items() if name != "secret"}
-        assert shown(await client.get(one)) == plain
-        assert shown(await client.get(WEBHOOKS)) == {"items": [plain], "nextCursor": None}
-        changed = shown(await client.patch(one, json={"types": ["*", "*"], "enabled": False}))
+        assert json_object(await client.get(one)) == plain
+        assert json_object(await client.get(WEBHOOKS)) == {"items": [plain], "nextCursor": None}
+        changed = json_object(await client.patch(one, json={"types": ["*", "*"], "enabled": False}))
         assert (changed["types"], changed["enabled"], changed["disabledReason"]) == (["*"], False, "by_hand")
         assert changed["description"] == "ops", "what is not said stays"
         rotated = await client.post(f"{one}/rotate-secret")
         assert rotated.headers["cache-control"] == "no-store"
-        assert shown(rotated)["secret"] not in (made["secret"], None)
+        assert json_object(rotated)["secret"] not in (made["secret"], None)
         assert (await client.delete(one)).status_code == 204
         assert_problem(await client.get(one), 404, "webhook_not_found")
         assert_problem(await client.delete(one), 404, "webhook_not_found")
-    told = await events_of(zone, subject=made["id"])
+    told = await read_events(zone, subject=made["id"])
     assert [(event["type"], event["from"], event["to"]) for event in told] == [
         ("webhook.created", None, "enabled"),
         ("webhook.changed", "enabled", "disabled"),
@@ -84,10 +84,10 @@ async def test_a_webhook_that_is_made_with_a_key_is_made_once(zone: FreshZone) -
         await client.post(f"{one}/rotate-secret")
         later = await client.post(WEBHOOKS, json=asked, headers=key)
         assert (later.status_code, later.json().get("secret")) == (200, None), "another secret was not asked for"
-        assert len(shown(await client.get(WEBHOOKS))["items"]) == 1
+        assert len(json_object(await client.get(WEBHOOKS))["items"]) == 1
         await client.delete(one)
         assert_problem(await client.post(WEBHOOKS, json=asked, headers=key), 404, "webhook_not_found")
-    told = [event["type"] for event in await events_of(zone)]
+    told = [event["type"] for event in await read_events(zone)]
     assert told.count("webhook.created") == 1
 
 
@@ -112,14 +112,14 @@ async def test_what_cannot_be_is_refused_by_its_name_when_made_and_when_changed(
             refused = assert_problem(await client.post(WEBHOOKS, json={"url": URL, **asked}), 400, code)
             assert refused["field"] in asked
             assert_problem(await client.patch(f"{WEBHOOKS}/{made['id']}", json=asked), 400, code)
-        assert len(shown(await client.get(WEBHOOKS))["items"]) == 1
+        assert len(json_object(await client.get(WEBHOOKS))["items"]) == 1
 
 
 async def test_a_webhook_of_another_zone_is_not_there_on_any_route(zone: FreshZone) -> None:
-    foreign = await fresh_zone(zone.server)
+    foreign = await create_zone(zone.server)
     async with ruler(foreign) as owner, ruler(zone, Role.OWNER) as client:
         made = await add(owner)
-        sent = shown(await owner.post(f"{WEBHOOKS}/{made['id']}/test"))
+        sent = json_object(await owner.post(f"{WEBHOOKS}/{made['id']}/test"))
         one = f"{WEBHOOKS}/{made['id']}"
         asks = [
             ("GET", one), ("PATCH", one), ("DELETE", one), ("POST", f"{one}/rotate-secret"), ("POST", f"{one}/test"),
@@ -128,7 +128,7 @@ async def test_a_webhook_of_another_zone_is_not_there_on_any_route(zone: FreshZo
         for method, path in asks:
             body: dict[str, object] | None = {} if method == "PATCH" else None
             assert_problem(await client.request(method, path, json=body), 404, "webhook_not_found")
-        assert shown(await client.get(WEBHOOKS))["items"] == []
+        assert json_object(await client.get(WEBHOOKS))["items"] == []
         own = await add(client)
         crossed = f"{WEBHOOKS}/{own['id']}/deliveries/{sent['id']}/replay"
         assert_problem(await client.post(crossed), 404, "delivery_not_found")
@@ -138,16 +138,16 @@ async def test_deliveries_are_listed_newest_first_in_pages_and_by_status(zone: F
     async with ruler(zone) as client:
         made = await add(client)
         path = f"{WEBHOOKS}/{made['id']}/deliveries"
-        ids = [shown(await client.post(f"{WEBHOOKS}/{made['id']}/test"))["id"] for _ in range(3)]
+        ids = [json_object(await client.post(f"{WEBHOOKS}/{made['id']}/test"))["id"] for _ in range(3)]
         first = await client.get(path, params={"limit": 2})
-        assert [item["id"] for item in shown(first)["items"]] == ids[:0:-1]
+        assert [item["id"] for item in json_object(first)["items"]] == ids[:0:-1]
         assert 'rel="next"' in first.headers["link"]
-        rest = shown(await client.get(path, params={"limit": 2, "cursor": shown(first)["nextCursor"]}))
+        rest = json_object(await client.get(path, params={"limit": 2, "cursor": json_object(first)["nextCursor"]}))
         assert ([item["id"] for item in rest["items"]], rest["nextCursor"]) == (ids[:1], None)
         [item] = rest["items"]
         assert (item["webhookId"], item["event"], item["status"]) == (made["id"], "webhook.test", "pending")
         assert item["body"]["workspaceId"] == zone.id
-        assert shown(await client.get(path, params={"status": "failed"}))["items"] == []
+        assert json_object(await client.get(path, params={"status": "failed"}))["items"] == []
         assert_problem(await client.get(path, params={"status": "lost"}), 400, "invalid_query")
         assert_problem(await client.get(path, params={"cursor": "x"}), 400, "invalid_cursor")
         await client.patch(f"{WEBHOOKS}/{made['id']}", json={"enabled": False})
@@ -159,26 +159,26 @@ async def test_deliveries_are_listed_newest_first_in_pages_and_by_status(zone: F
 
 
 @pytest.fixture
-async def there() -> AsyncIterator[Endpoint]:
-    async with endpoint() as listening:
+async def receiver() -> AsyncIterator[HttpEndpoint]:
+    async with run_endpoint() as listening:
         yield listening
 
 
 async def test_what_happens_to_a_task_reaches_an_endpoint_of_the_zone_and_is_replayed_after_a_restart(
-    launch: Launch, servers: Servers, there: Endpoint
+    launch: Launch, servers: Servers, receiver: HttpEndpoint
 ) -> None:
-    told = launch.told(QD_PUSH_PRIVATE_ADDRESSES="true")
+    told = launch.with_environment(QD_PUSH_PRIVATE_ADDRESSES="true")
     server = await servers.start(told)
-    zone = await fresh_zone(server)
-    there.answer = http_answer(b"", "500 Oh")
+    zone = await create_zone(server)
+    receiver.response = http_response(b"", "500 Oh")
     async with ruler(zone) as client:
-        made = await add(client, url=there.url)
+        made = await add(client, url=receiver.url)
         task = await client.post("/api/v1/agent-tasks", json={"title": "t", "taskType": "development"})
         assert task.status_code == 201, task.text
-        task_id = shown(task)["id"]
+        task_id = json_object(task)["id"]
         done = await client.post(f"/api/v1/agent-tasks/{task_id}/cancel", json={"reason": "enough"})
         assert done.status_code == 200, done.text
-        request = await there.received(1)
+        request = await receiver.wait_for_request(1)
     body = Webhook(made["secret"]).verify(request.body, request.headers)
     assert (body["event"], body["taskId"], body["previousStatus"], body["newStatus"]) == (
         "task.status_changed",
@@ -191,7 +191,7 @@ async def test_what_happens_to_a_task_reaches_an_endpoint_of_the_zone_and_is_rep
 
     async def delivery(on: FreshZone) -> dict[str, Any]:
         async with ruler(on) as client:
-            [item] = shown(await client.get(path))["items"]
+            [item] = json_object(await client.get(path))["items"]
             assert isinstance(item, dict)
             return item
 
@@ -201,7 +201,7 @@ async def test_what_happens_to_a_task_reaches_an_endpoint_of_the_zone_and_is_rep
     await eventually(has_failed_once, "the first attempt was reported")
     before = await delivery(zone)
     await server.stop()
-    there.answer = http_answer()
+    receiver.response = http_response()
     again = FreshZone(await servers.start(told), zone.id)
     kept = await delivery(again)
     assert kept["nextAt"] == before["nextAt"] or kept["attempts"] > 1, "the pause outlives the server"
@@ -213,6 +213,6 @@ async def test_what_happens_to_a_task_reaches_an_endpoint_of_the_zone_and_is_rep
         return bool((await delivery(again))["status"] == "delivered")
 
     await eventually(is_delivered, "it was delivered")
-    assert {one.headers["webhook-id"] for one in there.requests} == {kept["id"]}
-    side = Side(told.database_url)
-    assert made["secret"] not in json.dumps(side.run("select * from webhook_endpoints"))
+    assert {one.headers["webhook-id"] for one in receiver.requests} == {kept["id"]}
+    side = DirectDatabase(told.database_url)
+    assert made["secret"] not in json.dumps(side.execute("select * from webhook_endpoints"))

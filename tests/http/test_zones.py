@@ -6,7 +6,7 @@ import pytest
 
 from quarterdeck.domain.zones.model import CEILINGS
 from tests.support.server import ServerProcess
-from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
+from tests.support.zone import APP, FreshZone, assert_problem, create_zone, end, json_object, read_events, spawn
 
 DEFAULTS = {
     "max_depth": 10,
@@ -28,12 +28,12 @@ async def test_a_zone_is_made_once_and_changed_after_that(server: ServerProcess)
         asked = await admin.get("/zones/harbour")
     assert (made.status_code, again.status_code, changed.status_code) == (201, 200, 200)
     assert made.json() == again.json()
-    zone = shown(asked)
+    zone = json_object(asked)
     assert (zone["id"], zone["name"], zone["frozen"]) == ("harbour", "The old harbour", False)
     assert zone["quotas"] == {"max_depth": 3}
     assert zone["created_at"].endswith("Z")
     assert changed.json()["updated_at"] >= made.json()["created_at"]
-    events = await events_of(FreshZone(server, "harbour"))
+    events = await read_events(FreshZone(server, "harbour"))
     assert [event["type"] for event in events] == ["zone.create", "zone.change"], "what changes nothing is no event"
 
 
@@ -49,11 +49,11 @@ async def test_the_zone_default_exists_from_the_start(server: ServerProcess) -> 
 
 
 async def test_zones_are_listed_by_id_in_pages(zone: FreshZone) -> None:
-    other = await fresh_zone(zone.server)
+    other = await create_zone(zone.server)
     async with zone.server.client() as admin:
         ids, query = [], {"limit": "1"}
         while True:
-            page = shown(await admin.get("/zones", params=query))
+            page = json_object(await admin.get("/zones", params=query))
             ids += [item["id"] for item in page["items"]]
             if page["next_cursor"] is None:
                 break
@@ -77,20 +77,20 @@ async def test_quotas_show_limits_overrides_ceilings_and_what_is_used(server: Se
         await admin.put(plain.path, json={"quotas": {"max_children": 7}})
         root = await spawn(admin, plain)
         child = await spawn(admin, plain, parent_id=root["id"])
-        quotas = shown(await admin.get("/zones/plain/quotas"))
+        quotas = json_object(await admin.get("/zones/plain/quotas"))
         assert quotas["limits"] == {**DEFAULTS, "max_children": 7}
         assert quotas["overrides"] == {"max_children": 7}
         assert quotas["ceilings"] == CEILINGS
         assert quotas["used"] == {"sessions": 2, "concurrent": 1}
         await end(admin, plain, child["id"])
-        assert shown(await admin.get("/zones/plain/quotas"))["used"] == {"sessions": 1, "concurrent": 0}
+        assert json_object(await admin.get("/zones/plain/quotas"))["used"] == {"sessions": 1, "concurrent": 0}
 
 
 async def test_setting_quotas_changes_what_is_named_and_null_takes_an_override_back(zone: FreshZone) -> None:
     async with zone.server.client() as admin:
         await admin.put(f"{zone.path}/quotas", json=dict.fromkeys(CEILINGS))
-        first = shown(await admin.put(f"{zone.path}/quotas", json={"max_depth": 0, "max_sessions": 9}))
-        second = shown(await admin.put(f"{zone.path}/quotas", json={"max_depth": None, "max_children": 4}))
+        first = json_object(await admin.put(f"{zone.path}/quotas", json={"max_depth": 0, "max_sessions": 9}))
+        second = json_object(await admin.put(f"{zone.path}/quotas", json={"max_depth": None, "max_children": 4}))
     assert first["overrides"] == {"max_depth": 0, "max_sessions": 9}
     assert second["overrides"] == {"max_sessions": 9, "max_children": 4}
     assert second["limits"] == {**DEFAULTS, "max_sessions": 9, "max_children": 4}
@@ -127,8 +127,8 @@ async def test_lowered_limits_stop_nobody_who_runs_and_judge_whoever_comes(zone:
     async with zone.client() as client, zone.server.client() as admin:
         first, _ = await spawn(client, zone), await spawn(client, zone)
         await admin.put(f"{zone.path}/quotas", json={"max_sessions": 1})
-        assert shown(await client.get(zone.agent(first["id"])))["status"] == "active"
-        refused = await client.post(zone.agents, json={"application_id": APP})
+        assert json_object(await client.get(zone.session_path(first["id"])))["status"] == "active"
+        refused = await client.post(zone.sessions_path, json={"application_id": APP})
         body = assert_problem(refused, 429, "agent_zone_limit_exceeded")
         assert (body["limit"], body["used"]) == (1, 2)
         assert first["limits"]["max_sessions"] == CEILINGS["max_sessions"], "the snapshot of its own admission"
@@ -146,14 +146,14 @@ async def test_a_name_has_1_to_200_characters(zone: FreshZone, name: str) -> Non
 async def test_a_frozen_zone_refuses_spawns_with_423_until_it_is_thawed(zone: FreshZone) -> None:
     async with zone.client() as client, zone.server.client() as admin:
         kept = {"Idempotency-Key": "k"}
-        made = await client.post(zone.agents, json={"application_id": APP}, headers=kept)
+        made = await client.post(zone.sessions_path, json={"application_id": APP}, headers=kept)
         frozen = await admin.post(f"{zone.path}/freeze")
         assert (frozen.status_code, frozen.json()["frozen"]) == (200, True)
-        refused = await client.post(zone.agents, json={"application_id": APP})
+        refused = await client.post(zone.sessions_path, json={"application_id": APP})
         assert "thaws" in assert_problem(refused, 423, "zone_frozen")["frees"]
-        replayed = await client.post(zone.agents, json={"application_id": APP}, headers=kept)
+        replayed = await client.post(zone.sessions_path, json={"application_id": APP}, headers=kept)
         assert (replayed.status_code, replayed.json()) == (200, made.json())
-        assert shown(await admin.get(f"{zone.path}/quotas"))["frozen"] is True
+        assert json_object(await admin.get(f"{zone.path}/quotas"))["frozen"] is True
         thawed = await admin.post(f"{zone.path}/thaw")
         assert (thawed.status_code, thawed.json()["frozen"]) == (200, False)
         await spawn(client, zone)
@@ -165,7 +165,7 @@ async def test_stopping_a_zone_answers_with_a_receipt_and_leaves_it_frozen(zone:
             root = await spawn(client, zone)
             await spawn(client, zone, parent_id=root["id"])
         answer = await admin.post(f"{zone.path}/stop", params={"reason": "on fire"})
-        receipt = shown(answer)
+        receipt = json_object(answer)
         assert answer.status_code == 200
         assert receipt.pop("duration_ms") >= 0
         assert receipt == {
@@ -179,10 +179,10 @@ async def test_stopping_a_zone_answers_with_a_receipt_and_leaves_it_frozen(zone:
             "joined": False,
             "left": [],
         }
-        assert_problem(await client.post(zone.agents, json={"application_id": APP}), 423, "zone_frozen")
-        listed = shown(await client.get(zone.agents))["items"]
+        assert_problem(await client.post(zone.sessions_path, json={"application_id": APP}), 423, "zone_frozen")
+        listed = json_object(await client.get(zone.sessions_path))["items"]
         assert {(item["status"], item["termination_reason"]) for item in listed} == {("terminated", "on fire")}
-        again = shown(await admin.post(f"{zone.path}/stop"))
+        again = json_object(await admin.post(f"{zone.path}/stop"))
         assert (again["reason"], again["stopped"]) == ("requested", 0)
 
 
@@ -194,9 +194,9 @@ async def test_ending_a_zone_answers_204_and_204_again_and_its_id_is_not_used_ag
             assert (answer.status_code, answer.content) == (204, b"")
         with_receipt = await admin.delete(zone.path, params={"receipt": "true"})
         assert (with_receipt.status_code, with_receipt.json()["stopped"]) == (200, 0)
-        assert shown(await admin.get(zone.path))["ended_at"]
-        assert shown(await client.get(zone.agent(session["id"])))["status"] == "terminated"
-        assert_problem(await client.post(zone.agents, json={"application_id": APP}), 404, "zone_not_found")
+        assert json_object(await admin.get(zone.path))["ended_at"]
+        assert json_object(await client.get(zone.session_path(session["id"])))["status"] == "terminated"
+        assert_problem(await client.post(zone.sessions_path, json={"application_id": APP}), 404, "zone_not_found")
         for change in (
             await admin.put(zone.path, json={}),
             await admin.put(f"{zone.path}/quotas", json={"max_depth": 1}),
@@ -211,7 +211,7 @@ async def test_the_zone_default_can_be_stopped_and_not_ended(server: ServerProce
         for query in ({}, {"receipt": "true"}):
             refused = await admin.delete("/zones/default", params=query)
             assert_problem(refused, 409, "zone_is_default")
-        assert shown(await admin.get("/zones/default"))["ended_at"] is None
+        assert json_object(await admin.get("/zones/default"))["ended_at"] is None
 
 
 @pytest.mark.parametrize("verb", ["POST freeze", "POST thaw", "POST stop", "DELETE "])
@@ -224,4 +224,4 @@ async def test_only_an_administrator_freezes_thaws_stops_and_ends_and_only_what_
         assert_problem(refused, 403, "missing_scope")
         nowhere = await admin.request(method, f"/zones/nowhere/{path}".rstrip("/"))
         assert_problem(nowhere, 404, "zone_not_found")
-        assert shown(await admin.get(zone.path))["frozen"] is False
+        assert json_object(await admin.get(zone.path))["frozen"] is False

@@ -10,12 +10,12 @@ import pytest
 from tests.cli.cli_support import Qd
 from tests.support.server import ServerProcess
 from tests.support.tmux import tmux_server
-from tests.support.zone import fresh_zone
+from tests.support.zone import create_zone
 
 __all__ = ["tmux_server"]
 
 
 @pytest.fixture
-def here(sqlite_server: ServerProcess) -> Qd:
-    zone = asyncio.run(fresh_zone(sqlite_server))
+def zone_qd(sqlite_server: ServerProcess) -> Qd:
+    zone = asyncio.run(create_zone(sqlite_server))
     return Qd(zone.server.launch.data, QD_ZONE=zone.id)

@@ -26,9 +26,9 @@ from quarterdeck.domain.agents.model import (
     WaitingAgent,
 )
 from quarterdeck.domain.agents.rules import AGENT as MACHINE, AgentChange, RegistrationContext
-from tests.support.agency import AGENT, LAUNCHERS, agent, agent_caller, person
-from tests.support.asking import NOW, ZONE
-from tests.support.making import struct_of
+from tests.support.agents import AGENT_ID, LAUNCHER_NAMES, agent_caller, agent_row, user_caller
+from tests.support.builders import NOW, ZONE
+from tests.support.structs import build_struct
 
 replace = msgspec.structs.replace
 STATES = st.sampled_from([State.IDLE, State.DEGRADED, State.ERROR, State.TERMINATED])
@@ -37,7 +37,7 @@ STATES = st.sampled_from([State.IDLE, State.DEGRADED, State.ERROR, State.TERMINA
 @st.composite
 def some_agent(draw: st.DrawFn) -> Agent:
     status = draw(STATES)
-    return agent(
+    return agent_row(
         status=status,
         status_reason=draw(st.sampled_from(["stale", None])) if status is State.ERROR else None,
         terminated_at=NOW - 1 if status is State.TERMINATED else None,
@@ -54,11 +54,11 @@ def some_agent(draw: st.DrawFn) -> Agent:
 
 
 def by(caller: Caller | None = None, role: Role | None = Role.MEMBER) -> RegistrationContext:
-    return RegistrationContext(caller or person(), role, LAUNCHERS)
+    return RegistrationContext(caller or user_caller(), role, LAUNCHER_NAMES)
 
 
 def register(before: Agent | None, speaker: RegistrationContext, **said: object) -> AgentChange | Agent | Problem:
-    ask = Register(zone_id=ZONE, agent_id=AGENT, caller=speaker.caller, update=struct_of(AgentUpdate, **said))
+    ask = Register(zone_id=ZONE, agent_id=AGENT_ID, caller=speaker.caller, update=build_struct(AgentUpdate, **said))
     return rules.register(ask, before, speaker, NOW)
 
 
@@ -94,7 +94,7 @@ def test_after_a_look_an_agent_is_lost_exactly_if_it_was_silent_and_looked_at_ag
 
 @given(some_agent(), st.sampled_from([*AgentHealth]))
 def test_one_that_was_just_heard_of_is_never_lost(one: Agent, health: AgentHealth) -> None:
-    beat = RecordHeartbeat(zone_id=ZONE, agent_id=AGENT, status=health)
+    beat = RecordHeartbeat(zone_id=ZONE, agent_id=AGENT_ID, status=health)
     after = rules.evaluate_liveness(rules.apply_heartbeat(one, beat, NOW), NOW).after
     if one.status is not State.TERMINATED:
         assert after.status is (State.DEGRADED if health is AgentHealth.DEGRADED else State.IDLE)
@@ -116,20 +116,20 @@ def test_one_that_the_server_registered_is_missed_only_after_it_has_spoken() -> 
     assert rules.evaluate_liveness(after, NOW + 2 * 10**9).after.status is State.ERROR
 
 
-@pytest.mark.parametrize("before", [None, agent(id="fleet-1-3", status=State.TERMINATED)])
+@pytest.mark.parametrize("before", [None, agent_row(id="fleet-1-3", status=State.TERMINATED)])
 def test_ids_of_members_of_fleets_are_registered_by_the_server_alone(before: Agent | None) -> None:
-    ask = Register(zone_id=ZONE, agent_id="fleet-1-3", caller=person())
+    ask = Register(zone_id=ZONE, agent_id="fleet-1-3", caller=user_caller())
     refused = rules.register(ask, before, by(), NOW)
     assert isinstance(refused, Problem)
     assert refused.code == "agent_id_reserved"
-    there = rules.register(ask, agent(id="fleet-1-3"), by(), NOW)
+    there = rules.register(ask, agent_row(id="fleet-1-3"), by(), NOW)
     assert isinstance(there, AgentChange), "what is said of one that is there can be changed"
 
 
 def test_members_of_fleets_are_ended_by_the_server_alone_and_not_whoever_had_such_an_id_before() -> None:
-    member = agent(id="fleet-1-3", created_by="server")
+    member = agent_row(id="fleet-1-3", created_by="server")
     for graceful in (True, False):
-        ask = Terminate(zone_id=ZONE, agent_id="fleet-1-3", caller=person(), graceful=graceful)
+        ask = Terminate(zone_id=ZONE, agent_id="fleet-1-3", caller=user_caller(), graceful=graceful)
         refused = rules.termination_problem(ask, member)
         assert refused is not None
         assert (refused.code, refused.status) == ("agent_in_fleet", 409)
@@ -182,13 +182,13 @@ def test_one_that_waits_for_work_speaks_well_before_its_silence_counts(one: Agen
 
 
 def test_working_is_shown_of_one_that_is_well_and_holds_something() -> None:
-    assert rules.displayed_status(agent(held=1)) is AgentStatus.WORKING
+    assert rules.displayed_status(agent_row(held=1)) is AgentStatus.WORKING
     for status in (State.DEGRADED, State.ERROR, State.TERMINATED):
-        assert rules.displayed_status(agent(held=1, status=status)).value == status.value
+        assert rules.displayed_status(agent_row(held=1, status=status)).value == status.value
 
 
 def test_health_tells_of_silence_before_anybody_has_looked() -> None:
-    silent = agent(last_seen_at=NOW - 200_000, held=1)
+    silent = agent_row(last_seen_at=NOW - 200_000, held=1)
     for watched, stale in (
         (silent, True),
         (replace(silent, last_seen_at=NOW), False),
@@ -201,8 +201,8 @@ def test_health_tells_of_silence_before_anybody_has_looked() -> None:
 
 
 def test_a_heartbeat_is_kept_if_it_tells_of_a_change_or_the_last_one_is_old() -> None:
-    one = agent(kept_at=NOW - HISTORY_INTERVAL + 1)
-    beat = RecordHeartbeat(zone_id=ZONE, agent_id=AGENT)
+    one = agent_row(kept_at=NOW - HISTORY_INTERVAL + 1)
+    beat = RecordHeartbeat(zone_id=ZONE, agent_id=AGENT_ID)
     assert not rules.belongs_in_history(one, beat, NOW)
     assert rules.belongs_in_history(one, beat, NOW + 1)
     assert rules.belongs_in_history(one, replace(beat, status=AgentHealth.DEGRADED), NOW)
@@ -225,7 +225,7 @@ def test_a_body_says_what_it_says_and_nothing_else() -> None:
     st.sampled_from([Role.AGENT, Role.MEMBER, Role.ADMIN, Role.OWNER]),
 )
 def test_an_agent_never_has_more_by_its_own_word(had: set[str], asked: set[str], role: Role) -> None:
-    before = agent(capabilities=_text(sorted(had)))
+    before = agent_row(capabilities=_text(sorted(had)))
     speaker = by(agent_caller(), role)
     outcome = register(before, speaker, capabilities=_text(sorted(asked)))
     refused = isinstance(outcome, Problem)
@@ -238,14 +238,14 @@ def test_an_agent_never_has_more_by_its_own_word(had: set[str], asked: set[str],
 def test_a_launcher_is_changed_by_rulers_to_what_the_server_names(
     role: Role, before: str | None, asked: str | None
 ) -> None:
-    outcome = register(agent(launcher=before), by(agent_caller(), role), launcher=asked)
+    outcome = register(agent_row(launcher=before), by(agent_caller(), role), launcher=asked)
     if asked == before:
         assert isinstance(outcome, AgentChange)
     elif role not in (Role.OWNER, Role.ADMIN):
         assert isinstance(outcome, Problem) and outcome.code == "forbidden_role"
-    elif asked is not None and asked not in LAUNCHERS:
+    elif asked is not None and asked not in LAUNCHER_NAMES:
         assert isinstance(outcome, Problem) and outcome.code == "unknown_launcher"
-        assert all(name in outcome.detail for name in LAUNCHERS), "whoever may choose is told which there are"
+        assert all(name in outcome.detail for name in LAUNCHER_NAMES), "whoever may choose is told which there are"
     else:
         assert isinstance(outcome, AgentChange) and outcome.after.launcher == asked
 
@@ -281,7 +281,7 @@ def test_a_token_speaks_for_the_registration_it_was_made_for(said: dict[str, int
 
 
 def test_one_that_is_registered_again_in_the_same_moment_has_another_moment_all_the_same() -> None:
-    ended = agent(status=State.TERMINATED, created_at=NOW)
+    ended = agent_row(status=State.TERMINATED, created_at=NOW)
     outcome = register(ended, by(role=Role.OWNER))
     assert isinstance(outcome, AgentChange) and outcome.after.created_at == NOW + 1
 

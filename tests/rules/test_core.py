@@ -19,7 +19,7 @@ from quarterdeck.core.errors import Fault, Invalid, Problem, Refusal
 from quarterdeck.core.ids import IdGenerator, id_created_at, is_path_id
 from quarterdeck.core.retry import Policy
 from quarterdeck.core.state_machine import StateMachine
-from tests.support.making import struct_of
+from tests.support.structs import build_struct
 
 # -- errors
 
@@ -348,7 +348,7 @@ def test_pages_together_show_every_row_once(rows: list[str], limit: int) -> None
 )
 def test_who_may_act_for_an_application(caller: dict[str, object], may: bool) -> None:
     plain: dict[str, object] = {"subject": "s", "client_id": "other", "zone_id": "z", "scopes": frozenset()}
-    assert struct_of(Caller, **{**plain, **caller}).can_act_for("crew", "spawn_for") is may
+    assert build_struct(Caller, **{**plain, **caller}).can_act_for("crew", "spawn_for") is may
 
 
 # -- asking

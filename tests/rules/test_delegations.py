@@ -15,12 +15,12 @@ from quarterdeck.domain.delegations.model import UNLIMITED_HOPS, Delegate, Deleg
 from quarterdeck.domain.delegations.rules import CREATE_OPERATION, DELEGATION_STATES, DelegationBatchInput
 from quarterdeck.domain.delegations.rules.attenuation import requested_expiry
 from quarterdeck.domain.sessions.model import State
-from tests.support.asking import APP, NOW, ZONE, caller, session
-from tests.support.lending import LATER, delegate, edge, known, lend
+from tests.support.builders import APP, NOW, ZONE, caller, session_row
+from tests.support.delegations import EDGE_EXPIRES_AT, decide, delegate_command, delegation_input, edge_row
 
 
 def lend_one(ask: Delegate, now: DelegationBatchInput) -> DelegatedEdge | Problem:
-    [outcome] = lend([ask], now)
+    [outcome] = decide([ask], now)
     return outcome
 
 
@@ -51,26 +51,28 @@ def held_to(edge_id: str) -> Caller:
 def test_an_end_that_is_absent_ended_stamped_or_expired_is_not_found(
     gone: dict[str, object] | None, which: str
 ) -> None:
-    now = known(sessions=[session(id=which, **gone)] if gone else ())
+    now = delegation_input(sessions=[session_row(id=which, **gone)] if gone else ())
     if gone is None:
-        now = known()
-        ask = delegate("a" if which == "b" else "nobody", "b" if which == "a" else "nobody")
+        now = delegation_input()
+        ask = delegate_command("a" if which == "b" else "nobody", "b" if which == "a" else "nobody")
     else:
-        ask = delegate("a", "b")
+        ask = delegate_command("a", "b")
     problem = refused(ask, now)
     assert (problem.status, problem.code) == (404, "delegation_endpoint_not_found")
 
 
 @pytest.mark.parametrize("which", ["a", "b"])
 def test_nothing_is_delegated_from_or_to_a_suspended_session(which: str) -> None:
-    problem = refused(delegate("a", "b"), known(sessions=[session(id=which, status=State.SUSPENDED)]))
+    problem = refused(
+        delegate_command("a", "b"), delegation_input(sessions=[session_row(id=which, status=State.SUSPENDED)])
+    )
     assert (problem.status, problem.code) == (409, "agent_suspended")
     assert problem.members["frees"] == "it is resumed"
 
 
 def test_a_suspended_session_delegates_nothing_also_not_from_a_sibling() -> None:
-    asleep = session(id="c", status=State.SUSPENDED)
-    problem = refused(delegate("a", "b", caller=caller(session_id="c")), known(sessions=[asleep]))
+    asleep = session_row(id="c", status=State.SUSPENDED)
+    problem = refused(delegate_command("a", "b", caller=caller(session_id="c")), delegation_input(sessions=[asleep]))
     assert (problem.status, problem.code) == (409, "agent_suspended")
 
 
@@ -90,8 +92,10 @@ def test_a_suspended_session_delegates_nothing_also_not_from_a_sibling() -> None
 def test_both_applications_must_be_ones_own_or_lent_by_a_power(
     client: str, powers: tuple[str, ...], allowed: bool
 ) -> None:
-    now = known(sessions=[session(id="a", application_id="lender"), session(id="b", application_id="receiver")])
-    outcome = lend_one(delegate("a", "b", caller=caller(client, *powers)), now)
+    now = delegation_input(
+        sessions=[session_row(id="a", application_id="lender"), session_row(id="b", application_id="receiver")]
+    )
+    outcome = lend_one(delegate_command("a", "b", caller=caller(client, *powers)), now)
     if allowed:
         assert isinstance(outcome, DelegatedEdge)
         assert (outcome.edge.issuer_application_id, outcome.edge.receiver_application_id) == ("lender", "receiver")
@@ -101,17 +105,19 @@ def test_both_applications_must_be_ones_own_or_lent_by_a_power(
 
 
 def test_applications_that_are_named_must_be_those_of_the_sessions() -> None:
-    assert refused(delegate("a", "b", issuer_application_id="other"), known()).code == ("invalid_issuer_application")
-    assert refused(delegate("a", "b", receiver_application_id="other"), known()).code == (
+    assert refused(delegate_command("a", "b", issuer_application_id="other"), delegation_input()).code == (
+        "invalid_issuer_application"
+    )
+    assert refused(delegate_command("a", "b", receiver_application_id="other"), delegation_input()).code == (
         "invalid_receiver_application"
     )
-    made(delegate("a", "b", issuer_application_id=APP, receiver_application_id=APP), known())
+    made(delegate_command("a", "b", issuer_application_id=APP, receiver_application_id=APP), delegation_input())
 
 
 def test_a_token_whose_session_has_ended_is_told_that_before_all_else() -> None:
-    ended = session(id="c", terminated_at=1, status=State.TERMINATED)
-    ask = delegate("nobody", "b", caller=caller(session_id="c"))
-    assert refused(ask, known(sessions=[ended])).code == "session_ended"
+    ended = session_row(id="c", terminated_at=1, status=State.TERMINATED)
+    ask = delegate_command("nobody", "b", caller=caller(session_id="c"))
+    assert refused(ask, delegation_input(sessions=[ended])).code == "session_ended"
 
 
 # -- by what authority -------------------------------------------------------------------------------------------
@@ -119,73 +125,95 @@ def test_a_token_whose_session_has_ended_is_told_that_before_all_else() -> None:
 
 def test_where_no_edge_ever_led_to_the_source_the_token_is_what_can_be_lent() -> None:
     token = caller(APP, "a", "b")
-    lent = made(delegate("a", "b", caller=token, scopes=("a",)), known())
+    lent = made(delegate_command("a", "b", caller=token, scopes=("a",)), delegation_input())
     assert (lent.parent_edge_id, lent.hops, lent.resources) == (None, UNLIMITED_HOPS - 1, None)
-    problem = refused(delegate("a", "b", caller=token, scopes=("a", "x")), known())
+    problem = refused(delegate_command("a", "b", caller=token, scopes=("a", "x")), delegation_input())
     assert (problem.status, problem.code) == (403, "delegation_exceeds_authority")
     assert "x" in str(problem.members["exceeds"])
 
 
 def test_the_zones_administrator_lends_any_scope_and_only_where_no_edge_leads() -> None:
-    assert made(delegate("a", "b", scopes=("x",)), known()).scopes == '["x"]'
-    assert refused(delegate("a", "b", scopes=("x",)), known(edge("c", "a"))).code == ("delegation_exceeds_authority")
+    assert made(delegate_command("a", "b", scopes=("x",)), delegation_input()).scopes == '["x"]'
+    assert refused(delegate_command("a", "b", scopes=("x",)), delegation_input(edge_row("c", "a"))).code == (
+        "delegation_exceeds_authority"
+    )
 
 
 @pytest.mark.parametrize("over", [{"status": EdgeState.REVOKED}, {"status": EdgeState.EXPIRED}, {"expires_at": NOW}])
 def test_a_session_whose_edges_are_over_lends_nothing_out_of_its_token(over: dict[str, object]) -> None:
-    problem = refused(delegate("a", "b", caller=caller(APP, "a"), scopes=("a",)), known(edge("c", "a", **over)))
+    problem = refused(
+        delegate_command("a", "b", caller=caller(APP, "a"), scopes=("a",)), delegation_input(edge_row("c", "a", **over))
+    )
     assert problem.code == "delegation_exceeds_authority"
 
 
 def test_without_a_parent_the_covering_edge_that_expires_last_is_taken_and_of_those_the_lowest_id() -> None:
     edges = [
-        edge("c", "a", id="e1", expires_at=LATER - 1),
-        edge("d", "a", id="e3"),
-        edge("d", "a", id="e2"),
-        edge("c", "a", id="e4", expires_at=LATER + 1, scopes='["b"]'),
-        edge("c", "a", id="e5", expires_at=LATER + 1, status=EdgeState.REVOKED),
+        edge_row("c", "a", id="e1", expires_at=EDGE_EXPIRES_AT - 1),
+        edge_row("d", "a", id="e3"),
+        edge_row("d", "a", id="e2"),
+        edge_row("c", "a", id="e4", expires_at=EDGE_EXPIRES_AT + 1, scopes='["b"]'),
+        edge_row("c", "a", id="e5", expires_at=EDGE_EXPIRES_AT + 1, status=EdgeState.REVOKED),
     ]
-    assert made(delegate("a", "b", scopes=("a",)), known(*edges)).parent_edge_id == "e2"
-    assert made(delegate("a", "b", scopes=("b",)), known(*edges)).parent_edge_id == "e4"
+    assert made(delegate_command("a", "b", scopes=("a",)), delegation_input(*edges)).parent_edge_id == "e2"
+    assert made(delegate_command("a", "b", scopes=("b",)), delegation_input(*edges)).parent_edge_id == "e4"
 
 
 def test_an_edge_whose_lender_has_ended_covers_nothing_though_it_is_still_active() -> None:
-    first, second = edge("c", "a", id="e1"), edge("c", "a", id="e2")
-    assert made(delegate("a", "b"), known(first, second, hollow=[first])).parent_edge_id == "e2"
-    problem = refused(delegate("a", "b"), known(first, second, hollow=[first, second]))
+    first, second = edge_row("c", "a", id="e1"), edge_row("c", "a", id="e2")
+    assert made(delegate_command("a", "b"), delegation_input(first, second, orphaned=[first])).parent_edge_id == "e2"
+    problem = refused(delegate_command("a", "b"), delegation_input(first, second, orphaned=[first, second]))
     assert "has ended" in str(problem.members["exceeds"])
 
 
 def test_a_parent_that_is_named_is_the_one_though_another_would_cover() -> None:
-    narrow, wide = edge("c", "a", id="e1", scopes='["a"]'), edge("c", "a", id="e2")
-    assert made(delegate("a", "b", parent_edge_id="e1", scopes=("a",)), known(narrow, wide)).parent_edge_id == "e1"
-    problem = refused(delegate("a", "b", parent_edge_id="e1", scopes=("b",)), known(narrow, wide))
+    narrow, wide = edge_row("c", "a", id="e1", scopes='["a"]'), edge_row("c", "a", id="e2")
+    assert (
+        made(
+            delegate_command("a", "b", parent_edge_id="e1", scopes=("a",)), delegation_input(narrow, wide)
+        ).parent_edge_id
+        == "e1"
+    )
+    problem = refused(delegate_command("a", "b", parent_edge_id="e1", scopes=("b",)), delegation_input(narrow, wide))
     assert (problem.code, problem.members["parent_edge_id"]) == ("delegation_exceeds_authority", "e1")
 
 
 def test_a_parent_that_is_absent_or_leads_elsewhere_is_no_parent() -> None:
-    assert refused(delegate("a", "b", parent_edge_id="none"), known()).code == "delegation_not_found"
-    problem = refused(delegate("a", "b", parent_edge_id="e1"), known(edge("c", "d", id="e1")))
+    assert refused(delegate_command("a", "b", parent_edge_id="none"), delegation_input()).code == "delegation_not_found"
+    problem = refused(delegate_command("a", "b", parent_edge_id="e1"), delegation_input(edge_row("c", "d", id="e1")))
     assert (problem.status, problem.code) == (400, "invalid_parent_edge")
 
 
 def test_a_token_that_names_an_edge_lends_by_that_edge_and_by_no_other() -> None:
-    edges = [edge("c", "a", id="e1", scopes='["a"]'), edge("c", "a", id="e2"), edge("c", "d", id="e3")]
-    assert made(delegate("a", "b", caller=held_to("e1"), scopes=("a",)), known(*edges)).parent_edge_id == "e1"
+    edges = [edge_row("c", "a", id="e1", scopes='["a"]'), edge_row("c", "a", id="e2"), edge_row("c", "d", id="e3")]
+    assert (
+        made(delegate_command("a", "b", caller=held_to("e1"), scopes=("a",)), delegation_input(*edges)).parent_edge_id
+        == "e1"
+    )
     for asked in (
         {"caller": held_to("e1"), "scopes": ("b",)},
         {"caller": held_to("e1"), "parent_edge_id": "e2"},
         {"caller": held_to("e3")},
         {"caller": held_to("none")},
     ):
-        assert refused(delegate("a", "b", **asked), known(*edges)).code == "delegation_exceeds_authority"
-    over = edge("c", "a", id="e1", status=EdgeState.REVOKED)
-    assert refused(delegate("a", "b", caller=held_to("e1")), known(over)).code == "delegation_exceeds_authority"
+        assert (
+            refused(delegate_command("a", "b", **asked), delegation_input(*edges)).code
+            == "delegation_exceeds_authority"
+        )
+    over = edge_row("c", "a", id="e1", status=EdgeState.REVOKED)
+    assert (
+        refused(delegate_command("a", "b", caller=held_to("e1")), delegation_input(over)).code
+        == "delegation_exceeds_authority"
+    )
 
 
 def test_an_edge_made_a_moment_ago_can_be_lent_on_in_the_same_batch() -> None:
-    asks = [delegate("a", "b", scopes=("a",)), delegate("b", "c", scopes=("a",)), delegate("b", "d", scopes=("x",))]
-    first, second, third = lend(asks, known())
+    asks = [
+        delegate_command("a", "b", scopes=("a",)),
+        delegate_command("b", "c", scopes=("a",)),
+        delegate_command("b", "d", scopes=("x",)),
+    ]
+    first, second, third = decide(asks, delegation_input())
     assert isinstance(first, DelegatedEdge)
     assert isinstance(second, DelegatedEdge)
     assert second.edge.parent_edge_id == first.edge.id
@@ -196,19 +224,19 @@ def test_an_edge_made_a_moment_ago_can_be_lent_on_in_the_same_batch() -> None:
 
 
 def test_an_edge_that_would_close_a_cycle_is_refused_and_one_beside_it_is_not() -> None:
-    now = known(edge("a", "b"), edge("b", "c"))
-    problem = refused(delegate("c", "a"), now)
+    now = delegation_input(edge_row("a", "b"), edge_row("b", "c"))
+    problem = refused(delegate_command("c", "a"), now)
     assert (problem.status, problem.code) == (409, "delegation_cycle_denied")
-    made(delegate("a", "c"), now)
+    made(delegate_command("a", "c"), now)
 
 
 @pytest.mark.parametrize("over", [{"status": EdgeState.REVOKED}, {"expires_at": NOW}])
 def test_an_edge_that_is_over_closes_no_cycle(over: dict[str, object]) -> None:
-    made(delegate("b", "a"), known(edge("a", "b", **over), edge("c", "b")))
+    made(delegate_command("b", "a"), delegation_input(edge_row("a", "b", **over), edge_row("c", "b")))
 
 
 def test_of_two_edges_of_one_batch_that_would_close_a_cycle_the_second_is_refused() -> None:
-    first, second = lend([delegate("a", "b"), delegate("b", "a")], known())
+    first, second = decide([delegate_command("a", "b"), delegate_command("b", "a")], delegation_input())
     assert isinstance(first, DelegatedEdge)
     assert isinstance(second, Problem)
     assert second.code == "delegation_cycle_denied"
@@ -218,29 +246,35 @@ def test_of_two_edges_of_one_batch_that_would_close_a_cycle_the_second_is_refuse
 
 
 def test_an_edge_that_does_not_say_lasts_as_long_as_its_parent_and_both_sessions() -> None:
-    both = [session(id="a", expires_at=NOW + 70), session(id="b", expires_at=NOW + 60)]
-    assert made(delegate("a", "b"), known(sessions=both)).expires_at == NOW + 60
-    parent = edge("c", "a", expires_at=NOW + 50)
-    assert made(delegate("a", "b"), known(parent, sessions=both)).expires_at == NOW + 50
+    both = [session_row(id="a", expires_at=NOW + 70), session_row(id="b", expires_at=NOW + 60)]
+    assert made(delegate_command("a", "b"), delegation_input(sessions=both)).expires_at == NOW + 60
+    parent = edge_row("c", "a", expires_at=NOW + 50)
+    assert made(delegate_command("a", "b"), delegation_input(parent, sessions=both)).expires_at == NOW + 50
 
 
 def test_an_edge_asked_for_longer_than_its_sessions_ends_with_the_first_of_them() -> None:
     # An edge that outlasted its lender would read as active and hold nothing, and so would all derived from it.
-    short = [session(id="a", expires_at=NOW + 60)]
-    assert made(delegate("a", "b", expires_at=LATER), known(sessions=short)).expires_at == NOW + 60
-    assert made(delegate("c", "a", expires_at=LATER), known(sessions=short)).expires_at == NOW + 60
+    short = [session_row(id="a", expires_at=NOW + 60)]
+    assert (
+        made(delegate_command("a", "b", expires_at=EDGE_EXPIRES_AT), delegation_input(sessions=short)).expires_at
+        == NOW + 60
+    )
+    assert (
+        made(delegate_command("c", "a", expires_at=EDGE_EXPIRES_AT), delegation_input(sessions=short)).expires_at
+        == NOW + 60
+    )
 
 
 def test_an_edge_asked_for_longer_than_its_parent_is_refused() -> None:
-    problem = refused(delegate("a", "b", expires_at=LATER + 1), known(edge("c", "a")))
+    problem = refused(delegate_command("a", "b", expires_at=EDGE_EXPIRES_AT + 1), delegation_input(edge_row("c", "a")))
     assert "outlast" in str(problem.members["exceeds"])
 
 
 def test_of_several_times_the_earliest_counts_and_one_that_has_passed_is_refused() -> None:
-    ask = delegate("a", "b", expires_at=NOW + 5_000, ttl_seconds=3)
+    ask = delegate_command("a", "b", expires_at=NOW + 5_000, ttl_seconds=3)
     assert requested_expiry(ask, NOW) == NOW + 3_000
     for passed in (NOW, NOW - 1, 0):
-        problem = refused(delegate("a", "b", expires_at=passed, ttl_seconds=60), known())
+        problem = refused(delegate_command("a", "b", expires_at=passed, ttl_seconds=60), delegation_input())
         assert (problem.status, problem.code) == (400, "delegation_expired")
 
 
@@ -252,35 +286,35 @@ def bound(subject: Edge, digest: str = "d", application: str = APP) -> KeyRecord
 
 
 def test_a_key_gives_the_same_edge_while_it_is_active_and_is_free_again_afterwards() -> None:
-    ask = delegate("a", "b", idempotency_key="k", request_digest="d")
-    there = edge("a", "b")
-    assert lend_one(ask, known(there, bindings=[bound(there)])) == DelegatedEdge(there, created=False)
+    ask = delegate_command("a", "b", idempotency_key="k", request_digest="d")
+    there = edge_row("a", "b")
+    assert lend_one(ask, delegation_input(there, key_records=[bound(there)])) == DelegatedEdge(there, created=False)
     for over in ({"status": EdgeState.REVOKED}, {"expires_at": NOW}):
-        gone = edge("a", "b", **over)
-        assert made(ask, known(gone, bindings=[bound(gone)])).id == ask.id
+        gone = edge_row("a", "b", **over)
+        assert made(ask, delegation_input(gone, key_records=[bound(gone)])).id == ask.id
 
 
 def test_a_key_decides_before_everything_that_is_judged_anew() -> None:
-    there = edge("a", "b")
-    asleep = session(id="a", status=State.SUSPENDED)
-    replay = delegate("a", "b", idempotency_key="k", request_digest="d", scopes=("x",))
-    now = known(there, sessions=[asleep], bindings=[bound(there)])
+    there = edge_row("a", "b")
+    asleep = session_row(id="a", status=State.SUSPENDED)
+    replay = delegate_command("a", "b", idempotency_key="k", request_digest="d", scopes=("x",))
+    now = delegation_input(there, sessions=[asleep], key_records=[bound(there)])
     assert lend_one(replay, now) == DelegatedEdge(there, created=False)
-    stranger = delegate("a", "b", idempotency_key="k", request_digest="d", caller=caller("other"))
+    stranger = delegate_command("a", "b", idempotency_key="k", request_digest="d", caller=caller("other"))
     assert refused(stranger, now).code == "application_ownership_required"
 
 
 def test_one_key_with_another_body_is_a_conflict_also_within_a_batch() -> None:
-    there = edge("a", "b")
-    other = delegate("a", "b", idempotency_key="k", request_digest="other")
-    assert refused(other, known(there, bindings=[bound(there)])).code == "idempotency_key_conflict"
-    first, second, third = lend(
+    there = edge_row("a", "b")
+    other = delegate_command("a", "b", idempotency_key="k", request_digest="other")
+    assert refused(other, delegation_input(there, key_records=[bound(there)])).code == "idempotency_key_conflict"
+    first, second, third = decide(
         [
-            delegate("a", "b", idempotency_key="k", request_digest="d"),
-            delegate("a", "b", idempotency_key="k", request_digest="d"),
+            delegate_command("a", "b", idempotency_key="k", request_digest="d"),
+            delegate_command("a", "b", idempotency_key="k", request_digest="d"),
             other,
         ],
-        known(),
+        delegation_input(),
     )
     assert isinstance(first, DelegatedEdge)
     assert isinstance(second, DelegatedEdge)
@@ -293,7 +327,7 @@ def test_one_key_with_another_body_is_a_conflict_also_within_a_batch() -> None:
 
 def asked(**body: object) -> Delegate:
     plain: dict[str, object] = {"source_session_id": "a", "target_session_id": "b"}
-    return rules.build_command(msgspec.convert(plain | body, DelegateBody), delegate("a", "b"))
+    return rules.build_command(msgspec.convert(plain | body, DelegateBody), delegate_command("a", "b"))
 
 
 def test_what_is_said_in_several_places_is_taken_at_its_narrowest() -> None:
@@ -368,15 +402,15 @@ def test_an_edge_is_left_by_revoking_and_expiring_and_never_returns() -> None:
 
 
 def test_an_edge_past_its_time_reads_as_expired_since_then_and_one_that_was_revoked_does_not() -> None:
-    read = rules.with_current_status(edge("a", "b", expires_at=NOW), NOW)
+    read = rules.with_current_status(edge_row("a", "b", expires_at=NOW), NOW)
     assert (read.status, read.ended_at, read.ended_reason) == (EdgeState.EXPIRED, NOW, "expired")
-    assert rules.with_current_status(edge("a", "b", expires_at=NOW + 1), NOW).status is EdgeState.ACTIVE
-    revoked = edge("a", "b", expires_at=NOW, status=EdgeState.REVOKED, ended_at=5)
+    assert rules.with_current_status(edge_row("a", "b", expires_at=NOW + 1), NOW).status is EdgeState.ACTIVE
+    revoked = edge_row("a", "b", expires_at=NOW, status=EdgeState.REVOKED, ended_at=5)
     assert rules.with_current_status(revoked, NOW) == revoked
 
 
 def test_an_edge_is_shown_with_both_names_of_everything_that_has_two() -> None:
-    shown = rules.view(edge("a", "b", id="e", constraints_json='{"other":{"x":1}}', resources='["r"]'))
+    shown = rules.view(edge_row("a", "b", id="e", constraints_json='{"other":{"x":1}}', resources='["r"]'))
     assert shown.id == shown.delegation_edge_id == "e"
     assert shown.source_session_id == shown.source_agent_id == "a"
     assert shown.target_session_id == shown.target_agent_id == "b"

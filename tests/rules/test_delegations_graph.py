@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 from quarterdeck.domain.delegations.model import ChainEdge, GraphEdge
 from quarterdeck.domain.delegations.rules import Revocation, RevocationGraph, edges_by_level, find_orphaned
 from quarterdeck.domain.delegations.rules.states import PARENT_REVOKED, REQUESTED, SESSION_ENDED, Ref
-from tests.support.asking import NOW, ZONE
-from tests.support.lending import link
+from tests.support.builders import NOW, ZONE
+from tests.support.delegations import graph_edge
 
 
 def falling(*links: GraphEdge) -> RevocationGraph:
@@ -35,7 +35,7 @@ def derived_chain(number: int) -> list[GraphEdge]:
     """From s0 on, each derived from the one before."""
     links: list[GraphEdge] = []
     for n in range(number):
-        links.append(link(f"s{n}", f"s{n + 1}", links[-1].id if links else None))
+        links.append(graph_edge(f"s{n}", f"s{n + 1}", links[-1].id if links else None))
     return links
 
 
@@ -54,37 +54,37 @@ def test_the_head_of_a_chain_takes_all_of_it_and_ends_everybody_but_the_first() 
 
 
 def test_a_chain_of_edges_that_are_not_derived_falls_session_by_session() -> None:
-    links = [link(f"s{n}", f"s{n + 1}") for n in range(11)]
+    links = [graph_edge(f"s{n}", f"s{n + 1}") for n in range(11)]
     fell = falling(*links).revoke(ref(links[0]), ends_sessions=True)
     assert set(emptied(fell)) == {f"s{n}" for n in range(1, 12)}
     assert {reason for _, reason in fell.edges} == {REQUESTED, SESSION_ENDED}
 
 
 def test_whoever_keeps_sessions_loses_the_derived_edges_alone() -> None:
-    first, second = link("a", "b"), link("b", "c")
-    third = link("b", "d", first.id)
+    first, second = graph_edge("a", "b"), graph_edge("b", "c")
+    third = graph_edge("b", "d", first.id)
     fell = falling(first, second, third).revoke(ref(first), ends_sessions=False)
     assert names(fell) == {first.id, third.id}
     assert emptied(fell) == []
 
 
 def test_a_session_that_another_edge_leads_to_is_not_ended() -> None:
-    first, other = link("a", "b"), link("z", "b")
-    behind = link("b", "c", first.id)
+    first, other = graph_edge("a", "b"), graph_edge("z", "b")
+    behind = graph_edge("b", "c", first.id)
     fell = falling(first, other, behind).revoke(ref(first), ends_sessions=True)
     assert names(fell) == {first.id, behind.id}
     assert emptied(fell) == ["c"]
 
 
 def test_an_edge_past_its_time_holds_nobody() -> None:
-    first, over = link("a", "b"), link("z", "b", expires_at=NOW)
+    first, over = graph_edge("a", "b"), graph_edge("z", "b", expires_at=NOW)
     graph = falling(first, over)
     assert emptied(graph.revoke(ref(first), ends_sessions=True)) == ["b"]
     assert names(graph.revoke(ref(over), ends_sessions=True)) == set(), "and is not revoked: it has expired"
 
 
 def test_a_hollow_edge_holds_nobody_and_falls_with_whom_it_led_to() -> None:
-    first, empty = link("a", "b"), link("z", "b")
+    first, empty = graph_edge("a", "b"), graph_edge("z", "b")
     graph = RevocationGraph(NOW)
     graph.add_edges([first, empty], {ref(empty)})
     fell = graph.revoke(ref(first), ends_sessions=True)
@@ -100,8 +100,8 @@ def test_an_edge_is_hollow_if_anybody_up_its_line_has_ended() -> None:
 
 
 def test_of_two_ways_to_a_session_it_ends_with_the_second() -> None:
-    left, right = link("a", "b"), link("a", "c")
-    graph = falling(left, right, link("b", "d", left.id), link("c", "d", right.id))
+    left, right = graph_edge("a", "b"), graph_edge("a", "c")
+    graph = falling(left, right, graph_edge("b", "d", left.id), graph_edge("c", "d", right.id))
     assert emptied(graph.revoke(ref(left), ends_sessions=True)) == ["b"]
     assert set(emptied(graph.revoke(ref(right), ends_sessions=True))) == {"c", "d"}
 
@@ -116,11 +116,11 @@ def test_what_has_fallen_does_not_fall_again_also_if_it_is_loaded_again() -> Non
 
 
 def test_what_stands_under_an_ended_session_takes_its_own_edges_along() -> None:
-    first = link("a", "b")
+    first = graph_edge("a", "b")
     graph = falling(first)
     fell = graph.revoke(ref(first), ends_sessions=True)
-    of_child, held = link("child", "c"), link("x", "d")
-    graph.add_edges([of_child, held, link("child", "d")])
+    of_child, held = graph_edge("child", "c"), graph_edge("x", "d")
+    graph.add_edges([of_child, held, graph_edge("child", "d")])
     graph.end_sessions([(ZONE, "child")], fell)
     assert of_child.id in names(fell)
     assert set(emptied(fell)) == {"b", "c"}
@@ -135,7 +135,7 @@ def graphs(draw: st.DrawFn) -> list[GraphEdge]:
         if source < target:
             into = [each.id for each in links if each.target_session_id == str(source)]
             parent = draw(st.sampled_from([None, *into]))
-            links.append(link(str(source), str(target), parent))
+            links.append(graph_edge(str(source), str(target), parent))
     return links
 
 
@@ -174,9 +174,9 @@ def told(found: Iterable[tuple[int, bool, GraphEdge]]) -> list[tuple[int, bool, 
 
 
 def test_what_is_ahead_is_told_nearest_first_each_edge_once_with_its_level() -> None:
-    first = link("a", "b", id="e0")
-    near, far = link("b", "c", "e0", id="e1"), link("c", "d", "e1", id="e2")
-    short_cut, parallel = link("b", "d", id="e3"), link("b", "c", "e0", id="e4")
+    first = graph_edge("a", "b", id="e0")
+    near, far = graph_edge("b", "c", "e0", id="e1"), graph_edge("c", "d", "e1", id="e2")
+    short_cut, parallel = graph_edge("b", "d", id="e3"), graph_edge("b", "c", "e0", id="e4")
     assert told(edges_by_level(first, [far, parallel, short_cut, near, first])) == [
         (0, True, "e0"),
         (1, True, "e1"),
@@ -187,7 +187,7 @@ def test_what_is_ahead_is_told_nearest_first_each_edge_once_with_its_level() -> 
 
 
 def test_three_parallel_edges_over_ten_hops_are_thirty_edges_and_not_59_049_ways() -> None:
-    links = [link(f"s{n}", f"s{n + 1}") for n in range(10) for _ in range(3)]
+    links = [graph_edge(f"s{n}", f"s{n + 1}") for n in range(10) for _ in range(3)]
     found = edges_by_level(links[0], links)
     assert len(found) == 1 + 27
     assert max(level for level, _, _ in found) == 9

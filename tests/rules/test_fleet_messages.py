@@ -30,31 +30,31 @@ from quarterdeck.domain.fleets.model.rows import (
     NoticeFailure,
 )
 from quarterdeck.domain.fleets.rules.messages import MessageBatch, MessageBatchInput, command_key
-from tests.support.agency import agent_caller, person
-from tests.support.asking import NOW, ZONE, admin
-from tests.support.fleeting import (
+from tests.support.agents import agent_caller, user_caller
+from tests.support.builders import NOW, ZONE, admin
+from tests.support.fleets import (
     ADMINISTRATOR,
     ALICE,
     BOB,
     DIRECTOR,
-    FLEET,
-    administrator,
-    fleet,
-    left,
-    member,
-    message,
+    FLEET_ID,
+    administrator_row,
+    deregistered_row,
+    fleet_row,
+    member_row,
+    message_row,
 )
-from tests.support.making import struct_of
+from tests.support.structs import build_struct
 
-CREW = (member(DIRECTOR), administrator(), member(ALICE), member(BOB))
+CREW = (member_row(DIRECTOR), administrator_row(), member_row(ALICE), member_row(BOB))
 STRANGER, GONE = 9, 8
-OTHERS = (member(STRANGER, fleet_id=2), left(GONE))
+OTHERS = (member_row(STRANGER, fleet_id=2), deregistered_row(GONE))
 
 
 def known(
     *messages: Message,
     members: Sequence[Member] = (*CREW, *OTHERS),
-    fleets: Sequence[Fleet] = (fleet(), fleet(2, director_agent_id=STRANGER)),
+    fleets: Sequence[Fleet] = (fleet_row(), fleet_row(2, director_agent_id=STRANGER)),
     last: int = 100,
     keys: Sequence[KeyRecord] = (),
 ) -> MessageBatchInput:
@@ -71,26 +71,26 @@ def known(
 
 
 def send(to: int = ALICE, **asked: object) -> Send:
-    plain: dict[str, object] = {"fleet_id": FLEET, "from_agent_id": DIRECTOR, "text": "hello"}
-    return struct_of(Send, zone_id=ZONE, to_agent_id=to, **({"caller": admin()} | plain | asked))
+    plain: dict[str, object] = {"fleet_id": FLEET_ID, "from_agent_id": DIRECTOR, "text": "hello"}
+    return build_struct(Send, zone_id=ZONE, to_agent_id=to, **({"caller": admin()} | plain | asked))
 
 
 def broadcast(**asked: object) -> Broadcast:
-    plain: dict[str, object] = {"fleet_id": FLEET, "from_agent_id": DIRECTOR, "text": "all"}
-    return struct_of(Broadcast, zone_id=ZONE, **({"caller": admin()} | plain | asked))
+    plain: dict[str, object] = {"fleet_id": FLEET_ID, "from_agent_id": DIRECTOR, "text": "all"}
+    return build_struct(Broadcast, zone_id=ZONE, **({"caller": admin()} | plain | asked))
 
 
 def ack(message_id: int = 1, agent_id: int = ALICE, **asked: object) -> Acknowledge:
-    who: dict[str, object] = {"fleet_id": FLEET, "caller": admin(), "agent_id": agent_id}
-    return struct_of(Acknowledge, zone_id=ZONE, message_id=message_id, **(who | asked))
+    who: dict[str, object] = {"fleet_id": FLEET_ID, "caller": admin(), "agent_id": agent_id}
+    return build_struct(Acknowledge, zone_id=ZONE, message_id=message_id, **(who | asked))
 
 
 def cancel(message_id: int = 1, agent_id: int = DIRECTOR, **asked: object) -> Cancel:
-    who: dict[str, object] = {"fleet_id": FLEET, "caller": admin(), "agent_id": agent_id}
-    return struct_of(Cancel, zone_id=ZONE, message_id=message_id, **(who | asked))
+    who: dict[str, object] = {"fleet_id": FLEET_ID, "caller": admin(), "agent_id": agent_id}
+    return build_struct(Cancel, zone_id=ZONE, message_id=message_id, **(who | asked))
 
 
-def receipt(notice: NoticeFailure | None = None, message_id: int = 1, fleet_id: int = FLEET) -> RecordReceipt:
+def receipt(notice: NoticeFailure | None = None, message_id: int = 1, fleet_id: int = FLEET_ID) -> RecordReceipt:
     return RecordReceipt(zone_id=ZONE, fleet_id=fleet_id, message_id=message_id, failure=notice)
 
 
@@ -115,7 +115,7 @@ def ended(outcome: object) -> Message:
 def test_a_message_waits_for_its_recipient_from_the_moment_it_is_sent() -> None:
     talk = MessageBatch(known())
     row = sent(talk.decide(send())).message
-    assert row == message(101, created_at=NOW, status_timestamp=NOW, status_state=MessageState.INPUT_REQUIRED)
+    assert row == message_row(101, created_at=NOW, status_timestamp=NOW, status_state=MessageState.INPUT_REQUIRED)
     assert (row.context_id, row.to_agent_id, row.origin_task_id) == (ALICE, ALICE, None)
     assert talk.sent == [row]
     assert [(told.type, told.before) for told in talk.events] == [("message.sent", None)]
@@ -132,7 +132,7 @@ def test_the_administrator_sends_and_never_receives() -> None:
 
 
 def test_whoever_is_called_administrator_is_none_by_that() -> None:
-    namesake = member(5, name="Administrator")
+    namesake = member_row(5, name="Administrator")
     assert sent(MessageBatch(known(members=[*CREW, namesake])).decide(send(5))).message.to_agent_id == 5
 
 
@@ -152,7 +152,7 @@ def as_member(verb: object, agent_id: int, caller: Caller | None = None) -> Mess
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("who", [77, STRANGER, GONE], ids=["nobody", "of another fleet", "deregistered"])
 def test_whoever_is_not_in_the_fleet_can_do_nothing_in_it(verb: object, who: int) -> None:
-    row = message(1, to=who, from_agent_id=who)
+    row = message_row(1, to=who, from_agent_id=who)
     talk = MessageBatch(known(row))
     assert sentence(talk.decide(as_member(verb, who))) == f"agent {who} is not a member of fleet 1."
     assert (talk.sent, talk.originals, talk.events, talk.keys.new_records) == ([], {}, [], [])
@@ -160,16 +160,19 @@ def test_whoever_is_not_in_the_fleet_can_do_nothing_in_it(verb: object, who: int
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_nothing_is_said_in_a_fleet_that_is_deleted_or_was_never_there(verb: object) -> None:
-    over = fleet(deleted_at=NOW - 1)
+    over = fleet_row(deleted_at=NOW - 1)
     assert (
-        sentence(MessageBatch(known(message(), fleets=[over])).decide(as_member(verb, ALICE))) == "fleet 1 is deleted"
+        sentence(MessageBatch(known(message_row(), fleets=[over])).decide(as_member(verb, ALICE)))
+        == "fleet 1 is deleted"
     )
-    assert sentence(MessageBatch(known(message(), fleets=[])).decide(as_member(verb, ALICE))) == "fleet 1 not found."
+    assert (
+        sentence(MessageBatch(known(message_row(), fleets=[])).decide(as_member(verb, ALICE))) == "fleet 1 not found."
+    )
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_panes_token_acts_as_its_own_member_alone(verb: object) -> None:
-    row = message(1, to=ALICE, from_agent_id=ALICE)
+    row = message_row(1, to=ALICE, from_agent_id=ALICE)
     for name, agent_id, may in (
         ("fleet-1-3", ALICE, True),
         ("fleet-1-3", DIRECTOR, False),
@@ -184,7 +187,7 @@ def test_a_panes_token_acts_as_its_own_member_alone(verb: object) -> None:
 
 
 def test_a_person_names_who_they_act_as() -> None:
-    assert sent(MessageBatch(known()).decide(send(caller=person()))).message.from_agent_id == DIRECTOR
+    assert sent(MessageBatch(known()).decide(send(caller=user_caller()))).message.from_agent_id == DIRECTOR
 
 
 def test_whether_somebody_may_speak_at_all_is_asked_first() -> None:
@@ -202,7 +205,7 @@ def test_whether_somebody_may_speak_at_all_is_asked_first() -> None:
 
 def test_nothing_is_sent_in_a_zone_that_has_ended() -> None:
     over = Refusal("zone_ended", "over")
-    plain = known(message())
+    plain = known(message_row())
     talk = MessageBatch(
         MessageBatchInput(NOW, plain.caller_problem, {ZONE: over}, plain.fleets, plain.members, plain.messages)
     )
@@ -239,7 +242,7 @@ def test_the_administrator_may_broadcast_and_is_told_of_no_broadcast() -> None:
 
 
 def test_a_broadcast_to_nobody_leaves_its_summary_alone() -> None:
-    done = sent(MessageBatch(known(members=[member(DIRECTOR), administrator(), *OTHERS])).decide(broadcast()))
+    done = sent(MessageBatch(known(members=[member_row(DIRECTOR), administrator_row(), *OTHERS])).decide(broadcast()))
     assert (done.message.text, done.deliveries) == ("Broadcast sent to 0 recipients", ())
 
 
@@ -251,7 +254,7 @@ def test_what_a_broadcast_leaves_in_all_is_bounded_in_bytes_and_a_refusal_leaves
         f"A broadcast is at most {BROADCAST_BYTES_MAX} bytes in all, and this is {most + 1} for each of 2 recipients."
     )
     assert (talk.sent, talk.events, talk.keys.new_records, talk.last_ids) == ([], [], [], {ZONE: 100})
-    alone = known(members=[member(DIRECTOR), administrator(), member(ALICE)])
+    alone = known(members=[member_row(DIRECTOR), administrator_row(), member_row(ALICE)])
     assert len(sent(MessageBatch(alone).decide(broadcast(text="x" * (most + 1)))).deliveries) == 1
 
 
@@ -293,7 +296,7 @@ def test_a_key_is_answered_after_its_sender_has_left_but_never_to_another_member
     key = command_key(ask)
     assert key is not None
     bound = KeyRecord(key.zone_id, key.application_id, key.operation, key.key, "d", "1")
-    row = message(1, from_agent_id=GONE)
+    row = message_row(1, from_agent_id=GONE)
     assert sent(MessageBatch(known(row, keys=[bound])).decide(ask)).message == row
     stranger = send(idempotency_key="k", request_digest="d", from_agent_id=GONE, caller=_as("fleet-1-3"))
     assert sentence(MessageBatch(known(row, keys=[bound])).decide(stranger)) == f"This token cannot act as agent {GONE}"
@@ -307,32 +310,34 @@ def _as(agent_id: str) -> Caller:
 
 
 def test_the_recipient_acknowledges_and_the_time_of_it_is_kept() -> None:
-    talk = MessageBatch(known(message()))
+    talk = MessageBatch(known(message_row()))
     row = ended(talk.decide(ack()))
-    assert row == message(status_state=MessageState.COMPLETED, status_timestamp=NOW)
+    assert row == message_row(status_state=MessageState.COMPLETED, status_timestamp=NOW)
     assert row.created_at == NOW - 1_000
-    assert talk.originals == {row.ref: message()}
+    assert talk.originals == {row.ref: message_row()}
     assert [(told.type, told.before) for told in talk.events] == [("message.acknowledged", MessageState.INPUT_REQUIRED)]
 
 
 def test_the_sender_cancels() -> None:
-    row = ended(MessageBatch(known(message())).decide(cancel()))
+    row = ended(MessageBatch(known(message_row())).decide(cancel()))
     assert (row.status_state, row.status_timestamp) == (MessageState.CANCELED, NOW)
 
 
 @pytest.mark.parametrize("who", [DIRECTOR, BOB, ADMINISTRATOR])
 def test_only_the_recipient_acknowledges(who: int) -> None:
-    assert sentence(MessageBatch(known(message())).decide(ack(agent_id=who))) == "Only the recipient can ACK a task"
+    assert sentence(MessageBatch(known(message_row())).decide(ack(agent_id=who))) == "Only the recipient can ACK a task"
 
 
 @pytest.mark.parametrize("who", [ALICE, BOB, ADMINISTRATOR])
 def test_only_the_sender_cancels(who: int) -> None:
-    assert sentence(MessageBatch(known(message())).decide(cancel(agent_id=who))) == "Only the sender can cancel a task"
+    assert (
+        sentence(MessageBatch(known(message_row())).decide(cancel(agent_id=who))) == "Only the sender can cancel a task"
+    )
 
 
 @pytest.mark.parametrize("state", [MessageState.COMPLETED, MessageState.CANCELED])
 def test_a_message_ends_once(state: MessageState) -> None:
-    row = message(status_state=state)
+    row = message_row(status_state=state)
     assert sentence(MessageBatch(known(row)).decide(ack())) == f"Cannot ACK task in state {state}"
     assert sentence(MessageBatch(known(row)).decide(cancel())) == f"Cannot cancel task in state {state}"
 
@@ -340,14 +345,14 @@ def test_a_message_ends_once(state: MessageState) -> None:
 def test_of_any_number_who_end_a_message_in_one_batch_the_first_does() -> None:
     asks: list[MessageCommand] = [ack(), cancel(), ack(), cancel()]
     for order in itertools.permutations(asks, 3):
-        talk = MessageBatch(known(message()))
+        talk = MessageBatch(known(message_row()))
         outcomes = [talk.decide(ask) for ask in order]
         assert [isinstance(each, Message) for each in outcomes] == [True, False, False]
         assert len(talk.events) == 1
 
 
 def test_nobody_acknowledges_the_summary_of_a_broadcast() -> None:
-    row = message(
+    row = message_row(
         to=0, context_id=DIRECTOR, type=MessageType.SUMMARY, status_state=MessageState.COMPLETED, origin_task_id=1
     )
     assert sentence(MessageBatch(known(row)).decide(ack(agent_id=DIRECTOR))) == "Cannot ACK task in state completed"
@@ -356,7 +361,7 @@ def test_nobody_acknowledges_the_summary_of_a_broadcast() -> None:
 
 @pytest.mark.parametrize("ask", [ack(), cancel(), receipt()], ids=["ack", "cancel", "receipt"])
 def test_a_message_of_another_fleet_is_not_found(ask: MessageCommand) -> None:
-    assert sentence(MessageBatch(known(message(fleet_id=2))).decide(ask)) == "Task 1 not found"
+    assert sentence(MessageBatch(known(message_row(fleet_id=2))).decide(ask)) == "Task 1 not found"
     assert sentence(MessageBatch(known()).decide(ask)) == "Task 1 not found"
 
 
@@ -375,22 +380,22 @@ def test_what_is_sent_and_acknowledged_in_one_batch_is_kept_as_it_was_sent_and_a
 def test_a_receipt_never_moves_the_time_of_a_message_nor_its_state() -> None:
     for state in MessageState:
         for notice in (None, *NoticeFailure):
-            row = message(status_state=state)
+            row = message_row(status_state=state)
             after = ended(MessageBatch(known(row)).decide(receipt(notice)))
             assert (after.status_timestamp, after.status_state) == (row.status_timestamp, state)
             assert (after.notified_at, after.notice) == (NOW if notice is None else None, notice)
 
 
 def test_what_was_typed_once_is_not_made_untyped_and_what_was_not_may_be_later() -> None:
-    typed = message(notified_at=NOW - 5)
+    typed = message_row(notified_at=NOW - 5)
     talk = MessageBatch(known(typed))
     assert talk.decide(receipt(NoticeFailure.PANE_GONE)) == talk.decide(receipt()) == typed
     assert talk.originals == {}
-    late = ended(MessageBatch(known(message(notice=NoticeFailure.FAILED))).decide(receipt()))
+    late = ended(MessageBatch(known(message_row(notice=NoticeFailure.FAILED))).decide(receipt()))
     assert (late.notified_at, late.notice) == (NOW, None)
 
 
 def test_a_receipt_is_kept_in_a_fleet_that_was_deleted_meanwhile_and_tells_nothing() -> None:
-    talk = MessageBatch(known(message(), fleets=[fleet(deleted_at=NOW)]))
+    talk = MessageBatch(known(message_row(), fleets=[fleet_row(deleted_at=NOW)]))
     assert ended(talk.decide(receipt())).notified_at == NOW
     assert talk.events == []

@@ -47,35 +47,35 @@ from quarterdeck.domain.fleets.rules.members import (
     collect_refs,
 )
 from quarterdeck.domain.fleets.rules.monitor import is_live, is_ping_due, is_recent
-from tests.support.asking import NOW, ZONE, admin
-from tests.support.fleeting import (
+from tests.support.builders import NOW, ZONE, admin
+from tests.support.fleets import (
     ADMINISTRATOR,
     ALICE,
     BOB,
     DIRECTOR,
-    FLEET,
-    administrator,
-    claiming,
-    config,
-    fleet,
-    left,
-    member,
-    place,
-    placement,
-    runtime,
+    FLEET_ID,
+    administrator_row,
+    claim_monitor_command,
+    deregistered_row,
+    fleet_row,
+    member_row,
+    monitor_config_row,
+    monitor_runtime_row,
+    pane_location,
+    placement_row,
 )
-from tests.support.making import struct_of
+from tests.support.structs import build_struct
 
 STRANGER = 9
-CREW = (member(DIRECTOR), administrator(), member(ALICE), member(BOB))
-OTHER = (member(STRANGER, fleet_id=2), administrator(10, 2))
-PLACED = (placement(), placement(STRANGER, director_agent_id=STRANGER))
-CONFIGS = (config(), config(STRANGER))
+CREW = (member_row(DIRECTOR), administrator_row(), member_row(ALICE), member_row(BOB))
+OTHER = (member_row(STRANGER, fleet_id=2), administrator_row(10, 2))
+PLACED = (placement_row(), placement_row(STRANGER, director_agent_id=STRANGER))
+CONFIGS = (monitor_config_row(), monitor_config_row(STRANGER))
 
 
 def known(
     *,
-    fleets: Sequence[Fleet] = (fleet(), fleet(2, director_agent_id=STRANGER)),
+    fleets: Sequence[Fleet] = (fleet_row(), fleet_row(2, director_agent_id=STRANGER)),
     members: Sequence[Member] = (*CREW, *OTHER),
     placements: Sequence[Placement] = PLACED,
     configs: Sequence[MonitorConfig] = CONFIGS,
@@ -97,32 +97,32 @@ def known(
 
 def create(**asked: object) -> CreateFleet:
     plain: dict[str, object] = {"label": None, "location": None, "caller": admin()}
-    return struct_of(CreateFleet, zone_id=ZONE, **(plain | asked))
+    return build_struct(CreateFleet, zone_id=ZONE, **(plain | asked))
 
 
 def register(**asked: object) -> RegisterMember:
-    plain: dict[str, object] = {"fleet_id": FLEET, "name": "carol", "description": "d", "caller": admin()}
-    return struct_of(RegisterMember, zone_id=ZONE, **(plain | asked))
+    plain: dict[str, object] = {"fleet_id": FLEET_ID, "name": "carol", "description": "d", "caller": admin()}
+    return build_struct(RegisterMember, zone_id=ZONE, **(plain | asked))
 
 
-def deregister(agent_id: int, fleet_id: int = FLEET) -> DeregisterMember:
+def deregister(agent_id: int, fleet_id: int = FLEET_ID) -> DeregisterMember:
     return DeregisterMember(zone_id=ZONE, fleet_id=fleet_id, agent_id=agent_id)
 
 
-def delete(fleet_id: int = FLEET) -> DeleteFleet:
+def delete(fleet_id: int = FLEET_ID) -> DeleteFleet:
     return DeleteFleet(zone_id=ZONE, fleet_id=fleet_id)
 
 
 def configure(agent_id: int = ALICE, **asked: object) -> ConfigureMonitor:
-    return struct_of(ConfigureMonitor, zone_id=ZONE, fleet_id=FLEET, agent_id=agent_id, **asked)
+    return build_struct(ConfigureMonitor, zone_id=ZONE, fleet_id=FLEET_ID, agent_id=agent_id, **asked)
 
 
 def beat(*pinged: int, pid: int = 100, host_id: str = "host") -> RecordMonitorHeartbeat:
-    return RecordMonitorHeartbeat(zone_id=ZONE, fleet_id=FLEET, pid=pid, host_id=host_id, pinged=pinged)
+    return RecordMonitorHeartbeat(zone_id=ZONE, fleet_id=FLEET_ID, pid=pid, host_id=host_id, pinged=pinged)
 
 
 def release(pid: int = 100, host_id: str = "host") -> ReleaseMonitor:
-    return ReleaseMonitor(zone_id=ZONE, fleet_id=FLEET, pid=pid, host_id=host_id)
+    return ReleaseMonitor(zone_id=ZONE, fleet_id=FLEET_ID, pid=pid, host_id=host_id)
 
 
 def sentence(outcome: object) -> str:
@@ -147,7 +147,7 @@ def untouched(crew: FleetBatch, loaded: FleetBatchInput) -> bool:
 
 def test_a_fleet_begins_with_a_director_in_its_pane_and_an_administrator_all_of_one_instant() -> None:
     crew = FleetBatch(known())
-    made = crew.decide(create(label="PR-42", location=place()))
+    made = crew.decide(create(label="PR-42", location=pane_location()))
     assert isinstance(made, CreateFleetResult)
     assert (made.fleet.fleet_id, made.fleet.director_agent_id, made.fleet.label) == (3, 11, "PR-42")
     assert (made.director.agent_id, made.administrator.agent_id) == (11, 12)
@@ -162,7 +162,7 @@ def test_a_fleet_begins_with_a_director_in_its_pane_and_an_administrator_all_of_
 
 def test_the_administrator_is_known_by_its_card_is_in_no_registry_and_has_no_pane() -> None:
     crew = FleetBatch(known())
-    made = crew.decide(create(location=place()))
+    made = crew.decide(create(location=pane_location()))
     assert isinstance(made, CreateFleetResult)
     told = msgspec.json.decode(made.administrator.agent_card_json)
     assert told == {
@@ -187,13 +187,14 @@ def test_a_director_without_a_pane_is_watched_over_by_nobody() -> None:
 
 def test_what_is_begun_again_under_its_key_is_what_was_begun() -> None:
     crew = FleetBatch(known())
-    first = crew.decide(create(idempotency_key="k", request_digest="d", location=place()))
-    again = crew.decide(create(idempotency_key="k", request_digest="d", location=place()))
+    first = crew.decide(create(idempotency_key="k", request_digest="d", location=pane_location()))
+    again = crew.decide(create(idempotency_key="k", request_digest="d", location=pane_location()))
     assert isinstance(first, CreateFleetResult)
     assert again == msgspec.structs.replace(first, created=False)
     crew.decide(delete(first.fleet.fleet_id))
     assert (
-        sentence(crew.decide(create(idempotency_key="k", request_digest="d", location=place()))) == "fleet 3 is deleted"
+        sentence(crew.decide(create(idempotency_key="k", request_digest="d", location=pane_location())))
+        == "fleet 3 is deleted"
     )
     assert len(crew.keys.new_records) == 1
 
@@ -225,10 +226,10 @@ def test_the_administrators_card_says_so() -> None:
 
 def test_a_member_with_a_pane_belongs_to_the_root_director_and_is_watched_over() -> None:
     crew = FleetBatch(known())
-    made = crew.decide(register(director_id=DIRECTOR, location=place(None)))
+    made = crew.decide(register(director_id=DIRECTOR, location=pane_location(None)))
     assert isinstance(made, RegisterMemberResult)
-    assert made.placement == placement(11, created_at=NOW)
-    assert crew.configs[made.member.ref] == config(11)
+    assert made.placement == placement_row(11, created_at=NOW)
+    assert crew.configs[made.member.ref] == monitor_config_row(11)
     assert (made.member.registry_id, made.member.status) == ("fleet-1-11", MemberStatus.ACTIVE)
 
 
@@ -252,12 +253,12 @@ def test_a_member_without_a_pane_is_watched_over_by_nobody() -> None:
 def test_members_are_created_by_the_root_director_alone(director: int, said: str) -> None:
     loaded = known()
     crew = FleetBatch(loaded)
-    assert sentence(crew.decide(register(director_id=director, location=place(None)))) == said
+    assert sentence(crew.decide(register(director_id=director, location=pane_location(None)))) == said
     assert untouched(crew, loaded)
 
 
 def test_a_fleet_has_so_many_members_and_no_more() -> None:
-    crowd = [member(100 + number) for number in range(MEMBERS_MAX - len(CREW) - 1)]
+    crowd = [member_row(100 + number) for number in range(MEMBERS_MAX - len(CREW) - 1)]
     crew = FleetBatch(known(members=[*CREW, *OTHER, *crowd]))
     assert isinstance(crew.decide(register()), RegisterMemberResult)
     full = crew.decide(register())
@@ -287,8 +288,8 @@ def test_with_a_member_its_pane_and_the_watch_over_it_go_and_it_goes_once() -> N
     crew = FleetBatch(known())
     gone = crew.decide(deregister(ALICE))
     assert isinstance(gone, DeregisterMemberResult)
-    assert gone.member == msgspec.structs.replace(left(ALICE), deregistered_at=NOW)
-    assert gone.placement == placement()
+    assert gone.member == msgspec.structs.replace(deregistered_row(ALICE), deregistered_at=NOW)
+    assert gone.placement == placement_row()
     assert (ZONE, ALICE) not in crew.placements
     assert (ZONE, ALICE) not in crew.configs
     assert sentence(crew.decide(deregister(ALICE))) == "agent 3 is not a member of fleet 1."
@@ -296,9 +297,9 @@ def test_with_a_member_its_pane_and_the_watch_over_it_go_and_it_goes_once() -> N
 
 def test_a_pane_is_said_once() -> None:
     crew = FleetBatch(known())
-    ask = SetMemberPane(zone_id=ZONE, fleet_id=FLEET, agent_id=ALICE, pane_id="%7")
+    ask = SetMemberPane(zone_id=ZONE, fleet_id=FLEET_ID, agent_id=ALICE, pane_id="%7")
     there = crew.decide(ask)
-    assert there == placement(tmux_pane_id="%7") == crew.decide(ask)
+    assert there == placement_row(tmux_pane_id="%7") == crew.decide(ask)
     assert [told.type for told in crew.events] == ["member.placed"]
     other = msgspec.structs.replace(ask, pane_id="%8")
     assert sentence(crew.decide(other)) == "agent 3 has a pane already"
@@ -307,9 +308,9 @@ def test_a_pane_is_said_once() -> None:
 
 
 def test_who_is_of_another_fleet_is_neither_placed_nor_configured_nor_pinged_through_this_one() -> None:
-    loaded = known(runtimes=[runtime()])
+    loaded = known(runtimes=[monitor_runtime_row()])
     crew = FleetBatch(loaded)
-    ask = SetMemberPane(zone_id=ZONE, fleet_id=FLEET, agent_id=STRANGER, pane_id="%7")
+    ask = SetMemberPane(zone_id=ZONE, fleet_id=FLEET_ID, agent_id=STRANGER, pane_id="%7")
     assert sentence(crew.decide(ask)) == "agent 9 is not a member of fleet 1."
     assert sentence(crew.decide(configure(STRANGER, enabled=False))) == "agent 9 is not a member of fleet 1."
     assert untouched(crew, loaded)
@@ -318,11 +319,11 @@ def test_who_is_of_another_fleet_is_neither_placed_nor_configured_nor_pinged_thr
 
 
 def test_a_verb_wants_those_it_names_and_a_whole_fleet_only_to_end_it() -> None:
-    here, nobody = {(ZONE, FLEET)}, set[tuple[str, int]]()
-    pane = SetMemberPane(zone_id=ZONE, fleet_id=FLEET, agent_id=ALICE, pane_id="%7")
+    here, nobody = {(ZONE, FLEET_ID)}, set[tuple[str, int]]()
+    pane = SetMemberPane(zone_id=ZONE, fleet_id=FLEET_ID, agent_id=ALICE, pane_id="%7")
     for ask in (deregister(ALICE), pane, configure(ALICE), beat(ALICE)):
         assert collect_refs([ask], []) == FleetBatchRefs(here, {(ZONE, ALICE)}, nobody, nobody)
-    for watching in (claiming(), beat(), release()):
+    for watching in (claim_monitor_command(), beat(), release()):
         assert collect_refs([watching], []) == FleetBatchRefs(here, nobody, nobody, nobody)
     assert collect_refs([delete()], []) == FleetBatchRefs(here, nobody, here, nobody)
     assert collect_refs([register()], []) == FleetBatchRefs(here, nobody, nobody, here)
@@ -341,11 +342,11 @@ def test_what_a_key_stands_for_is_wanted_too_and_a_fleet_with_those_who_began_it
 
 
 def test_a_fleet_is_deleted_with_everybody_in_it_and_only_once() -> None:
-    crew = FleetBatch(known(runtimes=[runtime(), runtime(fleet_id=2)]))
+    crew = FleetBatch(known(runtimes=[monitor_runtime_row(), monitor_runtime_row(fleet_id=2)]))
     done = crew.decide(delete())
     assert isinstance(done, DeleteFleetResult)
-    assert (done.deregistered_count, done.fleet.deleted_at, done.placements) == (4, NOW, (placement(),))
-    assert {each.status for each in crew.members.values() if each.fleet_id == FLEET} == {MemberStatus.DEREGISTERED}
+    assert (done.deregistered_count, done.fleet.deleted_at, done.placements) == (4, NOW, (placement_row(),))
+    assert {each.status for each in crew.members.values() if each.fleet_id == FLEET_ID} == {MemberStatus.DEREGISTERED}
     assert all(each.is_active for each in crew.members.values() if each.fleet_id == 2)
     assert [*crew.placements] == [*crew.configs] == [(ZONE, STRANGER)]
     assert [*crew.runtimes] == [(ZONE, 2)]
@@ -357,11 +358,11 @@ def test_a_fleet_is_deleted_with_everybody_in_it_and_only_once() -> None:
 
 @pytest.mark.parametrize(
     "ask",
-    [register(), deregister(ALICE), configure(enabled=False), claiming(), beat(), release()],
+    [register(), deregister(ALICE), configure(enabled=False), claim_monitor_command(), beat(), release()],
     ids=lambda ask: type(ask).__name__,
 )
 def test_nothing_happens_in_a_fleet_that_is_deleted_or_was_never_there(ask: FleetCommand) -> None:
-    gone = known(fleets=[fleet(deleted_at=NOW - 1)], members=[], placements=[], configs=[])
+    gone = known(fleets=[fleet_row(deleted_at=NOW - 1)], members=[], placements=[], configs=[])
     assert sentence(FleetBatch(gone).decide(ask)) == "fleet 1 is deleted"
     assert sentence(FleetBatch(known(fleets=[])).decide(ask)) == "fleet 1 not found."
 
@@ -400,7 +401,7 @@ def test_whether_somebody_may_change_fleets_at_all_is_asked_first() -> None:
         return refusal
 
     crew = FleetBatch(FleetBatchInput(NOW, problem_of))
-    for ask in (create(), register(), delete(), claiming()):
+    for ask in (create(), register(), delete(), claim_monitor_command()):
         assert crew.decide(ask) is refusal
     assert {*asked} == {"fleets.change"}
 
@@ -410,43 +411,46 @@ def test_whether_somebody_may_change_fleets_at_all_is_asked_first() -> None:
 
 def test_what_is_not_said_of_a_watch_stays_as_it_is() -> None:
     crew = FleetBatch(known())
-    assert crew.decide(configure(interval_seconds=5)) == config(interval_seconds=5)
-    assert crew.decide(configure(enabled=False)) == config(interval_seconds=5, enabled=0)
-    assert crew.decide(configure()) == config(interval_seconds=5, enabled=0)
+    assert crew.decide(configure(interval_seconds=5)) == monitor_config_row(interval_seconds=5)
+    assert crew.decide(configure(enabled=False)) == monitor_config_row(interval_seconds=5, enabled=0)
+    assert crew.decide(configure()) == monitor_config_row(interval_seconds=5, enabled=0)
     assert sentence(crew.decide(configure(BOB))) == "agent 4 has no pane"
 
 
 def test_of_two_who_claim_a_fleet_one_watches_over_it() -> None:
     crew = FleetBatch(known())
-    first = crew.decide(claiming(100))
-    assert first == runtime(started_at=NOW, last_tick_at=NOW)
-    assert sentence(crew.decide(claiming(101, previous_is_alive=True))) == "monitor already running for fleet 1"
-    assert crew.runtimes == {(ZONE, FLEET): first}
+    first = crew.decide(claim_monitor_command(100))
+    assert first == monitor_runtime_row(started_at=NOW, last_tick_at=NOW)
+    assert (
+        sentence(crew.decide(claim_monitor_command(101, previous_is_alive=True)))
+        == "monitor already running for fleet 1"
+    )
+    assert crew.runtimes == {(ZONE, FLEET_ID): first}
 
 
 def test_only_who_is_on_the_same_host_as_the_same_user_says_that_a_monitor_has_died() -> None:
     for said, wins in (({}, True), ({"host_id": "elsewhere"}, False), ({"user_id": 1}, False)):
-        ask = claiming(101, previous_pid=100, previous_is_alive=False, **said)
-        outcome = FleetBatch(known(runtimes=[runtime()])).decide(ask)
+        ask = claim_monitor_command(101, previous_pid=100, previous_is_alive=False, **said)
+        outcome = FleetBatch(known(runtimes=[monitor_runtime_row()])).decide(ask)
         assert isinstance(outcome, MonitorRuntime) == wins, said
 
 
 def test_of_two_who_found_the_last_monitor_dead_one_watches_over_the_fleet() -> None:
-    crew = FleetBatch(known(runtimes=[runtime()]))
-    first = crew.decide(claiming(101, previous_pid=100, previous_is_alive=False))
+    crew = FleetBatch(known(runtimes=[monitor_runtime_row()]))
+    first = crew.decide(claim_monitor_command(101, previous_pid=100, previous_is_alive=False))
     assert isinstance(first, MonitorRuntime)
-    second = crew.decide(claiming(102, previous_pid=100, previous_is_alive=False))
+    second = crew.decide(claim_monitor_command(102, previous_pid=100, previous_is_alive=False))
     assert sentence(second) == "monitor already running for fleet 1"
-    assert crew.runtimes == {(ZONE, FLEET): first}
+    assert crew.runtimes == {(ZONE, FLEET_ID): first}
 
 
 def test_a_monitor_that_was_not_heard_of_gives_way_wherever_it_is() -> None:
-    old = runtime(last_tick_at=NOW - 15_001, host_id="elsewhere")
-    assert isinstance(FleetBatch(known(runtimes=[old])).decide(claiming(101)), MonitorRuntime)
+    old = monitor_runtime_row(last_tick_at=NOW - 15_001, host_id="elsewhere")
+    assert isinstance(FleetBatch(known(runtimes=[old])).decide(claim_monitor_command(101)), MonitorRuntime)
 
 
 def test_only_who_watches_says_that_it_does_and_lets_go() -> None:
-    loaded = known(runtimes=[runtime()])
+    loaded = known(runtimes=[monitor_runtime_row()])
     for ask in (beat(ALICE, pid=101), beat(ALICE, host_id="x"), release(101), release(host_id="x")):
         crew = FleetBatch(loaded)
         assert sentence(crew.decide(ask)) == "this process does not monitor fleet 1 any more"
@@ -456,17 +460,20 @@ def test_only_who_watches_says_that_it_does_and_lets_go() -> None:
 
 
 def test_a_heartbeat_moves_its_time_and_that_of_those_that_were_pinged() -> None:
-    crew = FleetBatch(known(runtimes=[runtime()]))
-    assert crew.decide(beat(ALICE, BOB, 77)) == runtime(last_tick_at=NOW)
-    assert crew.configs == {(ZONE, ALICE): config(last_ping_at=NOW), (ZONE, STRANGER): config(STRANGER)}
+    crew = FleetBatch(known(runtimes=[monitor_runtime_row()]))
+    assert crew.decide(beat(ALICE, BOB, 77)) == monitor_runtime_row(last_tick_at=NOW)
+    assert crew.configs == {
+        (ZONE, ALICE): monitor_config_row(last_ping_at=NOW),
+        (ZONE, STRANGER): monitor_config_row(STRANGER),
+    }
 
 
 def test_who_lets_go_leaves_nothing_but_how_often_it_ticked_and_the_next_may_claim() -> None:
-    crew = FleetBatch(known(runtimes=[runtime(tick_seconds=9)]))
+    crew = FleetBatch(known(runtimes=[monitor_runtime_row(tick_seconds=9)]))
     after = crew.decide(release())
     assert isinstance(after, MonitorRuntime)
     assert (after.pid, after.started_at, after.last_tick_at, after.tick_seconds) == (None, None, None, 9)
-    assert isinstance(crew.decide(claiming(101)), MonitorRuntime)
+    assert isinstance(crew.decide(claim_monitor_command(101)), MonitorRuntime)
 
 
 @pytest.mark.parametrize(
@@ -474,17 +481,17 @@ def test_who_lets_go_leaves_nothing_but_how_often_it_ticked_and_the_next_may_cla
     [(5, 15_000, True), (5, 15_001, False), (10, 30_000, True), (10, 30_001, False), (1, 14_000, True)],
 )
 def test_a_monitor_is_there_for_three_ticks_and_fifteen_seconds_at_least(tick: int, age: int, recent: bool) -> None:
-    row = runtime(tick_seconds=tick, last_tick_at=NOW - age)
+    row = monitor_runtime_row(tick_seconds=tick, last_tick_at=NOW - age)
     assert is_recent(row, NOW) is recent
     assert [is_live(row, alive, NOW) for alive in (True, None, False)] == [recent, recent, False]
 
 
 def test_without_a_pid_or_a_heartbeat_there_is_no_monitor() -> None:
     for said in ({"pid": None}, {"last_tick_at": None}):
-        assert not is_live(runtime(**said), True, NOW)
+        assert not is_live(monitor_runtime_row(**said), True, NOW)
 
 
 @pytest.mark.parametrize(("last", "due"), [(None, True), (NOW - 60_000, True), (NOW - 59_999, False), (NOW, False)])
 def test_a_members_turn_comes_when_it_was_never_pinged_or_its_interval_is_over(last: int | None, due: bool) -> None:
-    assert is_ping_due(config(last_ping_at=last), NOW) is due
-    assert not is_ping_due(config(last_ping_at=last, enabled=0), NOW)
+    assert is_ping_due(monitor_config_row(last_ping_at=last), NOW) is due
+    assert not is_ping_due(monitor_config_row(last_ping_at=last, enabled=0), NOW)

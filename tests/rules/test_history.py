@@ -14,33 +14,33 @@ from quarterdeck.maintenance.history_checker.invariants import INVARIANTS
 from quarterdeck.maintenance.history_checker.model import Outcome, Violation
 from quarterdeck.maintenance.history_checker.reader import read_histories
 from quarterdeck.maintenance.history_checker.run import check_invariants
-from tests.support.histories import ZONE, Plant, Written, a_true_history
-from tests.support.planted import PLANTED
-from tests.support.planted_calls import a_refused_key_bound
-from tests.support.planted_tasks import PLANTED_TASKS
+from tests.support.call_violations import refused_key_stored
+from tests.support.history_builder import ZONE, HistoryBuilder, PlantViolation, build_valid_history
+from tests.support.history_violations import VIOLATIONS
 from tests.support.source import ROOT
+from tests.support.task_violations import TASK_VIOLATIONS
 
 replace = msgspec.structs.replace
 
 
-def found(written: Written) -> list[Violation]:
-    return list(check_invariants(written.evidence()))
+def found(written: HistoryBuilder) -> list[Violation]:
+    return list(check_invariants(written.build()))
 
 
 def test_a_true_history_breaks_no_promise() -> None:
-    assert [finding.text() for finding in found(a_true_history())] == []
+    assert [finding.text() for finding in found(build_valid_history())] == []
 
 
 def test_what_ran_out_a_moment_ago_has_not_been_forgotten() -> None:
     """A sweep comes within the minute; until then nobody is blamed."""
-    written = a_true_history()
+    written = build_valid_history()
     written.invoke("slow")
     written.claim("slow", 1, "w1")
-    over = written.now
+    over = written.clock
     written.invocations["slow"] = replace(written.invocations["slow"], deadline_at=over, lease_expires_at=over)
     written.delegate("edge-9", "right", "twig")
     written.edges["edge-9"] = replace(written.edges["edge-9"], expires_at=over)
-    written.now += 100_000
+    written.clock += 100_000
     assert [finding.text() for finding in found(written)] == []
 
 
@@ -48,12 +48,12 @@ def test_what_ran_out_a_moment_ago_has_not_been_forgotten() -> None:
     ("promise", "plant"),
     [
         pytest.param(promise, plant, id=f"{promise}-{plant.__name__}")
-        for promise, plants in PLANTED.items()
+        for promise, plants in VIOLATIONS.items()
         for plant in plants
     ],
 )
-def test_what_is_planted_is_found_and_nothing_else_is_said(promise: str, plant: Plant) -> None:
-    written = a_true_history()
+def test_what_is_planted_is_found_and_nothing_else_is_said(promise: str, plant: PlantViolation) -> None:
+    written = build_valid_history()
     plant(written)
     findings = found(written)
     assert {finding.promise for finding in findings} == {promise}, [finding.text() for finding in findings]
@@ -67,29 +67,29 @@ def test_what_is_planted_is_found_and_nothing_else_is_said(promise: str, plant: 
 def test_no_event_can_be_taken_out_of_the_log_unseen() -> None:
     """Even where positions are given out anew. What the zone set for itself is not missed, since the snapshots have it;
     nor is how often a service came and went."""
-    for index in range(1, len(a_true_history().events) - 2):
-        written = a_true_history()
-        gone = written.remove(index)
+    for index in range(1, len(build_valid_history().events) - 2):
+        written = build_valid_history()
+        gone = written.remove_event(index)
         assert found(written), f"without {gone.type} of {gone.subject} nothing was found"
 
 
 def test_no_row_can_be_removed_unseen() -> None:
     for table in ("sessions", "invocations", "edges"):
-        for name in getattr(a_true_history(), table):
-            written = a_true_history()
+        for name in getattr(build_valid_history(), table):
+            written = build_valid_history()
             del getattr(written, table)[name]
             assert found(written), f"without the row of {name} in {table} nothing was found"
 
 
 def test_every_promise_has_breaches_planted_and_is_explained() -> None:
-    assert INVARIANTS.keys() == PLANTED.keys() | PLANTED_TASKS.keys()
+    assert INVARIANTS.keys() == VIOLATIONS.keys() | TASK_VIOLATIONS.keys()
     page = (ROOT / "docs" / "checking.md").read_text(encoding="utf-8")
     assert [name for name in INVARIANTS if f"| `{name}` |" not in page] == []
 
 
 def test_a_key_that_only_met_refusals_and_stands_for_something_is_found() -> None:
-    written = a_true_history()
-    a_refused_key_bound(written)
+    written = build_valid_history()
+    refused_key_stored(written)
     # The session is known under its own key, too: that is the other promise.
     assert {finding.promise for finding in found(written)} == {"refused", "one-key"}
 
@@ -98,10 +98,10 @@ def test_a_key_that_only_met_refusals_and_stands_for_something_is_found() -> Non
 
 
 def test_an_unknown_outcome_may_have_been_done_or_not() -> None:
-    written = a_true_history()
+    written = build_valid_history()
     for made in (True, False):
         key = f"either-{made}"
-        written.call("invoke", None, {"service_id": "svc", "idempotency_key": key})
+        written.add_call("invoke", None, {"service_id": "svc", "idempotency_key": key})
         if made:
             written.invoke(key)
             written.calls.pop()
@@ -109,15 +109,15 @@ def test_an_unknown_outcome_may_have_been_done_or_not() -> None:
 
 
 def test_a_completion_asked_again_after_a_lost_answer_is_no_second_holder() -> None:
-    written = a_true_history()
+    written = build_valid_history()
     asked = {"id": "well", "attempt_token": "well-1-w1", "status": "succeeded"}
-    written.call("complete", None, asked, client="w1")
-    written.call("complete", 200, asked, {"id": "well", "status": "succeeded"}, client="w1")
+    written.add_call("complete", None, asked, client="w1")
+    written.add_call("complete", 200, asked, {"id": "well", "status": "succeeded"}, client="w1")
     assert found(written) == []
 
 
 def test_a_claim_repeated_by_its_id_hands_out_the_same_again() -> None:
-    written = a_true_history()
+    written = build_valid_history()
     for i, call in enumerate([*written.calls]):
         if call.op == "claim":
             written.calls[i] = replace(call, request=replace(call.request, claim_id=f"c{i}"))
@@ -126,15 +126,15 @@ def test_a_claim_repeated_by_its_id_hands_out_the_same_again() -> None:
 
 
 def test_limits_lowered_under_what_runs_are_no_breach() -> None:
-    written = a_true_history()
-    written.event("zone.change", ZONE, name=ZONE, quotas={"max_sessions": 0, "max_children": 3})
+    written = build_valid_history()
+    written.add_event("zone.change", ZONE, name=ZONE, quotas={"max_sessions": 0, "max_children": 3})
     assert found(written) == []
 
 
 def test_below_the_floor_of_the_log_nobody_is_missed() -> None:
     """Retention has removed the first half: what began there is known by its rows."""
-    written = a_true_history()
-    written.floor = written.find("invocation.created", "silent")
+    written = build_valid_history()
+    written.floor = written.find_event("invocation.created", "silent")
     written.events = written.events[written.floor :]
     oldest = written.events[0].at
     written.calls = [call for call in written.calls if call.ended >= oldest]
@@ -163,7 +163,7 @@ def test_below_the_floor_of_the_log_nobody_is_missed() -> None:
     ],
 )
 def test_what_an_answer_says_of_the_outcome(status: int | None, error: str | None, outcome: Outcome) -> None:
-    call = Written().call("spawn", status, {}, {"error": error} if error else None)
+    call = HistoryBuilder().add_call("spawn", status, {}, {"error": error} if error else None)
     assert call.outcome is outcome
 
 

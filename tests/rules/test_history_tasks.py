@@ -15,31 +15,31 @@ from quarterdeck.maintenance.history_checker.model import Outcome, Violation
 from quarterdeck.maintenance.history_checker.reader import read_histories
 from quarterdeck.maintenance.history_checker.run import check_invariants
 from quarterdeck.maintenance.history_checker.task_replay import TRANSITIONS
-from tests.support.histories import ZONE
-from tests.support.histories_tasks import Labour, TaskPlant, a_true_history_of_tasks
-from tests.support.planted_tasks import PLANTED_TASKS, given
+from tests.support.history_builder import ZONE
+from tests.support.task_history_builder import PlantTaskViolation, TaskHistoryBuilder, build_valid_task_history
+from tests.support.task_violations import TASK_VIOLATIONS, set_claimed_checkpoint
 
 replace = msgspec.structs.replace
 
 
-def found(written: Labour) -> list[Violation]:
-    return list(check_invariants(written.evidence()))
+def found(written: TaskHistoryBuilder) -> list[Violation]:
+    return list(check_invariants(written.build()))
 
 
 def test_a_true_history_of_tasks_breaks_no_promise() -> None:
-    assert [finding.text() for finding in found(a_true_history_of_tasks())] == []
+    assert [finding.text() for finding in found(build_valid_task_history())] == []
 
 
 @pytest.mark.parametrize(
     ("promise", "plant"),
     [
         pytest.param(promise, plant, id=f"{promise}-{plant.__name__}")
-        for promise, plants in PLANTED_TASKS.items()
+        for promise, plants in TASK_VIOLATIONS.items()
         for plant in plants
     ],
 )
-def test_what_is_planted_among_tasks_is_found_and_nothing_else_is_said(promise: str, plant: TaskPlant) -> None:
-    written = a_true_history_of_tasks()
+def test_what_is_planted_among_tasks_is_found_and_nothing_else_is_said(promise: str, plant: PlantTaskViolation) -> None:
+    written = build_valid_task_history()
     plant(written)
     findings = found(written)
     assert {finding.promise for finding in findings} == {promise}, [finding.text() for finding in findings]
@@ -51,24 +51,24 @@ def test_what_is_planted_among_tasks_is_found_and_nothing_else_is_said(promise: 
 
 def test_no_event_of_a_task_can_be_taken_out_of_the_log_unseen() -> None:
     """Even where positions are given out anew. That an agent came to be is nobody's promise."""
-    for index, event in enumerate(a_true_history_of_tasks().events):
+    for index, event in enumerate(build_valid_task_history().events):
         if event.type.startswith("task."):
-            written = a_true_history_of_tasks()
-            gone = written.remove(index)
+            written = build_valid_task_history()
+            gone = written.remove_event(index)
             assert found(written), f"without {gone.type} of {gone.subject} nothing was found"
 
 
 def test_no_event_of_a_task_can_be_told_twice_unseen() -> None:
-    for index, event in enumerate(a_true_history_of_tasks().events):
+    for index, event in enumerate(build_valid_task_history().events):
         if event.type.startswith("task.") and event.type != "task.unblocked":
-            written = a_true_history_of_tasks()
-            written.insert(index + 1, event)
+            written = build_valid_task_history()
+            written.insert_event(index + 1, event)
             assert found(written), f"{event.type} of {event.subject} was told twice, and nothing was found"
 
 
 def test_no_row_of_a_task_can_be_removed_unseen() -> None:
-    for name in a_true_history_of_tasks().tasks:
-        written = a_true_history_of_tasks()
+    for name in build_valid_task_history().tasks:
+        written = build_valid_task_history()
         del written.tasks[name]
         assert found(written), f"without the row of {name} nothing was found"
 
@@ -85,14 +85,14 @@ def test_the_judge_and_the_room_know_the_same_arrows() -> None:
 
 def test_a_checkpoint_whose_fate_nobody_knows_may_have_been_kept_or_not() -> None:
     for content in (b'{"at":2}', b'{"at":3}', b'{ "at" : 3 }'):
-        written = a_true_history_of_tasks()
-        given(written, content)
+        written = build_valid_task_history()
+        set_claimed_checkpoint(written, content)
         assert found(written) == []
 
 
 def test_below_the_floor_of_the_log_no_task_is_missed() -> None:
-    written = a_true_history_of_tasks()
-    written.floor = written.find("task.aborted", "long")
+    written = build_valid_task_history()
+    written.floor = written.find_event("task.aborted", "long")
     written.events = written.events[written.floor :]
     oldest = written.events[0].at
     written.calls = [call for call in written.calls if call.ended >= oldest]

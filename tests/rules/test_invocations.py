@@ -31,8 +31,8 @@ from quarterdeck.domain.invocations.model import (
 from quarterdeck.domain.invocations.rules import INVOCATION_STATES, BatchDecider, InvocationBatchInput, states
 from quarterdeck.domain.invocations.rules.states import Attempt
 from quarterdeck.domain.sessions.model import State as SessionState
-from tests.support.asking import NOW, ZONE, caller, session
-from tests.support.making import struct_of
+from tests.support.builders import NOW, ZONE, caller, session_row
+from tests.support.structs import build_struct
 
 LEASE = 30_000
 WORKER = caller("worker")
@@ -63,12 +63,12 @@ def call(key: str = "k", **asked: object) -> Enqueue:
         "timeout_ms": 1_000,
         "retry_policy": RetryPolicy(max_attempts=2, backoff_ms=100),
     }
-    return struct_of(Enqueue, **(plain | asked))
+    return build_struct(Enqueue, **(plain | asked))
 
 
 def claim(most: int = 1, token: str = "t", by: Caller | None = WORKER, **asked: object) -> Claim:
     tokens = tuple(f"{token}{n or ''}" for n in range(most))
-    return struct_of(Claim, zone_id=ZONE, caller=by, service_id="s", limit=most, attempt_tokens=tokens, **asked)
+    return build_struct(Claim, zone_id=ZONE, caller=by, service_id="s", limit=most, attempt_tokens=tokens, **asked)
 
 
 def complete(
@@ -109,7 +109,7 @@ def board(*rows: Invocation, now: int = NOW, service: Service | None = None, **k
         "rows": rows,
         "due": due,
     }
-    return BatchDecider(struct_of(InvocationBatchInput, **(plain | known)))
+    return BatchDecider(build_struct(InvocationBatchInput, **(plain | known)))
 
 
 def code(outcome: object) -> str:
@@ -158,11 +158,11 @@ def test_a_call_to_an_unknown_or_unregistered_service_is_refused() -> None:
 
 @pytest.mark.parametrize("named", ["source_session_id", "target_session_id"])
 def test_a_call_belongs_to_live_sessions_that_are_awake(named: str) -> None:
-    alive = session(id="x", application_id="invoker")
-    ended = session(id="x", application_id="invoker", status=SessionState.TERMINATED)
-    asleep = session(id="x", application_id="invoker", status=SessionState.SUSPENDED)
-    stamped = session(id="x", application_id="invoker", terminated_at=NOW - 1)
-    late = session(id="x", application_id="invoker", expires_at=NOW)
+    alive = session_row(id="x", application_id="invoker")
+    ended = session_row(id="x", application_id="invoker", status=SessionState.TERMINATED)
+    asleep = session_row(id="x", application_id="invoker", status=SessionState.SUSPENDED)
+    stamped = session_row(id="x", application_id="invoker", terminated_at=NOW - 1)
+    late = session_row(id="x", application_id="invoker", expires_at=NOW)
 
     def outcome(of: object) -> object:
         return board(sessions={(ZONE, "x"): of} if of else {}).decide(call(**{named: "x"}))
@@ -174,7 +174,7 @@ def test_a_call_belongs_to_live_sessions_that_are_awake(named: str) -> None:
 
 
 def test_only_the_application_of_the_source_may_invoke_for_it_or_whoever_was_given_that_power() -> None:
-    theirs = {(ZONE, "x"): session(id="x", application_id="theirs")}
+    theirs = {(ZONE, "x"): session_row(id="x", application_id="theirs")}
     asked = call(source_session_id="x")
     assert code(board(sessions=theirs).decide(asked)) == "invoker_ownership_required"
     powerful = caller("invoker", "coordinator.invoke_from:theirs")
@@ -257,7 +257,7 @@ def test_whatever_is_asked_of_what_belongs_to_an_ended_session_it_is_canceled(ve
 
 def test_a_suspended_session_takes_no_work() -> None:
     speaker = caller("worker", session_id="x")
-    asleep = {(ZONE, "x"): session(id="x", status=SessionState.SUSPENDED)}
+    asleep = {(ZONE, "x"): session_row(id="x", status=SessionState.SUSPENDED)}
     assert code(board(row(), sessions=asleep).decide(claim(by=speaker))) == "agent_suspended"
 
 

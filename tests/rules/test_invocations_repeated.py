@@ -25,7 +25,7 @@ from tests.rules.test_invocations import (
     row,
     told,
 )
-from tests.support.asking import NOW, ZONE, caller, session
+from tests.support.builders import NOW, ZONE, caller, session_row
 
 CANCEL = Cancel(zone_id=ZONE, caller=INVOKER, id="i-k", reason="why")
 
@@ -136,8 +136,8 @@ def test_no_two_credentials_are_the_same_holder() -> None:
 
 
 def test_a_suspended_session_invokes_nothing_also_not_in_the_name_of_another() -> None:
-    asleep = session(id="x", application_id="invoker", status=SessionState.SUSPENDED)
-    sibling = session(id="y", application_id="invoker")
+    asleep = session_row(id="x", application_id="invoker", status=SessionState.SUSPENDED)
+    sibling = session_row(id="y", application_id="invoker")
     sessions = {(ZONE, "x"): asleep, (ZONE, "y"): sibling}
     speaker = caller("invoker", session_id="x")
     on = board(sessions=sessions)

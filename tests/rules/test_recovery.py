@@ -13,15 +13,15 @@ from quarterdeck.domain.coordination.rules import launch_payload, recovery
 from quarterdeck.domain.coordination.rules.recovery import TasksToRecover
 from quarterdeck.domain.tasks.model.commands import Abort, MakeAvailable, UnblockDependents, Warn
 from quarterdeck.domain.tasks.model.rows import FullTask, OverdueAttempt, State, TimedOutAttempt
-from tests.support.asking import ZONE
-from tests.support.making import struct_of
-from tests.support.tasking import CONTENT, row
+from tests.support.builders import ZONE
+from tests.support.structs import build_struct
+from tests.support.task_rules import CONTENT, task_row
 
 FENCE = ("coordinator", 7)
 
 
 def abort(task_id: str, **said: object) -> Abort:
-    return struct_of(Abort, zone_id="z", id=task_id, leader_term=FENCE, **said)
+    return build_struct(Abort, zone_id="z", id=task_id, leader_term=FENCE, **said)
 
 
 def test_each_thing_seen_is_asked_for_once_under_the_term_and_with_a_chance_of_its_own() -> None:
@@ -78,7 +78,7 @@ def test_exactly_those_are_cut_that_can_be_reached_from_themselves(graph: dict[s
 
 def whole() -> FullTask:
     content = msgspec.structs.replace(CONTENT, title="A title that is longer than a label's part of it")
-    return FullTask(row(State.ASSIGNED), content)
+    return FullTask(task_row(State.ASSIGNED), content)
 
 
 def test_a_launcher_is_told_the_body_of_the_seed() -> None:

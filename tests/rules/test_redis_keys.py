@@ -16,9 +16,9 @@ from quarterdeck.domain.tasks.operations.redis_rows import agent_mark, task_mark
 from quarterdeck.domain.zones.model import DEFAULT_ZONE
 from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.mirrors.keys import comparison_for, find_wrong_claims
-from tests.support.agency import agent
-from tests.support.asking import NOW, ZONE
-from tests.support.tasking import row
+from tests.support.agents import agent_row
+from tests.support.builders import NOW, ZONE
+from tests.support.task_rules import task_row
 
 PENDING, ACTIVE = KeyFamily(key_layout.PENDING, "zset"), KeyFamily(key_layout.ACTIVE, "set")
 OF_AGENT, STALE = KeyFamily(key_layout.AGENT_TASKS, "hash"), KeyFamily(key_layout.STALE_AGENTS, "zset")
@@ -67,33 +67,33 @@ def test_events_of_tasks_and_agents_are_published_with_the_seeds_bodies_and_noth
 
 
 def test_only_what_may_begin_is_pending_and_only_what_waits_for_a_backoff_recovers() -> None:
-    waits = {0: key_layout.pending_score(5, row().created_at), 1: None, 2: None}
+    waits = {0: key_layout.pending_score(5, task_row().created_at), 1: None, 2: None}
     for number, score in waits.items():
-        assert task_mark(row(waits_for=number), NOW).score == score
+        assert task_mark(task_row(waits_for=number), NOW).score == score
     for state in (State.FAILED, State.ABORTED):
-        assert task_mark(row(status=state, waits_for=1, final=0), NOW).is_recovering
-        assert not task_mark(row(status=state, final=1), NOW).is_recovering
-    assert not task_mark(row(waits_for=1), NOW).is_recovering
-    held = task_mark(row(status=State.RUNNING, agent_id="a", session_key="k", assigned_at=3, started_at=4), NOW)
+        assert task_mark(task_row(status=state, waits_for=1, final=0), NOW).is_recovering
+        assert not task_mark(task_row(status=state, final=1), NOW).is_recovering
+    assert not task_mark(task_row(waits_for=1), NOW).is_recovering
+    held = task_mark(task_row(status=State.RUNNING, agent_id="a", session_key="k", assigned_at=3, started_at=4), NOW)
     assert (held.score, held.holder) == (None, TaskHolder("a", "k", 3, 4))
     # An end keeps the name of whoever made it.
-    assert task_mark(row(status=State.COMPLETED, agent_id="a"), NOW).holder is None
+    assert task_mark(task_row(status=State.COMPLETED, agent_id="a"), NOW).holder is None
 
 
 def test_an_agent_is_shown_as_the_seed_calls_it_and_not_at_all_once_it_has_ended() -> None:
-    assert agent_mark(agent(held=0), "", NOW).status == "idle"
-    assert agent_mark(agent(held=0, current_task_id="t"), "", NOW).current_task == ""
-    working = agent_mark(agent(held=1), "newest", NOW)
+    assert agent_mark(agent_row(held=0), "", NOW).status == "idle"
+    assert agent_mark(agent_row(held=0, current_task_id="t"), "", NOW).current_task == ""
+    working = agent_mark(agent_row(held=1), "newest", NOW)
     assert (working.status, working.current_task, working.is_stale) == ("running", "newest", False)
-    assert agent_mark(agent(held=1, current_task_id="t"), "newest", NOW).current_task == "t"
-    assert agent_mark(agent(status=AgentState.ERROR), "", NOW)[2:6] == ("error", "", NOW, True)
-    assert agent_mark(agent(status=AgentState.TERMINATED), "", NOW).status is None
-    assert json.loads(to_pulse(agent(held=1, current_task_id="t")).to_json()) == {
+    assert agent_mark(agent_row(held=1, current_task_id="t"), "newest", NOW).current_task == "t"
+    assert agent_mark(agent_row(status=AgentState.ERROR), "", NOW)[2:6] == ("error", "", NOW, True)
+    assert agent_mark(agent_row(status=AgentState.TERMINATED), "", NOW).status is None
+    assert json.loads(to_pulse(agent_row(held=1, current_task_id="t")).to_json()) == {
         "status": "running",
         "task_id": "t",
         "timestamp": NOW,
     }
-    assert to_pulse(agent(held=1)).task_id is None
+    assert to_pulse(agent_row(held=1)).task_id is None
 
 
 def test_what_stands_there_is_asked_about_and_what_nobody_can_have_written_is_struck_out() -> None:

@@ -13,7 +13,7 @@ from quarterdeck.core.errors import Conflict, Forbidden, LimitReached, NotFound,
 from quarterdeck.domain.zones import rules
 from quarterdeck.domain.zones.model import ROLE_ASSIGNMENTS_MAX, ChangeRole, RoleAssignment, RoleChange
 from quarterdeck.domain.zones.rules import PERMISSIONS, RoleAssignmentBatch, RoleCounts
-from tests.support.asking import NOW, ZONE
+from tests.support.builders import NOW, ZONE
 
 STRANGER = Caller("alice", "app", ZONE, frozenset())
 """Somebody whose issuer is not ours, and says nothing of roles."""

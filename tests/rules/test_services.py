@@ -37,9 +37,9 @@ from quarterdeck.domain.services.rules import (
 from quarterdeck.domain.services.rules.update import changed_fields
 from quarterdeck.domain.sessions.model import Session, State
 from quarterdeck.domain.zones.rules import zone_ended
-from tests.support.asking import APP, NOW, ZONE, admin, caller, session
-from tests.support.making import struct_of
-from tests.support.serving import URL, registering, service
+from tests.support.builders import APP, NOW, ZONE, admin, caller, session_row
+from tests.support.services import ENDPOINT_URL, register_command, service_row
+from tests.support.structs import build_struct
 
 replace = msgspec.structs.replace
 
@@ -133,7 +133,7 @@ def registry(*services: Service, sessions: Sequence[Session] = (), **known: obje
         "sessions": {(one.zone_id, one.id): one for one in sessions},
         "services": services,
     }
-    return RegistrationDecider(struct_of(RegistrationBatchInput, **(plain | known)), private_allowed=False)
+    return RegistrationDecider(build_struct(RegistrationBatchInput, **(plain | known)), private_allowed=False)
 
 
 def decided(made: RegistrationDecider, ask: Register) -> RegisteredService:
@@ -148,12 +148,12 @@ def refused(outcome: object) -> str:
 
 
 def test_a_service_nobody_knew_is_made_with_what_is_said_and_plain_defaults() -> None:
-    own = session()
+    own = session_row()
     made = registry(sessions=[own])
-    ask = registering(own.id, update=ServiceUpdate(capabilities='["a"]', health=ServiceHealth.HEALTHY))
+    ask = register_command(own.id, update=ServiceUpdate(capabilities='["a"]', health=ServiceHealth.HEALTHY))
     outcome = decided(made, ask)
     assert outcome == RegisteredService(outcome.service, created=True, include_secret=False)
-    assert outcome.service == service(
+    assert outcome.service == service_row(
         id=ask.id,
         agent_id=own.id,
         capabilities='["a"]',
@@ -166,41 +166,41 @@ def test_a_service_nobody_knew_is_made_with_what_is_said_and_plain_defaults() ->
     assert made.new_registrations == [(ZONE, ask.id, own.id)]
     [(_, told)] = made.events
     assert (told.verb, told.service) == ("register", outcome.service)
-    assert service().health is ServiceHealth.STARTING
+    assert service_row().health is ServiceHealth.STARTING
 
 
 def test_registered_again_it_keeps_what_is_not_said_and_is_told_only_if_something_differs() -> None:
-    own = session()
-    known = service(agent_id=own.id, health=ServiceHealth.HEALTHY, framework_name="f", metadata_json='{"a":1}')
+    own = session_row()
+    known = service_row(agent_id=own.id, health=ServiceHealth.HEALTHY, framework_name="f", metadata_json='{"a":1}')
     there = {"with_live_agent": {known.ref}, "registrations": {(*known.ref, own.id)}}
     same = registry(known, sessions=[own], **there)
-    assert decided(same, registering(own.id)) == RegisteredService(known)
+    assert decided(same, register_command(own.id)) == RegisteredService(known)
     assert (same.events, same.new_registrations, same.changes.inserts(), [*same.changes.updates()]) == ([], [], [], [])
     other = registry(known, sessions=[own], **there)
-    outcome = decided(other, registering(own.id, update=ServiceUpdate(metadata_json="{}", framework_version="2")))
+    outcome = decided(other, register_command(own.id, update=ServiceUpdate(metadata_json="{}", framework_version="2")))
     assert outcome == RegisteredService(replace(known, metadata_json="{}", framework_version="2", updated_at=NOW))
     [(_, told)] = other.events
     assert (told.verb, told.changed_fields) == ("change", ("framework_version", "metadata_json"))
 
 
 def test_the_first_session_leads_while_it_lives_and_then_the_one_that_comes() -> None:
-    first, second = session(), session()
-    known = service(agent_id=first.id)
+    first, second = session_row(), session_row()
+    known = service_row(agent_id=first.id)
     there = {(*known.ref, first.id)}
     lives = registry(known, sessions=[second], with_live_agent={known.ref}, registrations=there)
-    assert decided(lives, registering(second.id)).service.agent_id == first.id
+    assert decided(lives, register_command(second.id)).service.agent_id == first.id
     assert lives.new_registrations == [(*known.ref, second.id)]
     assert [told.verb for _, told in lives.events] == ["change"]
     # Another registration keeps it alive, but its leader has ended.
     ended = registry(known, sessions=[second], registrations=there)
-    assert decided(ended, registering(second.id)).service.agent_id == second.id
+    assert decided(ended, register_command(second.id)).service.agent_id == second.id
 
 
 def test_in_one_batch_the_first_makes_it_and_the_others_join() -> None:
-    people = [session() for _ in range(3)]
+    people = [session_row() for _ in range(3)]
     made = registry(sessions=people)
-    asks = [registering(one.id) for one in people]
-    outcomes = [decided(made, ask) for ask in [*asks, registering(), *asks]]
+    asks = [register_command(one.id) for one in people]
+    outcomes = [decided(made, ask) for ask in [*asks, register_command(), *asks]]
     assert [outcome.created for outcome in outcomes] == [True, *[False] * 6]
     assert {outcome.service.id for outcome in outcomes} == {asks[0].id}
     assert {outcome.service.agent_id for outcome in outcomes} == {people[0].id}
@@ -209,21 +209,25 @@ def test_in_one_batch_the_first_makes_it_and_the_others_join() -> None:
 
 
 def test_applications_endpoints_and_zones_keep_services_apart() -> None:
-    made = registry(service(), zone_problems={ZONE: None, "y": None})
-    for ask in (registering(application_id="other"), registering(endpoint_url=URL + "/"), registering(zone_id="y")):
+    made = registry(service_row(), zone_problems={ZONE: None, "y": None})
+    for ask in (
+        register_command(application_id="other"),
+        register_command(endpoint_url=ENDPOINT_URL + "/"),
+        register_command(zone_id="y"),
+    ):
         assert decided(made, ask).created
 
 
 def test_what_was_gone_comes_back_under_its_id_and_nothing_else_of_it() -> None:
-    own = session()
-    gone = service(
+    own = session_row()
+    gone = service_row(
         unregistered_at=NOW - 5, is_live=0, agent_id="old", health=ServiceHealth.UNHEALTHY, metadata_json='{"a":1}',
         delivery=DeliveryMode.PUSH, secret_number=7, active_invocations=3, last_heartbeat_at=5, framework_name="f",
     )  # fmt: skip
     made = registry(gone, sessions=[own])
-    outcome = decided(made, registering(own.id))
+    outcome = decided(made, register_command(own.id))
     assert outcome == RegisteredService(
-        service(id=gone.id, agent_id=own.id, secret_number=7, updated_at=NOW), created=True
+        service_row(id=gone.id, agent_id=own.id, secret_number=7, updated_at=NOW), created=True
     )
     assert [(told.verb, told.before) for _, told in made.events] == [("register", None)]
     assert made.stale_registrations == []
@@ -231,10 +235,10 @@ def test_what_was_gone_comes_back_under_its_id_and_nothing_else_of_it() -> None:
 
 
 def test_what_only_ended_sessions_registered_ends_before_it_comes_back() -> None:
-    own, ended = session(), session()
-    dead = service(is_live=0, agent_id=ended.id)
+    own, ended = session_row(), session_row()
+    dead = service_row(is_live=0, agent_id=ended.id)
     made = registry(dead, sessions=[own], registrations={(*dead.ref, own.id)})
-    outcome = decided(made, registering(own.id))
+    outcome = decided(made, register_command(own.id))
     assert outcome.created
     assert outcome.service.agent_id == own.id
     assert [(told.verb, told.reason) for _, told in made.events] == [
@@ -249,44 +253,49 @@ def test_a_secret_is_shown_when_push_begins_and_not_again() -> None:
     push, pull = ServiceUpdate(delivery=DeliveryMode.PUSH), ServiceUpdate(delivery=DeliveryMode.PULL)
     made = registry()
     outcomes = [
-        decided(made, registering(update=said)) for said in (push, push, ServiceUpdate(), pull, ServiceUpdate(), push)
+        decided(made, register_command(update=said))
+        for said in (push, push, ServiceUpdate(), pull, ServiceUpdate(), push)
     ]
     assert [outcome.include_secret for outcome in outcomes] == [True, False, False, False, False, True]
     assert [outcome.service.secret_number for outcome in outcomes] == [1, 1, 1, 1, 1, 2]
 
 
 def test_what_comes_back_to_be_pushed_to_has_another_secret() -> None:
-    gone = service(unregistered_at=NOW - 5, is_live=0, delivery=DeliveryMode.PUSH, secret_number=7)
-    outcome = decided(registry(gone), registering(update=ServiceUpdate(delivery=DeliveryMode.PUSH)))
+    gone = service_row(unregistered_at=NOW - 5, is_live=0, delivery=DeliveryMode.PUSH, secret_number=7)
+    outcome = decided(registry(gone), register_command(update=ServiceUpdate(delivery=DeliveryMode.PUSH)))
     assert (outcome.include_secret, outcome.service.secret_number) == (True, 8)
 
 
 def test_no_endpoint_of_the_servers_own_network_is_pushed_to_by_whatever_way() -> None:
     url, push = "http://127.0.0.1:8080/hook", ServiceUpdate(delivery=DeliveryMode.PUSH)
     made = registry()
-    assert refused(made.decide(registering(endpoint_url=url, update=push))) == "invalid_endpoint_url"
+    assert refused(made.decide(register_command(endpoint_url=url, update=push))) == "invalid_endpoint_url"
     assert (made.events, made.new_registrations) == ([], [])
-    decided(made, registering(endpoint_url=url))
-    assert refused(made.decide(registering(endpoint_url=url, update=push))) == "invalid_endpoint_url"
-    known = service(endpoint_url=url, delivery=DeliveryMode.PUSH)
-    assert refused(registry(known).decide(registering(endpoint_url=url))) == "invalid_endpoint_url"
+    decided(made, register_command(endpoint_url=url))
+    assert refused(made.decide(register_command(endpoint_url=url, update=push))) == "invalid_endpoint_url"
+    known = service_row(endpoint_url=url, delivery=DeliveryMode.PUSH)
+    assert refused(registry(known).decide(register_command(endpoint_url=url))) == "invalid_endpoint_url"
     allowed = RegistrationDecider(RegistrationBatchInput(NOW, {ZONE: None}), private_allowed=True)
-    assert decided(allowed, registering(endpoint_url=url, update=push)).include_secret
+    assert decided(allowed, register_command(endpoint_url=url, update=push)).include_secret
 
 
 def test_whoever_may_not_register_is_told_why() -> None:
-    live, suspended = session(), session(status=State.SUSPENDED)
-    people = [live, suspended, session(id="ended", terminated_at=NOW, status=State.TERMINATED)]
-    people += [session(id="stamped", terminated_at=NOW), session(id="expired", expires_at=NOW)]
+    live, suspended = session_row(), session_row(status=State.SUSPENDED)
+    people = [live, suspended, session_row(id="ended", terminated_at=NOW, status=State.TERMINATED)]
+    people += [session_row(id="stamped", terminated_at=NOW), session_row(id="expired", expires_at=NOW)]
     made = registry(sessions=people)
     cases: list[tuple[Register, type[Problem], str]] = [
-        (registering(caller=caller("x")), Forbidden, "application_ownership_required"),
-        (registering(caller=caller("x", "coordinator.spawn_under:app")), Forbidden, "application_ownership_required"),
-        (registering(live.id, caller=caller("x")), Forbidden, "application_ownership_required"),
-        (registering(suspended.id), Conflict, "agent_suspended"),
-        (registering(caller=caller(session_id=suspended.id)), Conflict, "agent_suspended"),
-        (registering(live.id, application_id="other"), Invalid, "application_mismatch"),
-        *((registering(name), NotFound, "agent_not_found") for name in ("ended", "stamped", "expired", "nobody")),
+        (register_command(caller=caller("x")), Forbidden, "application_ownership_required"),
+        (
+            register_command(caller=caller("x", "coordinator.spawn_under:app")),
+            Forbidden,
+            "application_ownership_required",
+        ),
+        (register_command(live.id, caller=caller("x")), Forbidden, "application_ownership_required"),
+        (register_command(suspended.id), Conflict, "agent_suspended"),
+        (register_command(caller=caller(session_id=suspended.id)), Conflict, "agent_suspended"),
+        (register_command(live.id, application_id="other"), Invalid, "application_mismatch"),
+        *((register_command(name), NotFound, "agent_not_found") for name in ("ended", "stamped", "expired", "nobody")),
     ]
     for ask, kind, code in cases:
         outcome = made.decide(ask)
@@ -294,18 +303,18 @@ def test_whoever_may_not_register_is_told_why() -> None:
         assert refused(outcome) == code
     assert (made.events, made.new_registrations) == ([], [])
     for who in (caller(), caller("x", f"coordinator.spawn_for:{APP}"), admin()):
-        decided(made, registering(caller=who))
-        decided(made, registering(live.id, caller=who, application_id=APP))
+        decided(made, register_command(caller=who))
+        decided(made, register_command(live.id, caller=who, application_id=APP))
     ended = RegistrationDecider(RegistrationBatchInput(NOW, {ZONE: zone_ended(ZONE)}), private_allowed=False)
-    assert refused(ended.decide(registering())) == "zone_ended"
+    assert refused(ended.decide(register_command())) == "zone_ended"
 
 
 # -- reaching one ------------------------------------------------------------------------------------------------
 
 
 def test_a_service_is_reached_by_itself_while_registered_and_through_those_who_registered_it() -> None:
-    own, other, ended = session(), session(), session(terminated_at=NOW)
-    there, gone, dead = service(), service(unregistered_at=NOW, is_live=1), service(is_live=0)
+    own, other, ended = session_row(), session_row(), session_row(terminated_at=NOW)
+    there, gone, dead = service_row(), service_row(unregistered_at=NOW, is_live=1), service_row(is_live=0)
     people = {(one.zone_id, one.id): one for one in (own, other, ended)}
     registrations = {(*one.ref, p) for one in (there, gone) for p in (own.id, ended.id)}
     seen = ServiceBatchInput(NOW, people, BatchChanges([there, gone, dead]), registrations)
@@ -331,7 +340,7 @@ def test_a_service_is_reached_by_itself_while_registered_and_through_those_who_r
      (caller("x", "coordinator.spawn_for:other"), False), (caller("x", "coordinator.delegate_from:app"), False)],
 )  # fmt: skip
 def test_a_service_is_changed_by_its_application_and_whoever_may_act_for_it(who: Caller, may: bool) -> None:
-    assert (rules.ownership_problem(who, service()) is None) is may
+    assert (rules.ownership_problem(who, service_row()) is None) is may
 
 
 # -- changing ----------------------------------------------------------------------------------------------------
@@ -348,14 +357,14 @@ def outcome_of(ask: Update, before: Service) -> RegisteredService:
 
 
 def test_every_field_that_may_be_said_is_changed_alone_and_the_others_stay() -> None:
-    before = service()
+    before = service_row()
     values = {
         "protocol_versions": '["2"]', "framework_name": "f", "framework_version": "v", "capabilities": '["c"]',
         "health": ServiceHealth.DEGRADED, "metadata_json": '{"m":1}', "delivery": DeliveryMode.PUSH, "active_invocations": 3,
     }  # fmt: skip
     assert {*values} == {*ServiceUpdate.__struct_fields__}
     for name, value in values.items():
-        after = outcome_of(changing(struct_of(ServiceUpdate, **{name: value})), before).service
+        after = outcome_of(changing(build_struct(ServiceUpdate, **{name: value})), before).service
         # Whoever begins to be pushed to is given a secret with it.
         along = {"secret_number": 2} if name == "delivery" else {}
         assert after == replace(before, updated_at=NOW, **{name: value}, **along)
@@ -366,7 +375,7 @@ def test_every_field_that_may_be_said_is_changed_alone_and_the_others_stay() -> 
 
 
 def test_rotating_raises_the_number_and_shows_the_secret() -> None:
-    before = service(delivery=DeliveryMode.PUSH, secret_number=4)
+    before = service_row(delivery=DeliveryMode.PUSH, secret_number=4)
     outcome = outcome_of(changing(rotates=True), before)
     assert (outcome.service.secret_number, outcome.include_secret) == (5, True)
     assert not outcome_of(changing(ServiceUpdate(health=ServiceHealth.HEALTHY)), before).include_secret
@@ -375,12 +384,14 @@ def test_rotating_raises_the_number_and_shows_the_secret() -> None:
 
 @pytest.mark.parametrize("rotates", [False, True])
 def test_a_secret_that_was_shown_is_not_shown_again_when_push_begins_again(rotates: bool) -> None:
-    begun = outcome_of(changing(ServiceUpdate(delivery=DeliveryMode.PUSH), rotates=rotates), service(secret_number=4))
+    begun = outcome_of(
+        changing(ServiceUpdate(delivery=DeliveryMode.PUSH), rotates=rotates), service_row(secret_number=4)
+    )
     assert (begun.include_secret, begun.service.secret_number) == (True, 5)
 
 
 def test_push_is_not_turned_on_for_an_endpoint_of_the_servers_own_network() -> None:
-    inside = service(endpoint_url="http://[::1]/")
+    inside = service_row(endpoint_url="http://[::1]/")
     ask = changing(ServiceUpdate(delivery=DeliveryMode.PUSH))
     assert refused(rules.update_service(ask, inside, NOW, private_allowed=False)) == "invalid_endpoint_url"
     assert isinstance(rules.update_service(ask, inside, NOW, private_allowed=True), RegisteredService)
@@ -422,14 +433,14 @@ def test_two_names_of_one_thing_say_it_once_or_not_at_all() -> None:
 
 
 def test_a_heartbeat_notes_the_time_and_changes_nothing_else_by_itself() -> None:
-    before = service(active_invocations=2)
+    before = service_row(active_invocations=2)
     assert rules.apply_heartbeat(before, ServiceUpdate(), NOW) == replace(before, last_heartbeat_at=NOW)
     told = rules.apply_heartbeat(before, ServiceUpdate(active_invocations=5, health=before.health), NOW)
     assert told == replace(before, last_heartbeat_at=NOW, active_invocations=5)
 
 
 def test_a_heartbeat_that_tells_of_health_or_metadata_changes_them() -> None:
-    before = service()
+    before = service_row()
     for said in (ServiceUpdate(health=ServiceHealth.HEALTHY), ServiceUpdate(metadata_json='{"a":1}')):
         after = rules.apply_heartbeat(before, said, NOW)
         assert after == replace(rules.apply_update(before, said), last_heartbeat_at=NOW, updated_at=NOW)
@@ -439,7 +450,7 @@ def test_a_heartbeat_that_tells_of_health_or_metadata_changes_them() -> None:
 
 
 def test_a_service_that_nobody_is_left_of_is_unregistered_and_only_once() -> None:
-    there = service(agent_id="s1")
+    there = service_row(agent_id="s1")
     told = rules.apply_removal(RegistrationRemoval(there, {"s1"}, False, None), "why", NOW)
     assert told is not None
     assert (told.verb, told.reason, told.before) == ("unregister", "why", there)
@@ -449,7 +460,7 @@ def test_a_service_that_nobody_is_left_of_is_unregistered_and_only_once() -> Non
 
 
 def test_a_service_that_others_registered_stays_and_is_led_by_one_of_them() -> None:
-    there = service(agent_id="s1")
+    there = service_row(agent_id="s1")
     told = rules.apply_removal(RegistrationRemoval(there, {"s1"}, True, "s2"), "why", NOW)
     assert told is not None
     assert (told.verb, told.changed_fields, told.service.agent_id) == ("change", ("agent_id",), "s2")

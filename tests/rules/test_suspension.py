@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from quarterdeck.core.errors import Problem, StateConflict
 from quarterdeck.domain.sessions.model import State, Suspend, TreeNode, Verb
 from quarterdeck.domain.sessions.rules.suspension import SessionTrees, SuspensionChange
-from tests.support.asking import NOW, ZONE, admin, session
-from tests.support.members import below, line, member_of, rows, shapes
+from tests.support.builders import NOW, ZONE, admin, session_row
+from tests.support.session_trees import ancestors, session_rows, shapes, subtree_ids, tree_node
 
 SUSPEND: Literal[Verb.SUSPEND] = Verb.SUSPEND
 RESUME: Literal[Verb.RESUME] = Verb.RESUME
@@ -40,7 +40,7 @@ class Tree:
     """Members that a grove is grown of anew for every ask, as a new batch would."""
 
     def __init__(self, shape: Sequence[int | None] = (None, 0, 1, 0), **changed: dict[str, object]) -> None:
-        made = [member_of(row, **changed.get(row.id, {})) for row in rows(shape)]
+        made = [tree_node(row, **changed.get(row.id, {})) for row in session_rows(shape)]
         self.members = {member.id: member for member in made}
 
     def ask(self, own: str, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> list[SuspensionChange] | Problem:
@@ -167,12 +167,12 @@ def test_what_has_ended_below_neither_falls_asleep_nor_wakes(ended: dict[str, ob
 @pytest.mark.parametrize("shape", [[0], [1, 0], [2, 0, 1], [1, 0, 0, 2]], ids=str)
 def test_a_line_that_meets_itself_has_an_end_and_can_be_suspended_and_resumed(shape: list[int]) -> None:
     def circle() -> dict[str, TreeNode]:
-        found = [member_of(session(id=f"s{own}", parent_id=f"s{parent}")) for own, parent in enumerate(shape)]
+        found = [tree_node(session_row(id=f"s{own}", parent_id=f"s{parent}")) for own, parent in enumerate(shape)]
         return {member.id: member for member in found}
 
     for own in circle():
         grove = SessionTrees(circle().values(), NOW)
-        reached = below(own, [*circle().values()])
+        reached = subtree_ids(own, [*circle().values()])
         assert moves_of(grove.decide(hold(own, SUSPEND))) == dict.fromkeys(reached, ASLEEP)
         assert moves_of(grove.decide(hold(own, RESUME))) == dict.fromkeys(reached, AWAKE)
 
@@ -194,7 +194,7 @@ class Sleepers(RuleBasedStateMachine):
 
     @initialize(shape=shapes(8))
     def begin(self, shape: list[int | None]) -> None:
-        self.members = {row.id: member_of(row) for row in rows(shape)}
+        self.members = {row.id: tree_node(row) for row in session_rows(shape)}
 
     @rule(asks=ASKS)
     def hold(self, asks: list[tuple[int, Literal[Verb.SUSPEND, Verb.RESUME]]]) -> None:
@@ -233,12 +233,12 @@ class Sleepers(RuleBasedStateMachine):
         awake = sorted(self.members.keys() - self.asleep() - self.gone)
         parent = [*awake, None][which % (len(awake) + 1)]
         own = f"s{len(self.members):02}"
-        self.members[own] = member_of(session(id=own), parent_id=parent)
+        self.members[own] = tree_node(session_row(id=own), parent_id=parent)
 
     @rule(which=st.integers(0, 30), how=st.sampled_from(["settled", "stamped", "expired"]))
     def end(self, which: int, how: str) -> None:
         top = list(self.members)[which % len(self.members)]
-        for own in below(top, [*self.members.values()]) - self.gone:
+        for own in subtree_ids(top, [*self.members.values()]) - self.gone:
             changed: dict[str, object] = {"expires_at": NOW} if how == "expired" else {"terminated_at": NOW - 1}
             if how == "settled":
                 changed["status"] = State.TERMINATED
@@ -256,14 +256,14 @@ class Sleepers(RuleBasedStateMachine):
         return {own for own in living if own in self.flags or self.flags.intersection(self.line(own))}
 
     def line(self, own: str) -> list[str]:
-        return list(line(own, [*self.members.values()]))
+        return list(ancestors(own, [*self.members.values()]))
 
     def loaded(self, holds: Sequence[Suspend]) -> list[TreeNode]:
         """What the statements give for these asks: lines, and what is below through what is not settled."""
         found: dict[str, TreeNode] = {}
         unsettled = [each for each in self.members.values() if each.status is not State.TERMINATED]
         for ask in holds:
-            reached = below(ask.session_id, unsettled)
+            reached = subtree_ids(ask.session_id, unsettled)
             found |= {each.id: each for each in unsettled if each.id in reached}
             found |= {own: self.members[own] for own in (ask.session_id, *self.line(ask.session_id))}
         return [*found.values()]

@@ -11,15 +11,27 @@ from hypothesis import given, strategies as st
 from quarterdeck.domain.tasks.model.commands import Cancel, FailForCycle, Patch, Retry, UnblockDependents
 from quarterdeck.domain.tasks.model.rows import State, Task, WaitsFor
 from quarterdeck.domain.tasks.rules.dependency_graph import find_cycle, find_stuck, order_by_dependencies
-from tests.support import tasking
-from tests.support.asking import NOW, ZONE
-from tests.support.tasking import CREATOR, blocked, board, claim, code, complete, create, made, row, task, told
+from tests.support import task_rules
+from tests.support.builders import NOW, ZONE
+from tests.support.task_rules import (
+    CREATOR,
+    claim_command,
+    complete_command,
+    create_all,
+    create_command,
+    decided_events,
+    dependents,
+    new_decider,
+    require_code,
+    require_task,
+    task_row,
+)
 
 READY = (State.PENDING, WaitsFor.NOTHING)
 
 
 def waiting(task_id: str, unmet: int = 1, **changed: object) -> Task:
-    return row(
+    return task_row(
         State.PENDING,
         task_id,
         dependency_count=unmet,
@@ -30,7 +42,7 @@ def waiting(task_id: str, unmet: int = 1, **changed: object) -> Task:
 
 
 def failed(task_id: str = "t") -> Task:
-    return row(State.FAILED, task_id, final=1, dependents_pending=1, waits_for=WaitsFor.NOTHING)
+    return task_row(State.FAILED, task_id, final=1, dependents_pending=1, waits_for=WaitsFor.NOTHING)
 
 
 def spread(task_id: str = "t") -> UnblockDependents:
@@ -42,62 +54,68 @@ def patch(depends_on: Sequence[str], task_id: str = "t") -> Patch:
 
 
 def test_what_depends_on_something_waits_for_it_and_on_what_is_done_for_nothing() -> None:
-    here = board(row(State.RUNNING, "a"), row(State.COMPLETED, "b"))
-    first, second = made(here, create("t1", depends_on=("a", "b")), create("t2", depends_on=("b",)))
+    here = new_decider(task_row(State.RUNNING, "a"), task_row(State.COMPLETED, "b"))
+    first, second = create_all(
+        here, create_command("t1", depends_on=("a", "b")), create_command("t2", depends_on=("b",))
+    )
     assert (first.waits_for, first.unmet_dependencies, first.dependency_count) == (WaitsFor.DEPENDENCIES, 1, 2)
     assert (second.status, second.waits_for) == READY
     assert here.met_dependencies == {((ZONE, "t1"), "b"), ((ZONE, "t2"), "b")}
 
 
 def test_what_depends_on_something_unknown_is_refused() -> None:
-    assert code(board().decide(create(depends_on=("nothing",)))) == "unknown_dependency"
+    assert require_code(new_decider().decide(create_command(depends_on=("nothing",)))) == "unknown_dependency"
 
 
 def test_what_depends_on_something_that_has_failed_fails_with_it_unless_it_is_to_run() -> None:
-    here = board(failed("a"))
-    with_it, without_it = made(
-        here, create("t1", depends_on=("a",)), create("t2", depends_on=("a",), on_dependency_failure="run")
+    here = new_decider(failed("a"))
+    with_it, without_it = create_all(
+        here,
+        create_command("t1", depends_on=("a",)),
+        create_command("t2", depends_on=("a",), on_dependency_failure="run"),
     )
     assert (with_it.status, with_it.final, with_it.reason) == (State.FAILED, 1, "dependency_failed")
     assert (without_it.status, without_it.waits_for) == READY
 
 
 def test_what_is_made_together_finds_each_other() -> None:
-    here = board()
-    _, second = made(here, create("t1"), create("t2", depends_on=("t1",)))
+    here = new_decider()
+    _, second = create_all(here, create_command("t1"), create_command("t2", depends_on=("t1",)))
     assert second.waits_for == WaitsFor.DEPENDENCIES
 
 
 def test_a_completion_frees_those_that_wait_for_nothing_else_in_the_same_batch() -> None:
-    here = board(row(State.RUNNING), waiting("d1"), waiting("d2", 2), dependents=blocked({"t": ["d1", "d2"]}))
-    here.decide(complete())
-    assert told(here) == [("task.completed", "t"), ("task.unblocked", "d1")]
+    here = new_decider(
+        task_row(State.RUNNING), waiting("d1"), waiting("d2", 2), dependents=dependents({"t": ["d1", "d2"]})
+    )
+    here.decide(complete_command())
+    assert decided_events(here) == [("task.completed", "t"), ("task.unblocked", "d1")]
     assert here.task((ZONE, "d2")).unmet_dependencies == 1
     assert here.met_dependencies == {((ZONE, "d1"), "t"), ((ZONE, "d2"), "t")}
-    assert tasking.given(here, claim(5, token="k2")) == ["d1"]
+    assert task_rules.claim_ids(here, claim_command(5, token="k2")) == ["d1"]
 
 
 def test_a_paused_dependent_is_freed_and_stays_paused() -> None:
-    here = board(
-        row(State.RUNNING),
-        row(State.PAUSED, "d", dependency_count=1, unmet_dependencies=1),
-        dependents=blocked({"t": ["d"]}),
+    here = new_decider(
+        task_row(State.RUNNING),
+        task_row(State.PAUSED, "d", dependency_count=1, unmet_dependencies=1),
+        dependents=dependents({"t": ["d"]}),
     )
-    here.decide(complete())
+    here.decide(complete_command())
     after = here.task((ZONE, "d"))
     assert (after.status, after.unmet_dependencies) == (State.PAUSED, 0)
 
 
 def test_what_was_to_begin_later_still_waits_for_its_moment_when_it_is_freed() -> None:
     late = waiting("d", available_at=NOW + 1_000)
-    here = board(row(State.RUNNING), late, dependents=blocked({"t": ["d"]}))
-    here.decide(complete())
+    here = new_decider(task_row(State.RUNNING), late, dependents=dependents({"t": ["d"]}))
+    here.decide(complete_command())
     assert here.task((ZONE, "d")).waits_for == WaitsFor.TIME
 
 
 def test_a_final_failure_fails_those_that_depend_on_it_and_they_spread_it_further() -> None:
-    here = board(failed(), waiting("d"), dependents=blocked({"t": ["d"]}))
-    assert task(here.decide(spread())).dependents_pending == 0
+    here = new_decider(failed(), waiting("d"), dependents=dependents({"t": ["d"]}))
+    assert require_task(here.decide(spread())).dependents_pending == 0
     after = here.task((ZONE, "d"))
     assert (after.status, after.reason, after.final, after.dependents_pending) == (
         State.FAILED,
@@ -105,79 +123,87 @@ def test_a_final_failure_fails_those_that_depend_on_it_and_they_spread_it_furthe
         1,
         1,
     )
-    assert told(here) == [("task.failed", "d")]
+    assert decided_events(here) == [("task.failed", "d")]
     assert "'t'" in str(here.content_updates[ZONE, "d"].last_error)
 
 
 def test_a_dependent_that_is_to_run_anyway_goes_on_without_it() -> None:
-    here = board(failed(), waiting("d", on_dependency_failure="run"), dependents=blocked({"t": ["d"]}))
+    here = new_decider(failed(), waiting("d", on_dependency_failure="run"), dependents=dependents({"t": ["d"]}))
     here.decide(spread())
     assert (here.task((ZONE, "d")).status, here.task((ZONE, "d")).waits_for) == READY
 
 
 def test_what_is_too_much_for_one_batch_is_left_to_the_next() -> None:
-    here = board(row(State.RUNNING), waiting("d"), dependents=blocked({"t": ["d"]}), dependents_truncated=True)
-    assert task(here.decide(complete())).dependents_pending == 1
-    again = board(here.task((ZONE, "t")), waiting("e"), dependents=blocked({"t": ["e"]}))
-    assert task(again.decide(spread())).dependents_pending == 0
+    here = new_decider(
+        task_row(State.RUNNING), waiting("d"), dependents=dependents({"t": ["d"]}), dependents_truncated=True
+    )
+    assert require_task(here.decide(complete_command())).dependents_pending == 1
+    again = new_decider(here.task((ZONE, "t")), waiting("e"), dependents=dependents({"t": ["e"]}))
+    assert require_task(again.decide(spread())).dependents_pending == 0
     assert (again.task((ZONE, "e")).status, again.task((ZONE, "e")).waits_for) == READY
 
 
 def test_a_failure_that_is_tried_again_spreads_to_nobody() -> None:
-    here = board(row(State.FAILED), waiting("d"), dependents=blocked({"t": ["d"]}))
+    here = new_decider(task_row(State.FAILED), waiting("d"), dependents=dependents({"t": ["d"]}))
     here.decide(spread())
     assert not here.events
 
 
 def test_a_canceled_task_spreads_as_a_failed_one_does() -> None:
-    here = board(row(), waiting("d"), dependents=blocked({"t": ["d"]}))
+    here = new_decider(task_row(), waiting("d"), dependents=dependents({"t": ["d"]}))
     here.decide(Cancel(zone_id=ZONE, caller=CREATOR, id="t", reason="r"))
     here.decide(spread())
     assert here.task((ZONE, "d")).status is State.FAILED
 
 
 def test_a_retry_by_hand_waits_anew_for_what_is_not_done() -> None:
-    mine = row(State.FAILED, final=1, reason="dependency_failed", dependency_count=2)
+    mine = task_row(State.FAILED, final=1, reason="dependency_failed", dependency_count=2)
     retry = Retry(zone_id=ZONE, caller=CREATOR, id="t")
     ahead = {(ZONE, "t"): ["a", "b"]}
-    here = board(mine, row(State.PENDING, "a"), row(State.COMPLETED, "b"), dependencies=ahead)
-    assert (task(here.decide(retry)).waits_for, here.reopened_dependencies) == (
+    here = new_decider(mine, task_row(State.PENDING, "a"), task_row(State.COMPLETED, "b"), dependencies=ahead)
+    assert (require_task(here.decide(retry)).waits_for, here.reopened_dependencies) == (
         WaitsFor.DEPENDENCIES,
         {((ZONE, "t"), "a")},
     )
     assert (
-        code(board(mine, failed("a"), row(State.COMPLETED, "b"), dependencies=ahead).decide(retry))
+        require_code(new_decider(mine, failed("a"), task_row(State.COMPLETED, "b"), dependencies=ahead).decide(retry))
         == "task_state_conflict"
     )
 
 
 def test_a_change_that_closes_a_cycle_is_refused_and_the_cycle_is_named() -> None:
     ahead = {(ZONE, "b"): ["c"], (ZONE, "c"): ["t"]}
-    here = board(row(), waiting("b"), waiting("c"), dependencies=ahead)
+    here = new_decider(task_row(), waiting("b"), waiting("c"), dependencies=ahead)
     refusal = here.decide(patch(["b"]))
-    assert code(refusal) == "dependency_cycle"
+    assert require_code(refusal) == "dependency_cycle"
     assert getattr(refusal, "members", {})["cycle"] == ["t", "b", "c", "t"]
     assert not here.originals
-    assert code(board(row()).decide(patch(["t"]))) == "dependency_cycle"
+    assert require_code(new_decider(task_row()).decide(patch(["t"]))) == "dependency_cycle"
 
 
 def test_two_changes_of_one_batch_close_no_cycle_either() -> None:
-    here = board(row(task_id="a"), row(task_id="b"))
-    task(here.decide(patch(["b"], "a")))
-    assert code(here.decide(patch(["a"], "b"))) == "dependency_cycle"
+    here = new_decider(task_row(task_id="a"), task_row(task_id="b"))
+    require_task(here.decide(patch(["b"], "a")))
+    assert require_code(here.decide(patch(["a"], "b"))) == "dependency_cycle"
 
 
 def test_dependencies_change_only_before_the_work_has_begun() -> None:
     for status in (State.RUNNING, State.FAILED, State.COMPLETED):
-        assert code(board(row(status), row(task_id="a")).decide(patch(["a"]))) == "task_state_conflict"
+        assert (
+            require_code(new_decider(task_row(status), task_row(task_id="a")).decide(patch(["a"])))
+            == "task_state_conflict"
+        )
 
 
 def test_a_cycle_that_should_not_be_there_is_cut() -> None:
-    here = board(waiting("t"))
-    after = task(here.decide(FailForCycle(zone_id=ZONE, id="t", cycle=("t", "u", "t"))))
+    here = new_decider(waiting("t"))
+    after = require_task(here.decide(FailForCycle(zone_id=ZONE, id="t", cycle=("t", "u", "t"))))
     assert (after.status, after.reason) == (State.FAILED, "dependency_cycle")
     assert here.events[0].cycle == ("t", "u", "t")
-    assert task(board(row()).decide(FailForCycle(zone_id=ZONE, id="t", cycle=("t", "t")))).status is State.PENDING
+    assert (
+        require_task(new_decider(task_row()).decide(FailForCycle(zone_id=ZONE, id="t", cycle=("t", "t")))).status
+        is State.PENDING
+    )
 
 
 # -- the graph ---------------------------------------------------------------------------------------------------
@@ -232,7 +258,7 @@ def test_tasks_that_are_not_in_the_way_of_each_other_keep_the_order_of_the_reque
 
 
 def test_a_dependent_that_was_freed_twice_waits_for_one_less_once() -> None:
-    here = board(row(State.RUNNING), waiting("d", 2), dependents=blocked({"t": ["d", "d"]}))
-    here.decide(complete())
+    here = new_decider(task_row(State.RUNNING), waiting("d", 2), dependents=dependents({"t": ["d", "d"]}))
+    here.decide(complete_command())
     assert here.task((ZONE, "d")).unmet_dependencies == 1
     assert msgspec.structs.asdict(here.task((ZONE, "d")))["waits"] == WaitsFor.DEPENDENCIES

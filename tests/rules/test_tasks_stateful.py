@@ -29,8 +29,16 @@ from quarterdeck.domain.tasks.rules.decider import BatchDecider
 from quarterdeck.domain.tasks.rules.dependency_graph import find_stuck
 from quarterdeck.domain.tasks.rules.ready_queues import is_ready
 from quarterdeck.domain.tasks.rules.states import HELD
-from tests.support.asking import NOW, ZONE
-from tests.support.tasking import CREATOR, WINDOWS, claim, complete, create, fail, worker
+from tests.support.builders import NOW, ZONE
+from tests.support.task_rules import (
+    CREATOR,
+    TIMEOUTS,
+    agent_info,
+    claim_command,
+    complete_command,
+    create_command,
+    fail_command,
+)
 
 AGENTS = ("a", "b")
 SLOTS = 2
@@ -60,12 +68,12 @@ class Tasks(RuleBasedStateMachine):
     def make(self, name: str, depends_on: list[str], runs: bool) -> None:
         on_failure = "run" if runs else "fail"
         others = tuple(each for each in depends_on if each != name)
-        self.batch.append(create(name, depends_on=others, on_dependency_failure=on_failure, max_retries=1))
+        self.batch.append(create_command(name, depends_on=others, on_dependency_failure=on_failure, max_retries=1))
 
     @rule(agent=st.sampled_from(AGENTS), most=st.integers(1, 3))
     def take(self, agent: str, most: int) -> None:
         self.tokens += most
-        ask = claim(most, agent)
+        ask = claim_command(most, agent)
         tokens = tuple(str(self.tokens - n) for n in range(most))
         self.batch.append(msgspec.structs.replace(ask, attempt_tokens=tokens))
 
@@ -83,11 +91,11 @@ class Tasks(RuleBasedStateMachine):
 
     def _add(self, name: str, token: str, how: str) -> None:
         if how == "complete":
-            self.batch.append(complete(name, token))
+            self.batch.append(complete_command(name, token))
         elif how == "release":
             self.batch.append(Release(zone_id=ZONE, caller=CREATOR, id=name, attempt_token=token))
         else:
-            self.batch.append(fail(name, token, retryable=how == "fail"))
+            self.batch.append(fail_command(name, token, retryable=how == "fail"))
 
     @rule(name=NAMES, verb=st.sampled_from((Pause, Resume, Retry)))
     def by_hand(self, name: str, verb: type[Pause | Resume | Retry]) -> None:
@@ -158,11 +166,11 @@ class Tasks(RuleBasedStateMachine):
             blocked.setdefault((ZONE, ahead), []).append(ref)
         return BatchInput(
             now=self.now,
-            timeouts=WINDOWS,
+            timeouts=TIMEOUTS,
             permission_problem=lambda ask, power: None,
             zone_problems={ZONE: None},
             tasks=[*self.rows.values()],
-            agents={(ZONE, name): worker(free=SLOTS - held[name]) for name in AGENTS},
+            agents={(ZONE, name): agent_info(free_slots=SLOTS - held[name]) for name in AGENTS},
             classes={(ZONE, row.class_id): TaskClass(row.task_type, frozenset()) for row in self.rows.values()},
             ready=[row for row in self.rows.values() if is_ready(row)],
             dependents=blocked,

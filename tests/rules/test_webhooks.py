@@ -24,8 +24,8 @@ from quarterdeck.domain.webhooks.rules.endpoints import url_host
 from quarterdeck.domain.webhooks.rules.payloads import Payload, build_payload
 from quarterdeck.domain.webhooks.rules.states import DELIVERY_STATES, RetrySchedule
 from quarterdeck.engine.event_log import Event
-from tests.support.making import struct_of
-from tests.support.source import modules
+from tests.support.source import parse_modules
+from tests.support.structs import build_struct
 
 NOW = 1_738_161_000_000
 HOUR = 60 * MINUTE
@@ -50,7 +50,7 @@ def sent(**row: object) -> Delivery:
 
 def report(**said: object) -> ReportAttempt:
     plain = {"zone_id": "ws-1", "endpoint_id": "w1", "id": "e1", "lease_expires_at": 0, "attempt": 1}
-    return struct_of(ReportAttempt, **(plain | said))
+    return build_struct(ReportAttempt, **(plain | said))
 
 
 # -- what is told
@@ -119,11 +119,11 @@ KEPT_UNDER = {"task.create", "task.claim", "task.progress", "agent.begin"}
 
 
 def test_every_type_that_is_emitted_about_tasks_and_agents_may_be_named() -> None:
-    rooms = modules("src/quarterdeck/domain/tasks", "src/quarterdeck/domain/agents")
+    rooms = parse_modules("src/quarterdeck/domain/tasks", "src/quarterdeck/domain/agents")
     words = {
         node.value
         for module in rooms
-        for node in module.nodes()
+        for node in module.walk()
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     emitted = {word for word in words if re.fullmatch(r"(task|agent)\.[a-z_]+", word)} - KEPT_UNDER

@@ -7,15 +7,15 @@ import pytest
 from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.sdk import Options, Quarterdeck, resource
 from quarterdeck.sdk.errors import KeyConflict, LimitReached, NotFound, TimedOut, Unauthenticated
-from tests.sdk.sdk_support import all_of, client_of
+from tests.sdk.fake_servers import collect, sdk_client
 from tests.support.server import ServerProcess
-from tests.support.zone import APP, FreshZone, fresh_zone
+from tests.support.zone import APP, FreshZone, create_zone
 
 AT_ONCE = Options(patience=0.0)
 
 
 async def test_a_session_is_spawned_looked_at_put_to_sleep_woken_and_ended(zone: FreshZone) -> None:
-    async with client_of(zone) as qd:
+    async with sdk_client(zone) as qd:
         root = await qd.sessions.spawn(APP, metadata={"who": "planner"}, ttl_seconds=600)
         child = await qd.sessions.spawn(APP, parent_id=root.id)
         assert (root.depth, child.depth, child.root_id) == (0, 1, root.id)
@@ -23,7 +23,7 @@ async def test_a_session_is_spawned_looked_at_put_to_sleep_woken_and_ended(zone:
         assert child.expires_at <= root.expires_at
         assert await qd.sessions.get(child.id) == child
         assert [session.id for session in await qd.sessions.tree(root.id)] == [root.id, child.id]
-        assert [session.id for session in await all_of(qd.sessions.children(root.id))] == [child.id]
+        assert [session.id for session in await collect(qd.sessions.children(root.id))] == [child.id]
 
         assert await qd.sessions.suspend(root.id) == 2
         assert (await qd.sessions.get(child.id)).status == "suspended"
@@ -38,14 +38,14 @@ async def test_a_session_is_spawned_looked_at_put_to_sleep_woken_and_ended(zone:
 
 async def test_a_list_gives_every_page_as_it_is_asked_for(zone: FreshZone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "PAGE_SIZE", 2)
-    async with client_of(zone) as qd:
+    async with sdk_client(zone) as qd:
         made = [(await qd.sessions.spawn(APP)).id for _ in range(5)]
-        assert [session.id for session in await all_of(qd.sessions.list())] == made[::-1]
-        assert await all_of(qd.sessions.list(status="terminated")) == []
+        assert [session.id for session in await collect(qd.sessions.list())] == made[::-1]
+        assert await collect(qd.sessions.list(status="terminated")) == []
 
 
 async def test_a_key_stands_for_one_session_and_for_nothing_else(zone: FreshZone) -> None:
-    async with client_of(zone) as qd:
+    async with sdk_client(zone) as qd:
         first = await qd.sessions.spawn(APP, key="research-1")
         assert (await qd.sessions.spawn(APP, key="research-1")).id == first.id
         with pytest.raises(KeyConflict) as told:
@@ -56,7 +56,7 @@ async def test_a_key_stands_for_one_session_and_for_nothing_else(zone: FreshZone
 async def test_clients_for_other_zones_leave_nothing_behind_and_one_that_waits_ends_with_the_rest(
     zone: FreshZone,
 ) -> None:
-    async with client_of(zone) as qd:
+    async with sdk_client(zone) as qd:
         for _ in range(10):
             qd.in_zone("other")
         assert not qd._transport._close_callbacks
@@ -69,8 +69,8 @@ async def test_clients_for_other_zones_leave_nothing_behind_and_one_that_waits_e
 
 
 async def test_a_refusal_explains_itself(server: ServerProcess) -> None:
-    zone = await fresh_zone(server, max_sessions=1)
-    async with client_of(zone, options=AT_ONCE) as qd:
+    zone = await create_zone(server, max_sessions=1)
+    async with sdk_client(zone, options=AT_ONCE) as qd:
         await qd.sessions.spawn(APP)
         with pytest.raises(LimitReached) as told:
             await qd.sessions.spawn(APP)
@@ -83,7 +83,7 @@ async def test_a_refusal_explains_itself(server: ServerProcess) -> None:
 
 
 async def test_what_is_not_there_is_not_found(zone: FreshZone) -> None:
-    async with client_of(zone) as qd:
+    async with sdk_client(zone) as qd:
         with pytest.raises(NotFound) as told:
             await qd.sessions.get("nobody")
         assert told.value.code == "agent_not_found"
@@ -92,13 +92,13 @@ async def test_what_is_not_there_is_not_found(zone: FreshZone) -> None:
 
 
 async def test_an_option_that_does_not_exist_is_a_mistake_and_not_ignored(zone: FreshZone) -> None:
-    async with client_of(zone) as qd:
+    async with sdk_client(zone) as qd:
         with pytest.raises(TypeError, match="parent"):
             await qd.sessions.spawn(APP, parent="x")  # type: ignore[call-arg]  # the mistake
 
 
 async def test_a_service_is_registered_described_found_and_taken_back(zone: FreshZone) -> None:
-    async with client_of(zone) as qd:
+    async with sdk_client(zone) as qd:
         made = await qd.services.register(APP, "http://worker.invalid/app", capabilities=["a"])
         again = await qd.services.register(APP, "http://worker.invalid/app", health="healthy")
         assert (again.id, again.health, again.capabilities) == (made.id, "healthy", ["a"])
@@ -109,7 +109,7 @@ async def test_a_service_is_registered_described_found_and_taken_back(zone: Fres
         assert (found.id, found.active_invocations) == (made.id, 3)
         assert found.last_heartbeat_at is not None
         await qd.services.unregister(made.id)
-        assert await all_of(qd.services.list(application_id=APP)) == []
+        assert await collect(qd.services.list(application_id=APP)) == []
 
 
 async def test_authority_is_lent_shown_and_taken_back(zone: FreshZone) -> None:
@@ -118,7 +118,7 @@ async def test_authority_is_lent_shown_and_taken_back(zone: FreshZone) -> None:
         lender, borrower = await qd.sessions.spawn(APP), await qd.sessions.spawn(APP)
         edge = await qd.delegations.create(lender.id, borrower.id, scopes=["files:read"], ttl_seconds=60)
         assert (edge.status, edge.scopes) == ("active", ["files:read"])
-        assert [each.id for each in await all_of(qd.delegations.list(target=borrower.id))] == [edge.id]
+        assert [each.id for each in await collect(qd.delegations.list(target=borrower.id))] == [edge.id]
         assert (await qd.delegations.authority(borrower.id)).scopes == ["files:read"]
         revoked = await qd.delegations.revoke(edge.id)
         assert (revoked.revoked_edges, revoked.terminated_agents) == (1, 1)
@@ -145,7 +145,7 @@ async def test_the_brakes_of_a_zone_are_an_administrators(zone: FreshZone) -> No
 async def test_the_server_of_a_data_directory_is_found_with_its_token(zone: FreshZone) -> None:
     async with Quarterdeck.connect(data=str(zone.server.launch.data), zone=zone.id) as qd:
         assert (await qd.zones.get()).id == zone.id
-        async with client_of(zone) as other:
+        async with sdk_client(zone) as other:
             made = await other.sessions.spawn(APP)
         assert (await qd.sessions.get(made.id)).id == made.id
 
@@ -189,8 +189,8 @@ async def test_a_token_that_is_no_longer_good_is_asked_for_again_and_once(zone: 
 
 
 async def test_other_zones_are_reached_over_the_same_connections(server: ServerProcess) -> None:
-    one, other = await fresh_zone(server), await fresh_zone(server)
+    one, other = await create_zone(server), await create_zone(server)
     async with Quarterdeck.connect(server.url, server.admin_token, one.id) as qd:
         made = await qd.in_zone(other.id).sessions.spawn(APP)
         assert made.zone_id == other.id
-        assert await all_of(qd.sessions.list()) == []
+        assert await collect(qd.sessions.list()) == []

@@ -12,7 +12,7 @@ from quarterdeck.embedded_server import Embedded, EmbeddedConfig
 from quarterdeck.sdk import Attempt, TaskWorker
 from quarterdeck.sdk.errors import Forbidden, NotFound, TimedOut, Unauthenticated, Unreachable
 from quarterdeck.settings import SettingsError
-from tests.sdk.sdk_support import all_of
+from tests.sdk.fake_servers import collect
 from tests.support.eventually import eventually
 
 LIMIT = 60.0
@@ -40,7 +40,7 @@ async def test_a_worker_works_and_its_caller_waits_in_one_process(engine_url: st
         assert [task.output_result for task in ended] == [n * n for n in range(20)]
         worker.stop()
         await asyncio.wait_for(running, LIMIT)
-        assert len(await all_of(qd.tasks.list(status="COMPLETED"))) == 20
+        assert len(await collect(qd.tasks.list(status="COMPLETED"))) == 20
         session = await qd.sessions.spawn("planner")
         assert [event.subject async for event in qd.events.list(types=["session.spawn"])] == [session.id]
 

@@ -12,8 +12,8 @@ import pytest
 from quarterdeck.sdk import LogReset, NotSucceeded, Quarterdeck
 from quarterdeck.sdk.errors import TimedOut, Unauthenticated
 from quarterdeck.sdk.types import Completion, Event, Lease
-from tests.sdk.sdk_support import all_of, answer, client_of, cutting, scripted
-from tests.support.engines import STARTED_ON_SQLITE
+from tests.sdk.fake_servers import collect, http_response, run_cutting_proxy, run_scripted_server, sdk_client
+from tests.support.engine_marks import STARTED_ON_SQLITE
 from tests.support.eventually import eventually
 from tests.support.server import Launch, Servers
 from tests.support.zone import APP, FreshZone
@@ -28,17 +28,21 @@ async def take(events: AsyncIterator[Event], count: int) -> list[Event]:
 
 
 async def test_the_log_is_listed_from_any_position_to_its_end(zone: FreshZone) -> None:
-    async with client_of(zone) as qd:
+    async with sdk_client(zone) as qd:
         made = [(await qd.sessions.spawn(APP)).id for _ in range(3)]
-        spawned = await all_of(qd.events.list(types=["session.spawn"]))
+        spawned = await collect(qd.events.list(types=["session.spawn"]))
         assert [event.subject for event in spawned] == made
         assert spawned[0].to_state == "active"
-        assert [e.subject for e in await all_of(qd.events.list(after=spawned[0].pos))] == made[1:]
-        assert [e.subject for e in await all_of(qd.events.list(subject=made[1]))] == [made[1]]
+        assert [e.subject for e in await collect(qd.events.list(after=spawned[0].pos))] == made[1:]
+        assert [e.subject for e in await collect(qd.events.list(subject=made[1]))] == [made[1]]
 
 
 async def test_events_are_heard_as_they_happen_and_over_cut_connections_each_once(zone: FreshZone) -> None:
-    async with cutting(zone.server.url) as cutter, client_of(zone, cutter.url) as qd, client_of(zone) as other:
+    async with (
+        run_cutting_proxy(zone.server.url) as cutter,
+        sdk_client(zone, cutter.url) as qd,
+        sdk_client(zone) as other,
+    ):
         made = [(await other.sessions.spawn(APP)).id]
         events = qd.events.follow(after=0, types=["session.spawn"])
         heard = await take(events, 1)
@@ -49,7 +53,7 @@ async def test_events_are_heard_as_they_happen_and_over_cut_connections_each_onc
         assert isinstance(events, AsyncGenerator)
         await events.aclose()
     assert [event.subject for event in heard] == made
-    assert sum(b"/events" in request for request in cutter.seen) >= 4
+    assert sum(b"/events" in request for request in cutter.requests) >= 4
 
 
 @STARTED_ON_SQLITE
@@ -75,15 +79,15 @@ async def test_a_reader_that_the_log_has_left_behind_is_told() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         b'2a\r\nid: 41\nevent: reset\ndata: {"floor":41}\n\n\r\n'
     )
-    async with scripted(opened) as peer, Quarterdeck.connect(peer.url, "t") as qd:
+    async with run_scripted_server(opened) as peer, Quarterdeck.connect(peer.url, "t") as qd:
         with pytest.raises(LogReset) as told:
             await take(qd.events.follow(after=1), 1)
     assert told.value.position == 41
 
 
 async def test_what_the_server_refuses_is_raised_and_not_asked_for_ever() -> None:
-    refused = [answer(401, {"error": "invalid_token"})] * 2
-    async with scripted(*refused) as peer, Quarterdeck.connect(peer.url, "t") as qd:
+    refused = [http_response(401, {"error": "invalid_token"})] * 2
+    async with run_scripted_server(*refused) as peer, Quarterdeck.connect(peer.url, "t") as qd:
         with pytest.raises(Unauthenticated):
             await take(qd.events.follow(), 1)
     assert len(peer.requests) == 1
@@ -102,9 +106,9 @@ async def leased(qd: Quarterdeck) -> AsyncIterator[Lease]:
 
 
 async def test_waiting_ends_with_the_invocation(zone: FreshZone) -> None:
-    async with cutting(zone.server.url) as cutter, client_of(zone, cutter.url) as qd, leased(qd) as lease:
+    async with run_cutting_proxy(zone.server.url) as cutter, sdk_client(zone, cutter.url) as qd, leased(qd) as lease:
         waiting = [asyncio.create_task(qd.invocations.wait(lease.id)) for _ in range(5)]
-        await looked_at(cutter.seen, lease.id, 5)
+        await looked_at(cutter.requests, lease.id, 5)
         done = Completion(lease.id, lease.attempt_token, "succeeded", FOUR)
         await qd.invocations.complete([done])
         async with asyncio.timeout(LIMIT):
@@ -112,16 +116,16 @@ async def test_waiting_ends_with_the_invocation(zone: FreshZone) -> None:
         assert [each.result for each in found] == [4] * 5
         assert found[0].result_as(int) == 4
         # One stream for all of them, and two looks each.
-        assert sum(b"GET /zones/%s/events" % zone.id.encode() in request for request in cutter.seen) == 1
-        assert looks(cutter.seen, lease.id) <= 10
+        assert sum(b"GET /zones/%s/events" % zone.id.encode() in request for request in cutter.requests) == 1
+        assert looks(cutter.requests, lease.id) <= 10
 
 
 async def test_what_ends_while_the_stream_is_cut_is_not_waited_for_in_vain(zone: FreshZone) -> None:
-    async with cutting(zone.server.url) as cutter, client_of(zone, cutter.url) as qd, leased(qd) as lease:
+    async with run_cutting_proxy(zone.server.url) as cutter, sdk_client(zone, cutter.url) as qd, leased(qd) as lease:
         waiting = asyncio.create_task(qd.invocations.wait(lease.id))
-        await looked_at(cutter.seen, lease.id, 1)
+        await looked_at(cutter.requests, lease.id, 1)
         cutter.cut_all()
-        async with client_of(zone) as other:
+        async with sdk_client(zone) as other:
             done = Completion(lease.id, lease.attempt_token, "succeeded", FOUR)
             await other.invocations.complete([done])
         async with asyncio.timeout(LIMIT):
@@ -129,7 +133,7 @@ async def test_what_ends_while_the_stream_is_cut_is_not_waited_for_in_vain(zone:
 
 
 async def test_however_it_ends_otherwise_is_raised_with_the_invocation(zone: FreshZone) -> None:
-    async with client_of(zone) as qd, leased(qd) as lease:
+    async with sdk_client(zone) as qd, leased(qd) as lease:
         failed = Completion(lease.id, lease.attempt_token, "failed", error={"code": "no"}, retryable=False)
         await qd.invocations.complete([failed])
         with pytest.raises(NotSucceeded) as told:
@@ -139,7 +143,7 @@ async def test_however_it_ends_otherwise_is_raised_with_the_invocation(zone: Fre
 
 
 async def test_whoever_has_no_more_time_is_told_and_the_invocation_goes_on(zone: FreshZone) -> None:
-    async with client_of(zone) as qd, leased(qd) as lease:
+    async with sdk_client(zone) as qd, leased(qd) as lease:
         with pytest.raises(TimedOut):
             await qd.invocations.wait(lease.id, timeout=0.05)
         assert (await qd.invocations.get(lease.id)).status == "running"

@@ -28,8 +28,8 @@ from quarterdeck.sdk.options import AgentOptions, NewTask
 from quarterdeck.sdk.task_worker import claims
 from quarterdeck.sdk.work_types import Task
 from quarterdeck.testing import Server
-from tests.sdk.sdk_support import all_of, client_of, cutting
-from tests.sdk.worker_support import LIMIT, calls
+from tests.sdk.fake_servers import collect, run_cutting_proxy, sdk_client
+from tests.sdk.worker_support import TIMEOUT_SECONDS, count_calls
 from tests.support.zone import FreshZone
 
 KIND = "research"
@@ -54,7 +54,7 @@ async def working(worker: TaskWorker) -> AsyncIterator[None]:
     finally:
         registered.cancel()
         worker.stop()
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await running
 
 
@@ -67,7 +67,7 @@ async def many(client: Quarterdeck, number: int) -> list[str]:
 
 
 async def done(client: Quarterdeck, *task_ids: str) -> list[Task]:
-    return [*await client.tasks.wait(task_ids, timeout=LIMIT)]
+    return [*await client.tasks.wait(task_ids, timeout=TIMEOUT_SECONDS)]
 
 
 # -- what a function is given, and what becomes of what it does --------------------------------------------------------
@@ -183,7 +183,7 @@ async def test_plain_functions_run_in_threads_and_say_the_same(qd: Server) -> No
     @worker.task(KIND)
     def plain(task: ThreadAttempt) -> int:
         threads.add(threading.current_thread().name)
-        together.wait(LIMIT)
+        together.wait(TIMEOUT_SECONDS)
         task.progress(50, "half")
         task.log("WARN", "half of it", n=task.input["n"])
         task.check()
@@ -194,7 +194,7 @@ async def test_plain_functions_run_in_threads_and_say_the_same(qd: Server) -> No
     ended = await done(qd, *ids)
     assert [task.output_result for task in ended] == [7, 7, 7]
     assert len(threads) == 3
-    assert [line.message for line in await all_of(qd.tasks.logs(ids[0], level="WARN"))] == ["half of it"]
+    assert [line.message for line in await collect(qd.tasks.logs(ids[0], level="WARN"))] == ["half of it"]
 
 
 async def test_a_result_that_cannot_be_kept_fails_its_task_and_no_other(qd: Server) -> None:
@@ -250,10 +250,10 @@ async def test_a_function_hears_of_the_cancellation_with_the_next_heartbeat(qd: 
 
     task = await qd.tasks.create("it", KIND)
     async with working(worker):
-        await asyncio.wait_for(begun.wait(), LIMIT)
+        await asyncio.wait_for(begun.wait(), TIMEOUT_SECONDS)
         await (qd.tasks.cancel if verb == "cancel" else qd.tasks.pause)(task.id)
         await worker.beat()
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await worker.until_idle()
     found = await qd.tasks.get(task.id)
     assert (found.status, found.output_result) == ("ABORTED" if verb == "cancel" else "PAUSED", None)
@@ -276,7 +276,7 @@ async def test_an_attempt_whose_agent_was_lost_does_not_count_and_its_progress_s
 
     task = await qd.tasks.create("it", KIND, retry_backoff_seconds=0)
     async with working(worker):
-        await asyncio.wait_for(begun.wait(), LIMIT)
+        await asyncio.wait_for(begun.wait(), TIMEOUT_SECONDS)
         worker.stop()  # so that it does not take the task again
         qd.clock.advance(hours=1)
         await qd.settle()
@@ -299,7 +299,7 @@ async def test_a_worker_that_stops_finishes_what_runs_and_gives_the_rest_back(qd
 
     ids = await many(qd, 5)
     async with working(worker):
-        await asyncio.wait_for(begun.wait(), LIMIT)
+        await asyncio.wait_for(begun.wait(), TIMEOUT_SECONDS)
         assert (await qd.agents.get("dev-1")).held_tasks <= 2
         worker.stop()
         goes_on.set()
@@ -319,7 +319,7 @@ async def test_what_does_not_end_within_the_grace_is_given_back_without_counting
 
     task = await qd.tasks.create("it", KIND)
     async with working(worker):
-        await asyncio.wait_for(begun.wait(), LIMIT)
+        await asyncio.wait_for(begun.wait(), TIMEOUT_SECONDS)
     found = await qd.tasks.get(task.id)
     assert (found.status, found.retry_count) == ("PENDING", 0)
 
@@ -335,11 +335,11 @@ async def test_an_agent_that_is_terminated_ends_its_worker_and_what_runs_for_it(
 
     task = await qd.tasks.create("it", KIND)
     running = asyncio.create_task(worker.run())
-    await asyncio.wait_for(begun.wait(), LIMIT)
+    await asyncio.wait_for(begun.wait(), TIMEOUT_SECONDS)
     await qd.agents.terminate("dev-1")
     with pytest.raises(Conflict, match="terminated"):
         await worker.beat()
-    await asyncio.wait_for(running, LIMIT)
+    await asyncio.wait_for(running, TIMEOUT_SECONDS)
     assert (await qd.tasks.get(task.id)).status == "ABORTED"
 
 
@@ -354,11 +354,11 @@ async def test_an_agent_that_is_to_end_ends_with_its_last_task_and_its_worker_in
 
     task = await qd.tasks.create("it", KIND)
     running = asyncio.create_task(worker.run())
-    await asyncio.wait_for(begun.wait(), LIMIT)
+    await asyncio.wait_for(begun.wait(), TIMEOUT_SECONDS)
     await qd.agents.terminate("dev-1", graceful=True)
     later = await qd.tasks.create("another", KIND)  # by which its claims hear of it
     goes_on.set()
-    await asyncio.wait_for(running, LIMIT)
+    await asyncio.wait_for(running, TIMEOUT_SECONDS)
     assert (await qd.tasks.get(task.id)).output_result == "done"
     assert (await qd.tasks.get(later.id)).status == "PENDING"
     assert (await qd.agents.get("dev-1")).status == "TERMINATED"
@@ -373,22 +373,22 @@ def _two_events() -> tuple[asyncio.Event, asyncio.Event]:
 
 async def test_hundreds_of_tasks_take_few_calls(zone: FreshZone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "CLAIM_MAX", 50)
-    async with cutting(zone.server.url) as way, client_of(zone, way.url) as qd:
+    async with run_cutting_proxy(zone.server.url) as way, sdk_client(zone, way.url) as qd:
         worker = TaskWorker(qd, "dev-1", concurrency=4)
 
         @worker.task(KIND)
         async def quick(task: Attempt) -> None: ...
 
-        async with client_of(zone) as other:
+        async with sdk_client(zone) as other:
             ids = await many(other, 400)
             async with working(worker):
                 assert {task.status for task in await done(other, *ids)} == {"COMPLETED"}
-        assert calls(way.seen, b"/claim") <= 40
-        assert calls(way.seen, b"/agent-tasks/complete") <= 40
+        assert count_calls(way.requests, b"/claim") <= 40
+        assert count_calls(way.requests, b"/agent-tasks/complete") <= 40
 
 
 async def test_lost_answers_to_claims_and_reports_lose_and_double_nothing(zone: FreshZone) -> None:
-    async with cutting(zone.server.url) as way, client_of(zone, way.url) as qd, client_of(zone) as other:
+    async with run_cutting_proxy(zone.server.url) as way, sdk_client(zone, way.url) as qd, sdk_client(zone) as other:
         worker, seen = TaskWorker(qd, "dev-1", concurrency=2), list[str]()
 
         @worker.task(KIND)
@@ -401,11 +401,11 @@ async def test_lost_answers_to_claims_and_reports_lose_and_double_nothing(zone: 
             ended = await done(other, *ids)
         assert {task.status for task in ended} == {"COMPLETED"}
         assert sorted(seen) == sorted(ids)
-        assert way.cuts == 2
+        assert way.cut_count == 2
 
 
 async def test_what_an_attempt_costs_is_charged_once_although_the_answer_was_lost(zone: FreshZone) -> None:
-    async with cutting(zone.server.url) as way, client_of(zone, way.url) as qd, client_of(zone) as other:
+    async with run_cutting_proxy(zone.server.url) as way, sdk_client(zone, way.url) as qd, sdk_client(zone) as other:
         worker = TaskWorker(qd, "dev-1")
 
         @worker.task(KIND)
@@ -417,11 +417,11 @@ async def test_what_an_attempt_costs_is_charged_once_although_the_answer_was_los
         way.cut_next(b"/agent-tasks/progress")
         async with working(worker):
             [ended] = await done(other, made)
-        assert (way.cuts, ended.costs.usd) == (1, 1.0)
+        assert (way.cut_count, ended.costs.usd) == (1, 1.0)
 
 
 async def test_a_worker_outlives_its_server(zone: FreshZone) -> None:
-    async with cutting(zone.server.url) as way, client_of(zone, way.url) as qd, client_of(zone) as other:
+    async with run_cutting_proxy(zone.server.url) as way, sdk_client(zone, way.url) as qd, sdk_client(zone) as other:
         described = AgentOptions(heartbeat_interval_seconds=1)
         worker = TaskWorker(qd, "dev-1", concurrency=2, options=WorkerOptions(described=described))
         begun, goes_on = asyncio.Event(), asyncio.Event()
@@ -433,9 +433,9 @@ async def test_a_worker_outlives_its_server(zone: FreshZone) -> None:
 
         [first] = await many(other, 1)
         async with working(worker):
-            await asyncio.wait_for(begun.wait(), LIMIT)
-            way.go_away()
+            await asyncio.wait_for(begun.wait(), TIMEOUT_SECONDS)
+            way.become_unavailable()
             goes_on.set()
             [second] = await many(other, 1)
-            way.is_away = False
+            way.is_unavailable = False
             assert {task.status for task in await done(other, first, second)} == {"COMPLETED"}

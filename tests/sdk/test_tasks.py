@@ -14,8 +14,8 @@ from quarterdeck.sdk.errors import Conflict, Invalid, NotFound, Problem, TimedOu
 from quarterdeck.sdk.options import NewTask
 from quarterdeck.sdk.sync import Quarterdeck as Plain
 from quarterdeck.sdk.work_types import Cost, Task, TaskCompletion, TaskFailure, TaskProgress, TaskReturn
-from tests.sdk.sdk_support import PATIENT, all_of, client_of, cutting
-from tests.sdk.worker_support import calls
+from tests.sdk.fake_servers import LONG_TIMEOUTS, collect, run_cutting_proxy, sdk_client
+from tests.sdk.worker_support import count_calls
 from tests.support.zone import FreshZone
 
 KIND = "research"
@@ -23,7 +23,7 @@ KIND = "research"
 
 def admin_of(zone: FreshZone, url: str | None = None) -> Quarterdeck:
     token = zone.token(LIFECYCLE, COORDINATOR_ADMIN, ADMIN)
-    return Quarterdeck.connect(url or zone.server.url, token, zone.id, options=PATIENT)
+    return Quarterdeck.connect(url or zone.server.url, token, zone.id, options=LONG_TIMEOUTS)
 
 
 def made(outcome: Task | Problem) -> Task:
@@ -32,17 +32,17 @@ def made(outcome: Task | Problem) -> Task:
 
 
 async def test_a_task_is_made_found_changed_and_put_away(zone: FreshZone) -> None:
-    async with client_of(zone) as qd:
+    async with sdk_client(zone) as qd:
         task = await qd.tasks.create(
             "read it", KIND, priority=8, input_context={"page": 1}, tags=["a", "b"], metadata={"by": "test"}
         )
         assert (task.status, task.priority, task.input_context) == ("PENDING", 8, {"page": 1})
         assert task.zone_id == zone.id
         other = await qd.tasks.create("skim it", KIND, priority=2)
-        assert {each.id for each in await all_of(qd.tasks.list())} == {task.id, other.id}
-        assert [each.id for each in await all_of(qd.tasks.list(min_priority=8, tags=["b"]))] == [task.id]
-        assert [each.id for each in await all_of(qd.tasks.list(status="PAUSED"))] == []
-        later = await all_of(qd.tasks.list(created_after=datetime.now(UTC).replace(year=2099)))
+        assert {each.id for each in await collect(qd.tasks.list())} == {task.id, other.id}
+        assert [each.id for each in await collect(qd.tasks.list(min_priority=8, tags=["b"]))] == [task.id]
+        assert [each.id for each in await collect(qd.tasks.list(status="PAUSED"))] == []
+        later = await collect(qd.tasks.list(created_after=datetime.now(UTC).replace(year=2099)))
         assert later == []
         changed = await qd.tasks.patch(task.id, priority=3, tags=["c"])
         assert (changed.priority, changed.tags) == (3, ["c"])
@@ -66,7 +66,7 @@ async def test_many_are_made_at_once_and_each_has_its_own_outcome(zone: FreshZon
         {"title": "first", "task_type": KIND, "id": first},
         {"title": "lost", "task_type": KIND, "depends_on": ["nobody"]},
     ]
-    async with client_of(zone) as qd:
+    async with sdk_client(zone) as qd:
         after, before, lost = await qd.tasks.create_many(asked, key="all of them")
         assert (made(after).id, made(before).id) == (second, first)
         assert isinstance(lost, Invalid)
@@ -77,27 +77,27 @@ async def test_many_are_made_at_once_and_each_has_its_own_outcome(zone: FreshZon
         assert (why.code, why.task["id"]) == ("dependencies", second)
         again = await qd.tasks.create_many(asked[:2], key="all of them")
         assert [made(each).id for each in again] == [second, first]
-        assert len(await all_of(qd.tasks.list())) == 2
+        assert len(await collect(qd.tasks.list())) == 2
 
 
 async def test_an_agent_is_registered_heard_of_given_a_token_and_terminated(zone: FreshZone) -> None:
     async with admin_of(zone) as qd:
         agent = await qd.agents.register("dev-1", capabilities=["python"], max_concurrent_tasks=3, pool="a")
         assert (agent.status, agent.capabilities, agent.max_concurrent_tasks) == ("IDLE", ["python"], 3)
-        assert [each.id for each in await all_of(qd.agents.list(capability="python"))] == ["dev-1"]
-        assert await all_of(qd.agents.list(coordinator_enabled=False)) == []
+        assert [each.id for each in await collect(qd.agents.list(capability="python"))] == ["dev-1"]
+        assert await collect(qd.agents.list(coordinator_enabled=False)) == []
         assert (await qd.agents.heartbeat("dev-1", status="degraded")).next > 0
         assert (await qd.agents.health("dev-1")).status == "DEGRADED"
         token = (await qd.agents.token("dev-1", ttl_seconds=60)).token
         async with Quarterdeck.connect(zone.server.url, token, zone.id) as own:
             assert (await own.agents.heartbeat("dev-1")).cancel == []
-        assert await all_of(qd.agents.tasks("dev-1")) == []
+        assert await collect(qd.agents.tasks("dev-1")) == []
         assert (await qd.agents.terminate("dev-1", reason="enough")).status == "TERMINATED"
         assert (await qd.agents.get("dev-1")).status == "TERMINATED"
 
 
 async def test_what_an_agent_says_of_its_attempts_is_told_many_at_once(zone: FreshZone) -> None:
-    async with client_of(zone) as qd:
+    async with sdk_client(zone) as qd:
         await qd.agents.register("dev-1", max_concurrent_tasks=10)
         tasks = [made(each) for each in await qd.tasks.create_many([_plain(n) for n in range(4)])]
         leases = await qd.tasks.claim("dev-1", "claim-1", most=10, task_types=[KIND])
@@ -120,10 +120,10 @@ async def test_what_an_agent_says_of_its_attempts_is_told_many_at_once(zone: Fre
             "PENDING",
             "PENDING",
         ]
-        lines = await all_of(qd.tasks.logs(a[0], level="WARN"))
+        lines = await collect(qd.tasks.logs(a[0], level="WARN"))
         assert [line.message for line in lines] == ["hello"]
         assert (await qd.tasks.get(a[0])).costs.usd == 0.5
-        assert [(each.key, each.usd) for each in await all_of(qd.costs.list("model"))] == [("m", 0.5)]
+        assert [(each.key, each.usd) for each in await collect(qd.costs.list("model"))] == [("m", 0.5)]
 
 
 def _plain(number: int) -> NewTask:
@@ -131,7 +131,7 @@ def _plain(number: int) -> NewTask:
 
 
 async def test_whoever_waits_hears_of_the_end_and_nobody_asks_over_and_over(zone: FreshZone) -> None:
-    async with cutting(zone.server.url) as way, client_of(zone, way.url) as qd:
+    async with run_cutting_proxy(zone.server.url) as way, sdk_client(zone, way.url) as qd:
         await qd.agents.register("dev-1", max_concurrent_tasks=10)
         tasks = [made(each) for each in await qd.tasks.create_many([_plain(n) for n in range(3)])]
         ids = [task.id for task in tasks]
@@ -146,17 +146,17 @@ async def test_whoever_waits_hears_of_the_end_and_nobody_asks_over_and_over(zone
         assert [task.id for task in ended] == ids
         assert sorted(task.status for task in ended) == ["ABORTED", "COMPLETED", "COMPLETED"]
         # Each was looked at when the wait began, twice, and once or twice when it was heard of.
-        assert calls(way.seen, b"GET /api/v1/agent-tasks/") <= 4 * len(ids)
+        assert count_calls(way.requests, b"GET /api/v1/agent-tasks/") <= 4 * len(ids)
         with pytest.raises(NotFound):
             await qd.tasks.wait(["nobody"])
 
 
 async def test_a_lost_answer_makes_no_second_task(zone: FreshZone) -> None:
-    async with cutting(zone.server.url) as way, client_of(zone, way.url) as qd:
+    async with run_cutting_proxy(zone.server.url) as way, sdk_client(zone, way.url) as qd:
         way.cut_next(b"POST /api/v1/agent-tasks")
         task = await qd.tasks.create("once", KIND)
-        assert way.cuts == 1
-        assert [each.id for each in await all_of(qd.tasks.list())] == [task.id]
+        assert way.cut_count == 1
+        assert [each.id for each in await collect(qd.tasks.list())] == [task.id]
 
 
 async def test_members_budgets_webhooks_and_the_coordinator_are_there(zone: FreshZone) -> None:
@@ -165,24 +165,24 @@ async def test_members_budgets_webhooks_and_the_coordinator_are_there(zone: Fres
         await qd.members.put("bob", "MEMBER")
         assert (await qd.members.get("bob")).zone_id == zone.id
         await qd.members.remove("bob")
-        assert [each.subject for each in await all_of(qd.members.list())] == ["ann"]
+        assert [each.subject for each in await collect(qd.members.list())] == ["ann"]
         budget = await qd.budgets.put("taskType", "day", key=KIND, usd=2.5)
         assert (budget.usd, budget.is_spent) == (2.5, False)
-        assert [each.key for each in await all_of(qd.budgets.list())] == [KIND]
+        assert [each.key for each in await collect(qd.budgets.list())] == [KIND]
         await qd.budgets.remove("taskType", "day", key=KIND)
         hook = await qd.webhooks.create("https://example.com/hook", types=["alert"])
         assert hook.secret
         assert (await qd.webhooks.patch(hook.id, description="for people")).description == "for people"
         assert (await qd.webhooks.rotate_secret(hook.id)).secret not in (None, hook.secret)
         sent = await qd.webhooks.test(hook.id)
-        assert sent.id in [each.id for each in await all_of(qd.webhooks.deliveries(hook.id))]
-        assert [each.id for each in await all_of(qd.webhooks.list())] == [hook.id]
+        assert sent.id in [each.id for each in await collect(qd.webhooks.deliveries(hook.id))]
+        assert [each.id for each in await collect(qd.webhooks.list())] == [hook.id]
         assert (await qd.webhooks.get(hook.id)).secret is None
         await qd.webhooks.remove(hook.id)
         assert await qd.coordinator.choose("sjf") == await qd.coordinator.strategy() == "sjf"
         assert (await qd.coordinator.status()).stats.pending_tasks >= 0
         assert (await qd.coordinator.recover()).timed_out == 0
-        assert [line.zone_id for line in await all_of(qd.coordinator.logs()) if line.zone_id != zone.id] == []
+        assert [line.zone_id for line in await collect(qd.coordinator.logs()) if line.zone_id != zone.id] == []
 
 
 def test_the_same_without_a_loop(zone: FreshZone) -> None:

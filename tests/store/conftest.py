@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.keel import Keel, keel_on
+from tests.support.runtime import RuntimeHarness, open_runtime
 
 
 @pytest.fixture
-async def keel(engine_url: str) -> AsyncIterator[Keel]:
-    async with keel_on(engine_url) as laid:
-        await laid.zone()
-        yield laid
+async def runtime(engine_url: str) -> AsyncIterator[RuntimeHarness]:
+    async with open_runtime(engine_url) as runtime:
+        await runtime.put_zone()
+        yield runtime

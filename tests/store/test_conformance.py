@@ -12,7 +12,7 @@ from quarterdeck.store.interface import ContentError, Row, Store, StoreError, St
 from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.postgres_roles import SERVER
 from quarterdeck.store.sql import BoundStatement, Statements, parse
-from tests.support.keel import Rigging, Side, open_store
+from tests.support.runtime import DirectDatabase, RuntimeOptions, open_store
 
 Q = Statements(
     parse("""
@@ -51,9 +51,9 @@ TABLE = "create table things (id text not null primary key, number bigint check 
 
 
 def make_table(url: str) -> None:
-    Side(url).run(TABLE)
+    DirectDatabase(url).execute(TABLE)
     if not sqlite_path(url):
-        Side(url).run(f"grant select, insert, update, delete on things to {SERVER}")
+        DirectDatabase(url).execute(f"grant select, insert, update, delete on things to {SERVER}")
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ async def test_what_a_constraint_refuses_is_content_and_nothing_of_it_stays(stor
 async def test_after_a_failure_every_statement_works_as_before_it(engine_url: str) -> None:
     # One connection, and statements it meets for the first time in the very transaction that fails.
     make_table(engine_url)
-    store = await open_store(engine_url, Rigging(pool_max=1))
+    store = await open_store(engine_url, RuntimeOptions(pool_max=1))
     try:
         for number in range(3):
             with pytest.raises(ContentError):

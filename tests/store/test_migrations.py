@@ -13,12 +13,12 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.store import migrate
 from quarterdeck.store.interface import StoreError, TransientError
 from quarterdeck.store.migrate import current_revision, revisions, schema_mismatch, sqlite_path, upgrade
-from tests.support.asking import APP, ZONE
-from tests.support.children import plain_environment
+from tests.support.builders import APP, ZONE
+from tests.support.child_processes import minimal_environment
 from tests.support.databases import PostgresDatabases
-from tests.support.keel import Side, assert_counts_are_what_the_rows_say, keel_on
-from tests.support.lending import Lending, delegate
+from tests.support.delegations import DelegationHarness, delegate_command
 from tests.support.rounds import ROUNDS
+from tests.support.runtime import DirectDatabase, assert_counts_match_rows, open_runtime
 from tests.support.source import ROOT
 
 FIRST, LAST = revisions()[0], revisions()[-1]
@@ -40,14 +40,14 @@ def tables(url: str) -> set[str]:
         if sqlite_path(url)
         else "select table_name from information_schema.tables where table_schema = 'public'"
     )
-    return {str(row[0]) for row in Side(url).run(listing)} - {"alembic_version"}
+    return {str(row[0]) for row in DirectDatabase(url).execute(listing)} - {"alembic_version"}
 
 
 def columns(url: str, table: str) -> list[tuple[object, object]]:
     """(name, whether it may be null), in order."""
     if sqlite_path(url):
-        return [(row[1], not row[3]) for row in Side(url).run(f"pragma table_info({table})")]
-    rows = Side(url).run(
+        return [(row[1], not row[3]) for row in DirectDatabase(url).execute(f"pragma table_info({table})")]
+    rows = DirectDatabase(url).execute(
         "select column_name, is_nullable from information_schema.columns "
         "where table_name = ? order by ordinal_position",
         table,
@@ -68,9 +68,9 @@ def test_a_blank_database_is_brought_to_the_last_revision(blank_url: str) -> Non
 
 def test_upgrading_what_is_up_to_date_changes_nothing(blank_url: str) -> None:
     upgrade(blank_url)
-    Side(blank_url).run("insert into leases (name, term, holder, expires_at) values ('kept', 3, 'me', 4)")
+    DirectDatabase(blank_url).execute("insert into leases (name, term, holder, expires_at) values ('kept', 3, 'me', 4)")
     assert upgrade(blank_url) == LAST
-    assert Side(blank_url).run("select * from leases") == [("kept", 3, "me", 4)]
+    assert DirectDatabase(blank_url).execute("select * from leases") == [("kept", 3, "me", 4)]
 
 
 def test_every_revision_is_reached_from_the_one_before_it(blank_url: str) -> None:
@@ -83,30 +83,30 @@ def test_every_revision_is_reached_from_the_one_before_it(blank_url: str) -> Non
 
 async def test_rows_of_the_first_revision_live_on_and_are_worked_with(blank_url: str) -> None:
     upgrade(blank_url, FIRST)
-    side = Side(blank_url)
-    side.run("insert into zones values ('old', 'Old zone', 0, '{\"max_sessions\": 2}', 5, 6)")
-    side.run("insert into events values (1, 'e1', 'old', 'zone.create', 'old', 'me', null, null, '{}', null, 5)")
-    side.run("update log_head set pos = 1")
-    side.run("insert into leases values ('pass', 7, 'me', 8)")
+    side = DirectDatabase(blank_url)
+    side.execute("insert into zones values ('old', 'Old zone', 0, '{\"max_sessions\": 2}', 5, 6)")
+    side.execute("insert into events values (1, 'e1', 'old', 'zone.create', 'old', 'me', null, null, '{}', null, 5)")
+    side.execute("update log_head set pos = 1")
+    side.execute("insert into leases values ('pass', 7, 'me', 8)")
     assert upgrade(blank_url) == LAST
-    assert side.run("select * from zones") == [("old", "Old zone", 0, '{"max_sessions": 2}', 5, 6, None)]
-    assert side.run("select * from leases") == [("pass", 7, "me", 8)]
-    async with keel_on(blank_url) as keel:
+    assert side.execute("select * from zones") == [("old", "Old zone", 0, '{"max_sessions": 2}', 5, 6, None)]
+    assert side.execute("select * from leases") == [("pass", 7, "me", 8)]
+    async with open_runtime(blank_url) as keel:
         made = await keel.spawn("old")
-        assert [(event.pos, event.subject) for event in await keel.log()] == [(1, "old"), (2, made.id)]
-        assert_counts_are_what_the_rows_say(side)
+        assert [(event.pos, event.subject) for event in await keel.read_log()] == [(1, "old"), (2, made.id)]
+        assert_counts_match_rows(side)
 
 
 async def test_delegations_made_before_there_was_an_order_are_put_in_one_and_cut_to_their_sessions(
     blank_url: str,
 ) -> None:
     upgrade(blank_url, "0005")
-    side, later = Side(blank_url), 9_000_000_000_000
-    side.run(
+    side, later = DirectDatabase(blank_url), 9_000_000_000_000
+    side.execute(
         "insert into zones (id, name, frozen, quotas, created_at, updated_at) values (?, 'n', 0, '{}', 1, 1)", ZONE
     )
     for name, ends in (("a", later), ("b", later - 5), ("c", later), ("d", later)):
-        side.run(
+        side.execute(
             "insert into agent_sessions (id, zone_id, application_id, root_id, session_sid, kind, status, depth, "
             "capabilities, metadata, ttl_seconds, limits, spawned_at, expires_at, created_at, updated_at) "
             "values (?, ?, ?, ?, 's', 'instance', 'active', 0, '[]', '{}', 3600, '{}', 1, ?, 1, 1)",
@@ -114,34 +114,34 @@ async def test_delegations_made_before_there_was_an_order_are_put_in_one_and_cut
         )
     # Against the order of their ids: d to c, c to b, b to a; and each derived from the one before.
     for own, source, target, parent in (("e1", "d", "c", None), ("e2", "c", "b", "e1"), ("e3", "b", "a", "e2")):
-        side.run(
+        side.execute(
             "insert into delegation_edges (id, zone_id, source_session_id, target_session_id, issuer_application_id, "
             "receiver_application_id, scopes, hops, constraints_json, parent_edge_id, status, expires_at, "
             "edge_version, created_by, created_at, updated_at) "
             "values (?, ?, ?, ?, ?, ?, '[]', 10, '{}', ?, 'active', ?, 1, 'me', 1, 1)",
             *(own, ZONE, source, target, APP, APP, parent, later - 1),
         )
-    side.run("insert into delegation_epochs values (?, 3)", ZONE)
+    side.execute("insert into delegation_epochs values (?, 3)", ZONE)
     assert upgrade(blank_url) == LAST
-    lasting = side.run("select id, expires_at from delegation_edges order by id")
+    lasting = side.execute("select id, expires_at from delegation_edges order by id")
     assert lasting == [("e1", later - 1), ("e2", later - 5), ("e3", later - 5)]
-    async with keel_on(blank_url) as keel:
-        lending = Lending(keel)
+    async with open_runtime(blank_url) as keel:
+        lending = DelegationHarness(keel)
         for source, target in (("a", "d"), ("a", "c"), ("b", "d")):
             with pytest.raises(Problem) as refused:
-                await lending.delegates.submit(delegate(source, target))
+                await lending.delegate_lane.submit(delegate_command(source, target))
             assert refused.value.code == "delegation_cycle_denied"
-        assert (await lending.delegates.submit(delegate("d", "a"))).created
-        assert lending.out_of_order() == []
-        assert side.run("select * from delegation_epochs") == [(ZONE, 4, 4)]
+        assert (await lending.delegate_lane.submit(delegate_command("d", "a"))).created
+        assert lending.edges_out_of_order() == []
+        assert side.execute("select * from delegation_epochs") == [(ZONE, 4, 4)]
 
 
 def test_whoever_was_a_member_of_a_zone_before_there_were_fleets_is_one_still(blank_url: str) -> None:
     upgrade(blank_url, "0007")
-    side, row = Side(blank_url), ("old", "alice", "OWNER", "me", 5, 6)
-    side.run("insert into members values (?, ?, ?, ?, ?, ?)", *row)
+    side, row = DirectDatabase(blank_url), ("old", "alice", "OWNER", "me", 5, 6)
+    side.execute("insert into members values (?, ?, ?, ?, ?, ?)", *row)
     assert upgrade(blank_url) == LAST
-    assert side.run("select * from zone_members") == [row]
+    assert side.execute("select * from zone_members") == [row]
     assert side.count("members") == 0
 
 
@@ -155,24 +155,24 @@ def test_a_revision_that_fails_half_way_leaves_nothing_behind(blank_url: str) ->
     upgrade(blank_url, FIRST)
     before = tables(blank_url)
     # Stands in the way of the second table that the next revision makes.
-    Side(blank_url).run("create table admission_counts (x text)")
+    DirectDatabase(blank_url).execute("create table admission_counts (x text)")
     with pytest.raises(Exception, match="admission_counts"):
         upgrade(blank_url)
     assert current_revision(blank_url) == FIRST
     assert tables(blank_url) == before | {"admission_counts"}
-    Side(blank_url).run("drop table admission_counts")
+    DirectDatabase(blank_url).execute("drop table admission_counts")
     assert upgrade(blank_url) == LAST
 
 
 async def test_several_upgrades_at_once_do_no_harm(tmp_path: Path, postgres: PostgresDatabases) -> None:
     # Each of these processes loads Alembic, which takes longer than what it then does.
     for number in range(1 + ROUNDS // 10):
-        for url in (f"sqlite:///{tmp_path / f'{number}.db'}", postgres.blank()):
+        for url in (f"sqlite:///{tmp_path / f'{number}.db'}", postgres.create_blank()):
             program = f"from quarterdeck.store.migrate import upgrade; print(upgrade({url!r}))"
             started = [
                 await asyncio.create_subprocess_exec(
                     *(sys.executable, "-c", program),
-                    env=plain_environment(),
+                    env=minimal_environment(),
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
                 )
@@ -201,7 +201,7 @@ def test_a_server_says_what_is_wrong_with_a_schema_and_what_mends_it() -> None:
 
 def test_upgrading_a_schema_that_is_ahead_is_refused_with_a_sentence_and_changes_nothing(blank_url: str) -> None:
     upgrade(blank_url)
-    Side(blank_url).run("update alembic_version set version_num = '9999'")
+    DirectDatabase(blank_url).execute("update alembic_version set version_num = '9999'")
     with pytest.raises(StoreError, match="at revision 9999, which is ahead of this release") as refused:
         upgrade(blank_url)
     assert refused.value.code == "migration"
@@ -210,14 +210,14 @@ def test_upgrading_a_schema_that_is_ahead_is_refused_with_a_sentence_and_changes
 
 
 def test_a_database_is_made_or_upgraded_or_at_head_and_never_made_among_the_tables_of_another(blank_url: str) -> None:
-    Side(blank_url).run("create table customers (id bigint)")
+    DirectDatabase(blank_url).execute("create table customers (id bigint)")
     with pytest.raises(StoreError, match="tables and no revision"):
         migrate.initialize(blank_url)
     assert tables(blank_url) == {"customers"}
-    Side(blank_url).run("drop table customers")
+    DirectDatabase(blank_url).execute("drop table customers")
     assert migrate.initialize(blank_url) == (None, LAST)
     assert migrate.initialize(blank_url) == (LAST, LAST)
-    Side(blank_url).run("update alembic_version set version_num = '9999'")
+    DirectDatabase(blank_url).execute("update alembic_version set version_num = '9999'")
     with pytest.raises(StoreError, match="ahead of this release"):
         migrate.initialize(blank_url)
 
@@ -272,7 +272,7 @@ def test_a_serving_process_loads_no_migration_machinery() -> None:
         "print(sorted({'alembic', 'sqlalchemy'} & sys.modules.keys()))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=plain_environment(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], cwd=ROOT, env=minimal_environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
 

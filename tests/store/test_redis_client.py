@@ -15,14 +15,14 @@ from quarterdeck.bus.redis.client import call_redis, connect
 from quarterdeck.bus.redis.interfaces import BusUnavailable, SlotCounter
 from quarterdeck.bus.redis.slots import RedisSlotWriter
 from quarterdeck.bus.redis.stream_entries import AGENTS
-from tests.support.certificates import certificate
-from tests.support.keel import Keel
-from tests.support.redis import RedisServer, RedisSide
-from tests.support.sinking import Runner, due, happen
+from tests.support.certificates import create_certificate
+from tests.support.redis import DirectRedis, RedisServer
+from tests.support.runtime import RuntimeHarness
+from tests.support.sink import SinkHarness, emit, make_entries_due
 
 
 @contextlib.asynccontextmanager
-async def tls_before(redis: RedisSide, context: ssl.SSLContext) -> AsyncIterator[int]:
+async def tls_before(redis: DirectRedis, context: ssl.SSLContext) -> AsyncIterator[int]:
     """TLS in front of Redis, as a provider has it; the port."""
     upstream = urlsplit(redis.url)
 
@@ -47,8 +47,10 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.close()
 
 
-async def test_redis_over_tls_is_believed_by_its_certificate_and_only_by_that(redis: RedisSide, tmp_path: Path) -> None:
-    public, context = certificate(tmp_path, "127.0.0.1")
+async def test_redis_over_tls_is_believed_by_its_certificate_and_only_by_that(
+    redis: DirectRedis, tmp_path: Path
+) -> None:
+    public, context = create_certificate(tmp_path, "127.0.0.1")
     number = urlsplit(redis.url).path
     async with tls_before(redis, context) as port:
         board = RedisSlotWriter(connect(f"rediss://127.0.0.1:{port}{number}?ssl_ca_certs={public}"))
@@ -62,7 +64,7 @@ async def test_redis_over_tls_is_believed_by_its_certificate_and_only_by_that(re
 
 
 async def test_a_password_is_sent_and_a_wrong_one_is_away(own_redis: RedisServer) -> None:
-    own_redis.side.client.config_set("requirepass", "hush")
+    own_redis.direct.client.config_set("requirepass", "hush")
     for password, is_good in (("hush", True), ("wrong", False), ("", False)):
         board = RedisSlotWriter(connect(f"redis://:{password}@127.0.0.1:{own_redis.port}/0"))
         if is_good:
@@ -73,23 +75,25 @@ async def test_a_password_is_sent_and_a_wrong_one_is_away(own_redis: RedisServer
         await board.close()
 
 
-async def test_a_login_needs_no_more_than_the_operations_page_says(keel: Keel, own_redis: RedisServer) -> None:
+async def test_a_login_needs_no_more_than_the_operations_page_says(
+    runtime: RuntimeHarness, own_redis: RedisServer
+) -> None:
     may = "+evalsha +script +mget +client|setname +get +set +xadd +type +del +zadd +zscore +zremrangebyscore +pexpire"
-    own_redis.side.client.acl_setuser(
+    own_redis.direct.client.acl_setuser(
         "narrow", enabled=True, passwords=["+hush"], keys=["caracal.*", "quarterdeck:*"], commands=may.split()
     )
     url = f"redis://narrow:hush@127.0.0.1:{own_redis.port}/0"
-    runner = Runner(keel, url)
+    runner = SinkHarness(runtime, url)
     await runner.sink.register()
-    own_redis.side.client.set(AGENTS, "in the way")
-    await happen(keel, ("session.spawn", "a"), ("session.terminate", "a"))
-    await runner.run()
-    own_redis.side.client.delete(AGENTS)
+    own_redis.direct.client.set(AGENTS, "in the way")
+    await emit(runtime, ("session.spawn", "a"), ("session.terminate", "a"))
+    await runner.run_until_idle()
+    own_redis.direct.client.delete(AGENTS)
     for _ in range(2):
-        due(keel)
-        await runner.run()
-    assert len(own_redis.side.entries()) == 3
-    await runner.drop()
+        make_entries_due(runtime)
+        await runner.run_until_idle()
+    assert len(own_redis.direct.entries()) == 3
+    await runner.close()
     board = RedisSlotWriter(connect(url))
     assert await board.write([SlotCounter("z", 1, 2, 3)]) == 1
     assert [shown.taken for shown in await board.read(["z"])] == ["1"]

@@ -33,14 +33,14 @@ from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.postgres import BEGIN, COMMIT, LOCK_KEY, PING, ROLLBACK, SET_ZONES
 from quarterdeck.store.postgres_roles import ROLES, SERVER, SWEEP, Role
 from quarterdeck.store.sql import BoundStatement, Statement
-from tests.support.asking import APP, ZONE
-from tests.support.day import Day, day_on
-from tests.support.fleet_day import grow_fleets
-from tests.support.hooking import grow_webhooks
-from tests.support.keel import Side
-from tests.support.plans import Plan, Planner
-from tests.support.recording import grow_records
+from tests.support.builders import APP, ZONE
+from tests.support.fleet_workload import add_fleet_rows
+from tests.support.query_plans import Plan, Planner
+from tests.support.runtime import DirectDatabase
 from tests.support.source import sql_statements
+from tests.support.statement_workload import WorkloadStatements, record_workload
+from tests.support.task_details import add_task_detail_rows
+from tests.support.webhooks import add_webhook_rows
 
 MANY = 20_000
 _numbers = itertools.count(10**9)
@@ -83,8 +83,8 @@ def test_no_two_statements_have_one_name() -> None:
 
 
 @pytest.fixture
-async def day(postgres_url: str, tmp_path: Path) -> AsyncIterator[Day]:
-    async with day_on(postgres_url, tmp_path) as done:
+async def workload(postgres_url: str, tmp_path: Path) -> AsyncIterator[WorkloadStatements]:
+    async with record_workload(postgres_url, tmp_path) as done:
         yield done
 
 
@@ -96,8 +96,8 @@ class Planners:
         self._kept = {role: Planner(url, "force_generic_plan", role) for role in ROLES}
         self._anew = {role: Planner(url, "force_custom_plan", role) for role in ROLES}
 
-    def run(self, day: Day) -> dict[str, Plan]:
-        said: dict[Role, dict[str, BoundStatement]] = {SERVER: day.own, SWEEP: day.everywhere}
+    def run(self, day: WorkloadStatements) -> dict[str, Plan]:
+        said: dict[Role, dict[str, BoundStatement]] = {SERVER: day.zone_statements, SWEEP: day.cross_zone_statements}
         return {
             f"{name} as {role}": again(self._for(role, bound), bound)
             for role, seen in said.items()
@@ -119,9 +119,9 @@ def planners(postgres_url: str) -> Iterator[Planners]:
         yield made
 
 
-def grow(side: Side) -> None:
+def grow(side: DirectDatabase) -> None:
     """History, living sessions and other zones, by tens of thousands; statistics are left as stale as they are."""
-    side.run(
+    side.execute(
         """
         insert into agent_sessions
         select '0' || to_char(n, 'FM0000000') || md5(n::text), case when n % 4 = 0 then ? else 'zone' || n % 7 end,
@@ -133,7 +133,7 @@ def grow(side: Side) -> None:
         ZONE,
         MANY,
     )
-    side.run(
+    side.execute(
         """
         insert into events
         select h.pos + n, 'e' || n, 'zone' || n % 7, 'session.spawn', 's' || n, 'a', null, 'active', '{}', null, 1
@@ -141,8 +141,8 @@ def grow(side: Side) -> None:
         """,
         MANY,
     )
-    side.run("update log_head set pos = pos + ?", MANY)
-    side.run(
+    side.execute("update log_head set pos = pos + ?", MANY)
+    side.execute(
         """
         insert into seals
         select n.number + s.number, s.last_pos + n.number, s.last_pos + n.number, s.floor, '', '', '', '', '', '', s.at
@@ -150,7 +150,7 @@ def grow(side: Side) -> None:
         """,
         MANY,
     )
-    side.run(
+    side.execute(
         """
         insert into sink_entries
         select 'a-sink', n, 9, ?, 'stream', 's' || n, '{}', 1, 9000000000000,
@@ -160,28 +160,30 @@ def grow(side: Side) -> None:
         ZONE,
         MANY,
     )
-    side.run(
+    side.execute(
         "insert into idempotency_keys select ?, ?, 'spawn', 'key' || n, 'd', 's' || n, 1 from generate_series(1, ?) n",
         ZONE,
         APP,
         MANY,
     )
-    side.run("insert into admission_counts select ?, 'parent', 'p' || n, 1, 1 from generate_series(1, ?) n", ZONE, MANY)
-    side.run(
+    side.execute(
+        "insert into admission_counts select ?, 'parent', 'p' || n, 1, 1 from generate_series(1, ?) n", ZONE, MANY
+    )
+    side.execute(
         "insert into zones select 'zone' || n, 'n', 0, '{}', 1, 1 from generate_series(0, ?) n on conflict do nothing",
         6,
     )
     grow_agents(side)
     grow_calls(side)
     grow_tasks(side)
-    grow_records(side, ZONE, MANY)
-    grow_webhooks(side, ZONE, MANY)
-    grow_fleets(side, ZONE, MANY)
+    add_task_detail_rows(side, ZONE, MANY)
+    add_webhook_rows(side, ZONE, MANY)
+    add_fleet_rows(side, ZONE, MANY)
 
 
-def grow_agents(side: Side) -> None:
+def grow_agents(side: DirectDatabase) -> None:
     """Most of them idle, one in fifty lost, and each launched in a way of its own; and members beside them."""
-    side.run(
+    side.execute(
         """
         insert into zone_members
         select case when n % 2 = 0 then ? else 'zone' || n % 7 end, 'm' || n, 'MEMBER', 'a', 1, 1
@@ -190,7 +192,7 @@ def grow_agents(side: Side) -> None:
         ZONE,
         MANY,
     )
-    side.run(
+    side.execute(
         """
         insert into agents
         select case when n % 2 = 0 then ? else 'zone' || n % 7 end, 'g' || n, 'n', null, null, '["c"]', 1, 30, 180, 1,
@@ -201,13 +203,13 @@ def grow_agents(side: Side) -> None:
         ZONE,
         MANY,
     )
-    side.run("insert into agent_capabilities select zone_id, 'c', id from agents where name = ?", "n")
-    side.run(
+    side.execute("insert into agent_capabilities select zone_id, 'c', id from agents where name = ?", "n")
+    side.execute(
         "insert into agent_pulses select zone_id, id, 'healthy', 0, null, null, null, null, null, 1, 1 from agents "
         "where name = ?",
         "n",
     )
-    side.run(
+    side.execute(
         """
         insert into agent_heartbeats
         select 'g' || n, case when n % 2 = 0 then ? else 'zone' || n % 7 end, 'g' || n % 500, 'healthy', null, null,
@@ -219,9 +221,9 @@ def grow_agents(side: Side) -> None:
     )
 
 
-def grow_calls(side: Side) -> None:
+def grow_calls(side: DirectDatabase) -> None:
     """Some wait, most have ended, and many run, each for a claim of its own."""
-    side.run(
+    side.execute(
         """
         insert into agent_invocations
         select '0' || to_char(n, 'FM0000000') || md5(n::text), case when n % 4 = 0 then ? else 'zone' || n % 7 end,
@@ -234,7 +236,7 @@ def grow_calls(side: Side) -> None:
         ZONE,
         MANY,
     )
-    side.run(
+    side.execute(
         """
         insert into agent_invocations
         select '1' || to_char(n, 'FM0000000') || md5(n::text), ?, (select min(service_id) from agent_invocations),
@@ -247,9 +249,9 @@ def grow_calls(side: Side) -> None:
     )
 
 
-def grow_tasks(side: Side) -> None:
+def grow_tasks(side: DirectDatabase) -> None:
     """Most are done; of the rest some wait for an agent, some for a moment, some for others, and some run."""
-    side.run(
+    side.execute(
         """
         insert into agent_tasks
         select '0' || to_char(n, 'FM0000000') || md5(n::text), case when n % 4 = 0 then ? else 'zone' || n % 7 end, 't',
@@ -266,7 +268,7 @@ def grow_tasks(side: Side) -> None:
         ZONE,
         MANY,
     )
-    side.run(
+    side.execute(
         """
         insert into task_dependencies
         select zone_id, id, '1' || substr(id, 2), case when id < '00015000' then 0 else 1 end from agent_tasks
@@ -274,8 +276,8 @@ def grow_tasks(side: Side) -> None:
         """,
         "t",
     )
-    side.run("insert into task_tags select zone_id, 'tag' || turn % 50, id from agent_tasks where title = ?", "t")
-    side.run(
+    side.execute("insert into task_tags select zone_id, 'tag' || turn % 50, id from agent_tasks where title = ?", "t")
+    side.execute(
         "insert into task_classes select ?, 'class' || n, 'type', '[]', 1 from generate_series(1, ?) n", ZONE, MANY
     )
 
@@ -322,16 +324,18 @@ WALKS = {
 
 
 def test_no_statement_scans_its_table_or_touches_more_pages_as_tables_grow(
-    postgres_url: str, day: Day, planners: Planners
+    postgres_url: str, workload: WorkloadStatements, planners: Planners
 ) -> None:
-    assert {statement.name for statement in everything()} <= day.own.keys() | day.everywhere.keys()
-    small = planners.run(day)
-    grow(Side(postgres_url))
-    assert_flat(small, planners.run(day))
+    assert {
+        statement.name for statement in everything()
+    } <= workload.zone_statements.keys() | workload.cross_zone_statements.keys()
+    small = planners.run(workload)
+    grow(DirectDatabase(postgres_url))
+    assert_flat(small, planners.run(workload))
     # As for a server that was started again since, and plans by what is known of large tables by now.
-    Side(postgres_url).run("analyze")
+    DirectDatabase(postgres_url).execute("analyze")
     with contextlib.closing(Planners(postgres_url)) as later:
-        assert_flat(small, later.run(day))
+        assert_flat(small, later.run(workload))
 
 
 def assert_flat(small: dict[str, Plan], large: dict[str, Plan]) -> None:

@@ -18,10 +18,10 @@ import pytest
 from quarterdeck.domain.tasks.model.rows import State
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.store.migrate import sqlite_path
-from tests.support.counting import Counting, Counts, pages, scans
-from tests.support.keel import Keel, Rigging, open_stores
+from tests.support.counting_store import CountingStore, StatementCounts, pages_touched, table_scans
 from tests.support.rounds import ROUNDS
-from tests.support.working import Working
+from tests.support.runtime import RuntimeHarness, RuntimeOptions, open_stores
+from tests.support.tasks import TaskHarness
 
 MANY = min(10_000, 100 * ROUNDS)
 SHARE = 100
@@ -34,34 +34,37 @@ SMALL = {"k"}
 @dataclass(frozen=True)
 class Counted:
     url: str
-    keel: Keel
-    work: Working
-    counting: Counting
+    keel: RuntimeHarness
+    work: TaskHarness
+    counting: CountingStore
 
-    def taken(self) -> Counts:
-        return self.counting.taken()
+    def taken(self) -> StatementCounts:
+        return self.counting.take_counts()
 
-    def weighed(self, counts: Counts) -> dict[str, int]:
+    def weighed(self, counts: StatementCounts) -> dict[str, int]:
         """What each statement costs PostgreSQL now; and on SQLite that none walks over a table."""
         if sqlite_path(self.url) is None:
-            return pages(self.url, counts)
+            return pages_touched(self.url, counts)
         walks = [
-            (name, walk) for name, of in scans(self.url, counts).items() for walk in of if walk.split()[1] not in SMALL
+            (name, walk)
+            for name, of in table_scans(self.url, counts).items()
+            for walk in of
+            if walk.split()[1] not in SMALL
         ]
         assert walks == []
         return {}
 
 
 @pytest.fixture
-async def counted(engine_url: str) -> AsyncIterator[Counted]:
+async def counted_tasks(engine_url: str) -> AsyncIterator[Counted]:
     own, everywhere = await open_stores(engine_url)
-    counting = Counting(own)
-    keel = Keel(engine_url, (counting, everywhere), Rigging())
+    counting = CountingStore(own)
+    keel = RuntimeHarness(engine_url, (counting, everywhere), RuntimeOptions())
     try:
-        await keel.zone()
-        work = Working(keel)
-        await work.agent("a", slots=100_000)
-        counting.taken()
+        await keel.put_zone()
+        work = TaskHarness(keel)
+        await work.register_agent("a", slots=100_000)
+        counting.take_counts()
         yield Counted(engine_url, keel, work, counting)
         await keel.lanes.drain()
     finally:
@@ -75,65 +78,69 @@ def assert_none_grew(early: dict[str, int], late: dict[str, int]) -> None:
     assert grown == {}
 
 
-async def test_a_chain_costs_the_same_at_every_link(counted: Counted) -> None:
-    work = counted.work
+async def test_a_chain_costs_the_same_at_every_link(counted_tasks: Counted) -> None:
+    work = counted_tasks.work
     names = [f"link-{number:05}" for number in range(MANY)]
-    asks = [work.asking(names[0])]
-    asks += [work.asking(name, depends_on=(before,)) for before, name in itertools.pairwise(names)]
-    await work.make_many(asks)
-    made = counted.taken()
-    print(f"made {MANY}: {made.sent.total()} statements, {made.given} rows given, {made.found} found")
-    assert made.sent["tasks_insert"] <= MANY / BATCH + 2, "they are made by the batch"
-    assert made.given + made.found <= 12 * MANY
+    asks = [work.create_command(names[0])]
+    asks += [work.create_command(name, depends_on=(before,)) for before, name in itertools.pairwise(names)]
+    await work.create_many(asks)
+    made = counted_tasks.taken()
+    print(
+        f"made {MANY}: {made.statements_sent.total()} statements, {made.rows_sent} rows given, {made.rows_returned} found"
+    )
+    assert made.statements_sent["tasks_insert"] <= MANY / BATCH + 2, "they are made by the batch"
+    assert made.rows_sent + made.rows_returned <= 12 * MANY
 
-    steps: list[Counts] = []
+    steps: list[StatementCounts] = []
     weights: list[dict[str, int]] = []
     for number, name in enumerate(names):
         [leased] = await work.claim("a", 5)
         assert leased.task.id == name, "one at a time, each after the one before it"
         done = await work.complete(leased.task)
         assert done.status is State.COMPLETED
-        steps.append(counted.taken())
+        steps.append(counted_tasks.taken())
         if number in (MANY // 20, MANY - 2):
-            weights.append(counted.weighed(steps[-1]))
+            weights.append(counted_tasks.weighed(steps[-1]))
     # The first waited for nothing, and nothing waits for the last.
     own = steps[1:-1]
-    print(f"each link: {dict(own[0].sent)}, {own[0].given} rows given, {own[0].found} found; pages {weights[-1]}")
-    assert {step.sent.total() for step in own} == {own[0].sent.total()}
-    assert {(step.given, step.found) for step in own} == {(own[0].given, own[0].found)}
+    print(
+        f"each link: {dict(own[0].statements_sent)}, {own[0].rows_sent} rows given, {own[0].rows_returned} found; pages {weights[-1]}"
+    )
+    assert {step.statements_sent.total() for step in own} == {own[0].statements_sent.total()}
+    assert {(step.rows_sent, step.rows_returned) for step in own} == {(own[0].rows_sent, own[0].rows_returned)}
     assert_none_grew(*weights)
 
 
-async def test_a_task_that_waits_for_ten_thousand_costs_what_ends(counted: Counted) -> None:
-    work = counted.work
+async def test_a_task_that_waits_for_ten_thousand_costs_what_ends(counted_tasks: Counted) -> None:
+    work = counted_tasks.work
     names = [f"leaf-{number:05}" for number in range(MANY)]
-    await work.make_many([work.asking(name) for name in names])
-    counted.taken()
-    await work.make("join", depends_on=tuple(names))
-    made = counted.taken()
+    await work.create_many([work.create_command(name) for name in names])
+    counted_tasks.taken()
+    await work.create("join", depends_on=tuple(names))
+    made = counted_tasks.taken()
     print(
-        f"made one that waits for {MANY}: {made.sent.total()} statements, {made.given} rows given, {made.found} found"
+        f"made one that waits for {MANY}: {made.statements_sent.total()} statements, {made.rows_sent} rows given, {made.rows_returned} found"
     )
-    assert made.sent.total() <= 30, "in one transaction, whatever it waits for"
+    assert made.statements_sent.total() <= 30, "in one transaction, whatever it waits for"
 
-    rounds: list[Counts] = []
+    rounds: list[StatementCounts] = []
     weights: list[dict[str, int]] = []
     left = MANY
     while left:
-        assert (await work.show("join")).task.unmet_dependencies == left
-        counted.taken()
+        assert (await work.read("join")).task.unmet_dependencies == left
+        counted_tasks.taken()
         leases = await work.claim("a", SHARE)
         await asyncio.gather(*(work.complete(leased.task) for leased in leases))
         left -= len(leases)
-        rounds.append(counted.taken())
+        rounds.append(counted_tasks.taken())
         if len(rounds) == 1 or left == SHARE:
-            weights.append(counted.weighed(rounds[-1]))
+            weights.append(counted_tasks.weighed(rounds[-1]))
     print(
-        f"each {SHARE} of them: {sorted({each.sent.total() for each in rounds})} statements,",
-        f"{max(each.given for each in rounds)} rows given, {max(each.found for each in rounds)} found",
+        f"each {SHARE} of them: {sorted({each.statements_sent.total() for each in rounds})} statements,",
+        f"{max(each.rows_sent for each in rounds)} rows given, {max(each.rows_returned for each in rounds)} found",
     )
-    assert max(each.sent.total() for each in rounds) <= 60
-    assert max(each.given + each.found for each in rounds) <= SHARE * 16
+    assert max(each.statements_sent.total() for each in rounds) <= 60
+    assert max(each.rows_sent + each.rows_returned for each in rounds) <= SHARE * 16
     assert_none_grew(weights[0], weights[-1])
     [joined] = await work.claim("a")
     assert (joined.task.id, joined.task.dependency_count) == ("join", MANY)

@@ -13,38 +13,38 @@ import psycopg
 from psycopg import sql
 
 from quarterdeck.store.migrate import sqlite_path
-from tests.support.redis import RedisSide
+from tests.support.redis import DirectRedis
 
 
 class Canaries:
     def __init__(self) -> None:
-        self.planted: dict[str, str] = {}
+        self.values: dict[str, str] = {}
 
-    def __call__(self, where: str) -> str:
+    def __call__(self, place: str) -> str:
         """A new one, remembered by where it was planted. Of letters, so that nothing escapes it on its way."""
         value = f"canary{secrets.token_hex(12)}"
-        self.planted[where] = value
+        self.values[place] = value
         return value
 
-    def in_(self, found: bytes | str) -> list[str]:
+    def find_in(self, content: bytes | str) -> list[str]:
         """Those that sing in these bytes, as they are or as others write them down."""
-        raw = found.encode() if isinstance(found, str) else found
-        return [where for where, value in self.planted.items() if any(form in raw for form in forms(value))]
+        raw = content.encode() if isinstance(content, str) else content
+        return [place for place, value in self.values.items() if any(encoding in raw for encoding in encodings(value))]
 
 
-def forms(value: str) -> list[bytes]:
-    plain = value.encode()
+def encodings(value: str) -> list[bytes]:
+    raw = value.encode()
     # At each of the three places in a group of base64 at which it may begin, without what its neighbours change.
-    encoded = [base64.b64encode(b"\0" * shift + plain)[4:-4] for shift in range(3)]
-    return [plain, plain.hex().encode(), plain.upper(), *encoded]
+    encoded = [base64.b64encode(b"\0" * shift + raw)[4:-4] for shift in range(3)]
+    return [raw, raw.hex().encode(), raw.upper(), *encoded]
 
 
-def rows_of(url: str) -> Iterator[tuple[str, str]]:
+def table_rows(url: str) -> Iterator[tuple[str, str]]:
     """Every table of a database, and all that stands in it."""
     if path := sqlite_path(url):
-        with closing(sqlite3.connect(path)) as side:
-            for (name,) in side.execute("select name from sqlite_master where type = 'table'").fetchall():
-                yield name, str(side.execute(f'select * from "{name}"').fetchall())
+        with closing(sqlite3.connect(path)) as sqlite:
+            for (name,) in sqlite.execute("select name from sqlite_master where type = 'table'").fetchall():
+                yield name, str(sqlite.execute(f'select * from "{name}"').fetchall())
         return
     with psycopg.connect(url) as connection:
         names = connection.execute("select tablename from pg_tables where schemaname = 'public'").fetchall()
@@ -53,17 +53,17 @@ def rows_of(url: str) -> Iterator[tuple[str, str]]:
             yield name, str(found.fetchall())
 
 
-def files_of(directory: Path) -> Iterator[tuple[str, bytes]]:
+def data_files(directory: Path) -> Iterator[tuple[str, bytes]]:
     """Every file of a data directory: the database, what waits in its log, and all beside it."""
     for path in sorted(directory.rglob("*")):
         if path.is_file():
             yield path.name, path.read_bytes()
 
 
-def redis_dump(side: RedisSide) -> str:
+def dump_redis(redis: DirectRedis) -> str:
     """Every key and what it holds, whatever its kind."""
-    client = side.client
-    told = []
+    client = redis.client
+    content = []
     for key in client.scan_iter("*"):
-        told += [key, client.dump(key), client.type(key)]
-    return repr(told)
+        content += [key, client.dump(key), client.type(key)]
+    return repr(content)

@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 
-def certificate(directory: Path, holder: str) -> tuple[Path, ssl.SSLContext]:
+def create_certificate(directory: Path, host: str) -> tuple[Path, ssl.SSLContext]:
     """A self-signed certificate for one name or address, and a server's context with it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "issuer")])
     now = datetime.datetime.now(datetime.UTC)
-    made = (
+    signed = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -27,21 +27,21 @@ def certificate(directory: Path, holder: str) -> tuple[Path, ssl.SSLContext]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([_named(holder)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    public, both = directory / "cert.pem", directory / "both.pem"
-    public.write_bytes(made.public_bytes(Encoding.PEM))
+    certificate_file, key_and_certificate_file = directory / "cert.pem", directory / "both.pem"
+    certificate_file.write_bytes(signed.public_bytes(Encoding.PEM))
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    both.write_bytes(private + public.read_bytes())
+    key_and_certificate_file.write_bytes(private + certificate_file.read_bytes())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(both)
-    return public, context
+    context.load_cert_chain(key_and_certificate_file)
+    return certificate_file, context
 
 
-def _named(holder: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ipaddress.ip_address(holder))
+        return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return x509.DNSName(holder)
+        return x509.DNSName(host)

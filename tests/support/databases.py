@@ -25,39 +25,39 @@ class PostgresDatabases:
         self._prefix = f"qd_test_{os.getpid()}"
         self._numbers = itertools.count(1)
         self._template: str | None = None
-        self._made: set[str] = set()
+        self._created: set[str] = set()
 
-    def fresh(self) -> str:
+    def create_migrated(self) -> str:
         """The URL of a migrated database that nobody has written to."""
         if self._template is None:
-            template_url = self.blank()
+            template_url = self.create_blank()
             upgrade(template_url)
-            self._template = _name(template_url)
+            self._template = _database_name(template_url)
         return self._create(self._template)
 
-    def blank(self) -> str:
+    def create_blank(self) -> str:
         """The URL of a database with nothing in it, for tests of migrating."""
         return self._create("template0")
 
     def drop(self, url: str) -> None:
         """Ends whoever is still connected, too: a test that failed may have left a server behind."""
-        self._admin("drop database if exists {} with (force)", _name(url))
-        self._made.discard(_name(url))
+        self._execute_admin("drop database if exists {} with (force)", _database_name(url))
+        self._created.discard(_database_name(url))
 
     def close(self) -> None:
-        for name in sorted(self._made):
-            self._admin("drop database if exists {} with (force)", name)
+        for name in sorted(self._created):
+            self._execute_admin("drop database if exists {} with (force)", name)
 
     def url(self, database: str) -> str:
         return urlsplit(self._admin_url)._replace(path=f"/{database}").geturl()
 
     def _create(self, template: str) -> str:
         name = f"{self._prefix}_{next(self._numbers)}"
-        self._admin("create database {} template {}", name, template)
-        self._made.add(name)
+        self._execute_admin("create database {} template {}", name, template)
+        self._created.add(name)
         return self.url(name)
 
-    def _admin(self, statement: str, *names: str) -> None:
+    def _execute_admin(self, statement: str, *names: str) -> None:
         with psycopg.connect(self._admin_url, autocommit=True) as connection:
             connection.execute(sql.SQL(statement).format(*(sql.Identifier(name) for name in names)))
 
@@ -68,20 +68,20 @@ class SqliteDatabases:
     def __init__(self, directory: Path) -> None:
         self._template = directory / "template.db"
 
-    def fresh(self, directory: Path) -> str:
+    def create_migrated(self, directory: Path) -> str:
         """The URL of a migrated database in this directory."""
         if not self._template.exists():
-            upgrade(self.blank(self._template))
+            upgrade(self.blank_url(self._template))
             with contextlib.closing(sqlite3.connect(self._template)) as connection:
                 connection.execute("pragma wal_checkpoint(truncate)")
         file = directory / "quarterdeck.db"
         shutil.copyfile(self._template, file)
-        return self.blank(file)
+        return self.blank_url(file)
 
-    def blank(self, file: Path) -> str:
+    def blank_url(self, file: Path) -> str:
         """The URL of a file, which need not exist yet."""
         return f"sqlite:///{file}"
 
 
-def _name(url: str) -> str:
+def _database_name(url: str) -> str:
     return urlsplit(url).path.lstrip("/")

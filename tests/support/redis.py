@@ -20,32 +20,32 @@ import redis
 from redis.exceptions import RedisError
 
 from quarterdeck.bus.redis import stream_entries
-from tests.support.children import ended_with_parent, plain_environment, tail
+from tests.support.child_processes import minimal_environment, signal_on_parent_death, tail
 from tests.support.eventually import eventually_sync
 
 
-class Told(NamedTuple):
+class StreamEntry(NamedTuple):
     """An entry as it stands in a stream."""
 
     stream: str
     fields: dict[str, str]
 
     @property
-    def key(self) -> str:
+    def dedupe_key(self) -> str:
         return self.fields["dedupe_key"]
 
 
-class RedisSide:
+class DirectRedis:
     """Redis, from the side: for looking at it, and for doing to it what no server of ours would."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.client: redis.Redis = redis.Redis.from_url(url, decode_responses=True, protocol=2)
 
-    def entries(self, *names: str) -> list[Told]:
+    def entries(self, *names: str) -> list[StreamEntry]:
         """What stands in these streams, or in all of them: each in its order."""
         return [
-            Told(name, {str(field): str(value) for field, value in (fields or {}).items()})
+            StreamEntry(name, {str(field): str(value) for field, value in (fields or {}).items()})
             for name in names or stream_entries.STREAMS
             for _, fields in self.client.xrange(name) or ()
         ]
@@ -65,7 +65,7 @@ class RedisServer:
         self.port = _free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.log = self.home / "log"
-        self.side = RedisSide(self.url)
+        self.direct = DirectRedis(self.url)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -86,24 +86,24 @@ class RedisServer:
             self._process = subprocess.Popen(
                 command,
                 cwd=self.home,
-                env=plain_environment(),
+                env=minimal_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=ended_with_parent(signal.SIGKILL),
+                preexec_fn=signal_on_parent_death(signal.SIGKILL),
             )
         try:
-            eventually_sync(self._answers, "Redis answered")
-        except AssertionError as never:
-            raise AssertionError(f"{never}; its log ends:\n{tail(self.log)}") from None
+            eventually_sync(self._is_answering, "Redis answered")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; its log ends:\n{tail(self.log)}") from None
 
     def stop(self) -> None:
         """SIGTERM: whoever is connected is cut off, and nobody can connect."""
-        self._end(signal.SIGTERM)
+        self._signal_and_wait(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._end(signal.SIGKILL)
+        self._signal_and_wait(signal.SIGKILL)
 
     def freeze(self) -> None:
         """SIGSTOP: it keeps its connections and takes new ones, and answers nobody."""
@@ -115,20 +115,20 @@ class RedisServer:
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        self.side.close()
+        self.direct.close()
         self.kill()
         shutil.rmtree(self.home, ignore_errors=True)
 
-    def _end(self, how: signal.Signals) -> None:
+    def _signal_and_wait(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(how)
+            self._process.send_signal(number)
             self._process.wait(timeout=30)
 
-    def _answers(self) -> bool:
+    def _is_answering(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, f"redis-server has ended; its log ends:\n{tail(self.log)}"
         try:
-            return bool(self.side.client.ping())
+            return bool(self.direct.client.ping())
         except RedisError:
             return False
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from quarterdeck.http.auth import LocalIssuer
-from tests.support.children import ended_with_parent, plain_environment, tail
+from tests.support.child_processes import minimal_environment, signal_on_parent_death, tail
 from tests.support.eventually import eventually
 
 START_LIMIT = 30.0
@@ -34,14 +34,14 @@ class Launch:
     """A free one, unless the test is about ports: None gives no flag."""
 
     def command(self, ready_fd: int) -> list[str]:
-        command = [*self.say("up"), "--ready-fd", str(ready_fd)]
+        command = [*self.command_line("up"), "--ready-fd", str(ready_fd)]
         if self.port is not None:
             command += ["--port", str(self.port)]
         if self.database is not None:
             command += ["--database", self.database]
         return [*command, *self.arguments]
 
-    def say(self, *words: str) -> list[str]:
+    def command_line(self, *words: str) -> list[str]:
         """Another command on the same data directory."""
         return [sys.executable, "-m", "quarterdeck", *words, "--data", str(self.data)]
 
@@ -50,7 +50,7 @@ class Launch:
         """What the server will open, for tests that look at it from the side."""
         return self.database or f"sqlite:///{self.data / 'quarterdeck.db'}"
 
-    def told(self, **variables: str) -> Launch:
+    def with_environment(self, **variables: str) -> Launch:
         """The same with more in its environment."""
         return replace(self, environment={**self.environment, **variables})
 
@@ -76,7 +76,7 @@ class ServerProcess:
         return self._process.pid
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.poll() is None
 
     @property
@@ -86,14 +86,14 @@ class ServerProcess:
     @property
     def issuer(self) -> LocalIssuer:
         """The server's own issuer: what it signs, the server believes."""
-        named = self.launch.environment.get("QD_SIGNING_KEY")
-        return LocalIssuer.open(Path(named) if named else self.launch.data / "signing-key.pem")
+        key_file = self.launch.environment.get("QD_SIGNING_KEY")
+        return LocalIssuer.open(Path(key_file) if key_file else self.launch.data / "signing-key.pem")
 
     @property
     def secret_keys(self) -> str:
         """What the server seals secrets with: whoever joins it on its database needs the same."""
-        told = self.launch.environment.get("QD_SECRET_KEYS")
-        return told or (self.launch.data / "secret-keys").read_text().strip()
+        configured = self.launch.environment.get("QD_SECRET_KEYS")
+        return configured or (self.launch.data / "secret-keys").read_text().strip()
 
     @property
     def admin_token(self) -> str:
@@ -123,7 +123,7 @@ class ServerProcess:
 
     def kill(self) -> None:
         """SIGKILL, and gone when this returns. Also ends a frozen one."""
-        if self.running:
+        if self.is_running:
             self._process.kill()
         self._process.wait(timeout=STOP_LIMIT)
 
@@ -166,7 +166,7 @@ class Servers:
         server.url = url
         return server
 
-    async def start_and_fail(self, launch: Launch) -> ServerProcess:
+    async def start_expecting_failure(self, launch: Launch) -> ServerProcess:
         """For starts that must be refused: returns when the process has ended."""
         server, ready_fd = self._spawn(launch)
         os.close(ready_fd)
@@ -174,24 +174,24 @@ class Servers:
         await server.wait(START_LIMIT)
         return server
 
-    async def command(self, launch: Launch, *words: str) -> ServerProcess:
+    async def run_command(self, launch: Launch, *words: str) -> ServerProcess:
         """Another command of the program in the launch's environment: returns when it has ended."""
-        done = self._run(launch, launch.say(*words))
-        self.started.append(done)
-        await done.wait(START_LIMIT)
-        return done
+        process = self._run(launch, launch.command_line(*words))
+        self.started.append(process)
+        await process.wait(START_LIMIT)
+        return process
 
-    async def begin(self, launch: Launch, *words: str, until: str) -> ServerProcess:
+    async def start_command(self, launch: Launch, *words: str, line_prefix: str) -> ServerProcess:
         """Another command that goes on: returns when it has said a line that begins so."""
-        begun = self._run(launch, launch.say(*words))
-        self.started.append(begun)
+        process = self._run(launch, launch.command_line(*words))
+        self.started.append(process)
 
-        async def has_said_it() -> bool:
-            assert begun.running, f"it ended before it said {until!r}; its log ends:\n{tail(begun.log)}"
-            return any(line.startswith(until) for line in begun.log_text.splitlines())
+        async def has_printed_line() -> bool:
+            assert process.is_running, f"it ended before it said {line_prefix!r}; its log ends:\n{tail(process.log)}"
+            return any(line.startswith(line_prefix) for line in process.log_text.splitlines())
 
-        await eventually(has_said_it, f"`{' '.join(words)}` said {until!r}", START_LIMIT)
-        return begun
+        await eventually(has_printed_line, f"`{' '.join(words)}` said {line_prefix!r}", START_LIMIT)
+        return process
 
     def close(self) -> None:
         for server in self.started:
@@ -207,18 +207,18 @@ class Servers:
         os.close(write_end)
         return server, read_end
 
-    def _run(self, launch: Launch, command: list[str], *kept: int) -> ServerProcess:
+    def _run(self, launch: Launch, command: list[str], *pass_fds: int) -> ServerProcess:
         log = self.directory / f"server-{next(self._numbers)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
-                env={**plain_environment(), **launch.environment},
+                env={**minimal_environment(), **launch.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=kept,
+                pass_fds=pass_fds,
                 start_new_session=True,
-                preexec_fn=ended_with_parent(signal.SIGKILL),
+                preexec_fn=signal_on_parent_death(signal.SIGKILL),
             )
         return ServerProcess(launch, process, log)
 

@@ -29,7 +29,7 @@ class Module:
         """Every function with its dotted name, the inner ones too."""
         yield from _functions(self.tree, "")
 
-    def nodes(self) -> Iterator[ast.AST]:
+    def walk(self) -> Iterator[ast.AST]:
         yield from ast.walk(self.tree)
 
     def comments(self) -> dict[int, str]:
@@ -52,7 +52,7 @@ class SqlStatement:
 
 
 @cache
-def modules(*folders: str) -> tuple[Module, ...]:
+def parse_modules(*folders: str) -> tuple[Module, ...]:
     """The Python files under these folders of the repository."""
     found = []
     for folder in folders:
@@ -79,7 +79,7 @@ def dotted(node: ast.AST) -> str:
     return ""
 
 
-def words(identifier: str) -> list[str]:
+def split_identifier(identifier: str) -> list[str]:
     """`crossZone_reads` is cross, zone, reads."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", identifier)]
 

@@ -25,15 +25,15 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.tmux.panes import Tmux
-from tests.support.children import plain_environment
+from tests.support.child_processes import minimal_environment
 from tests.support.eventually import eventually_sync
 
-NAMES = ("claude", "codex", "opencode")
+AGENT_NAMES = ("claude", "codex", "opencode")
 needs_tmux = pytest.mark.skipif(
     shutil.which("tmux") is None, reason="tmux is not installed (on Debian and Ubuntu: apt-get install tmux)"
 )
 """Where it is missing these tests are skipped, and pytest counts them."""
-STAND_IN = '''\
+FAKE_AGENT = '''\
 #!{python}
 """Stands in for a coding agent."""
 import json, os, signal, sys, termios
@@ -93,36 +93,36 @@ for line in lines():
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class FakeAgentLog:
     """What one stand-in has said of itself so far."""
 
     name: str
     pid: int
-    said: list[dict[str, object]]
+    entries: list[dict[str, object]]
 
     @property
     def argv(self) -> list[str]:
-        argv = self._begun["argv"]
+        argv = self._start_entry["argv"]
         assert isinstance(argv, list)
         return argv
 
     @property
     def environment(self) -> dict[str, str]:
-        environment = self._begun["environment"]
+        environment = self._start_entry["environment"]
         assert isinstance(environment, dict)
         return environment
 
     @property
     def directory(self) -> str:
-        return str(self._begun["directory"])
+        return str(self._start_entry["directory"])
 
     @property
     def children(self) -> list[int]:
-        return [int(str(each["child"])) for each in self.said if "child" in each]
+        return [int(str(entry["child"])) for entry in self.entries if "child" in entry]
 
     @property
     def lines(self) -> list[str]:
-        return [str(each["line"]) for each in self.said if "line" in each]
+        return [str(entry["line"]) for entry in self.entries if "line" in entry]
 
     @property
     def raw(self) -> str:
@@ -131,11 +131,11 @@ class Heard:
     @property
     def pieces(self) -> list[str]:
         """What it read, read by read."""
-        return [str(each["raw"]) for each in self.said if "raw" in each]
+        return [str(entry["raw"]) for entry in self.entries if "raw" in entry]
 
     @property
-    def _begun(self) -> dict[str, object]:
-        return next(each for each in self.said if "argv" in each)
+    def _start_entry(self) -> dict[str, object]:
+        return next(entry for entry in self.entries if "argv" in entry)
 
 
 class TmuxServer:
@@ -143,12 +143,12 @@ class TmuxServer:
         # Short: the path of a socket may have a hundred characters or so.
         self.home = Path(tempfile.mkdtemp(prefix="qd-tmux-"))
         self.bin = self.home / "bin"
-        self.heard_in = self.home / "heard"
+        self.log_dir = self.home / "heard"
         self.bin.mkdir()
-        self.heard_in.mkdir()
-        for name in NAMES:
-            self.stand_in(name)
-        self.environment = plain_environment() | {
+        self.log_dir.mkdir()
+        for name in AGENT_NAMES:
+            self.install_fake_agent(name)
+        self.environment = minimal_environment() | {
             "TMUX_TMPDIR": str(self.home),
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "SHELL": "/bin/sh",
@@ -169,33 +169,33 @@ class TmuxServer:
             stdin=subprocess.DEVNULL,
             timeout=20,
         )
-        self.window = self.ask("display-message", "-p", "-t", "main", "#{window_id}")
-        self.pane = self.ask("display-message", "-p", "-t", "main", "#{pane_id}")
-        self.pid = int(self.ask("display-message", "-p", "-t", "main", "#{pid}"))
+        self.window = self.run_tmux("display-message", "-p", "-t", "main", "#{window_id}")
+        self.pane = self.run_tmux("display-message", "-p", "-t", "main", "#{pane_id}")
+        self.pid = int(self.run_tmux("display-message", "-p", "-t", "main", "#{pid}"))
 
     def stop(self) -> None:
         """Its panes are hung up on; returns when it has gone."""
         subprocess.run(["tmux", "-S", self.socket, "kill-server"], capture_output=True, timeout=20)
-        eventually_sync(lambda: not lives(self.pid), "the tmux server had gone")
+        eventually_sync(lambda: not is_alive(self.pid), "the tmux server had gone")
 
     def close(self) -> None:
         self.stop()
         # Stubborn ones outlive their terminal, as they are meant to.
-        for heard in self.heard():
-            for pid in (heard.pid, *heard.children):
+        for agent_log in self.read_agent_logs():
+            for pid in (agent_log.pid, *agent_log.children):
                 if self._is_ours(pid):
                     os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.home, ignore_errors=True)
 
-    def stand_in(self, name: str) -> None:
+    def install_fake_agent(self, name: str) -> None:
         script = self.bin / name
-        script.write_text(STAND_IN.format(python=sys.executable, heard=str(self.heard_in)))
+        script.write_text(FAKE_AGENT.format(python=sys.executable, heard=str(self.log_dir)))
         script.chmod(0o755)
 
     # -- from the side -------------------------------------------------------------------------------------------
 
-    def ask(self, *arguments: str) -> str:
-        told = subprocess.run(
+    def run_tmux(self, *arguments: str) -> str:
+        result = subprocess.run(
             ["tmux", "-u", "-S", self.socket, *arguments],
             env=self.environment,
             cwd=self.home,
@@ -204,51 +204,51 @@ class TmuxServer:
             text=True,
             timeout=20,
         )
-        return told.stdout.rstrip("\n")
+        return result.stdout.rstrip("\n")
 
-    def inside(self, pane: str | None = None) -> dict[str, str]:
+    def pane_environment(self, pane: str | None = None) -> dict[str, str]:
         """The variables by which a program in a pane knows where it is."""
         return self.environment | {"TMUX": f"{self.socket},{self.pid},0", "TMUX_PANE": pane or self.pane}
 
-    def new_pane(self, *argv: str, fake: str = "", name: str = "claude") -> str:
+    def new_pane(self, *argv: str, behaviour: str = "", name: str = "claude") -> str:
         """A pane in a window of its own in which a stand-in, or something else, runs; its id."""
         command = argv or (str(self.bin / name), "begun")
-        told = ("-e", f"FAKE={fake}") if fake else ()
-        return self.ask("new-window", "-d", "-P", "-F", "#{pane_id}", *told, "--", "env", *command)
+        environment_option = ("-e", f"FAKE={behaviour}") if behaviour else ()
+        return self.run_tmux("new-window", "-d", "-P", "-F", "#{pane_id}", *environment_option, "--", "env", *command)
 
-    def shows(self, pane: str) -> str:
-        return self.ask("capture-pane", "-p", "-J", "-S", "-200", "-t", pane)
+    def capture(self, pane: str) -> str:
+        return self.run_tmux("capture-pane", "-p", "-J", "-S", "-200", "-t", pane)
 
-    def panes(self) -> list[str]:
-        return self.ask("list-panes", "-a", "-F", "#{pane_id}").split("\n")
+    def list_panes(self) -> list[str]:
+        return self.run_tmux("list-panes", "-a", "-F", "#{pane_id}").split("\n")
 
     def pid_of(self, pane: str) -> int:
-        return int(self.ask("display-message", "-p", "-t", pane, "#{pane_pid}"))
+        return int(self.run_tmux("display-message", "-p", "-t", pane, "#{pane_pid}"))
 
-    def heard(self, name: str | None = None) -> list[Heard]:
+    def read_agent_logs(self, name: str | None = None) -> list[FakeAgentLog]:
         """Of all stand-ins, or those with a name, in the order in which they were ready."""
-        files = [file for file in self.heard_in.iterdir() if file.suffix != ".new"]
+        files = [file for file in self.log_dir.iterdir() if file.suffix != ".new"]
         files.sort(key=lambda file: (file.stat().st_ctime_ns, file.name))
-        found = [_heard(file) for file in files]
-        return [each for each in found if name in (None, each.name)]
+        found = [_read_agent_log(file) for file in files]
+        return [log for log in found if name in (None, log.name)]
 
-    def heard_by(self, pid: int) -> Heard:
+    def wait_for_agent_log(self, pid: int) -> FakeAgentLog:
         """By the stand-in that has this pid, once it is ready."""
-        eventually_sync(lambda: any(each.pid == pid for each in self.heard()), f"stand-in {pid} was ready")
-        return next(each for each in self.heard() if each.pid == pid)
+        eventually_sync(lambda: any(log.pid == pid for log in self.read_agent_logs()), f"stand-in {pid} was ready")
+        return next(log for log in self.read_agent_logs() if log.pid == pid)
 
-    def ready(self, pane: str) -> int:
+    def wait_for_agent(self, pane: str) -> int:
         """The pid of the stand-in in a pane, when it listens."""
         pid = self.pid_of(pane)
-        self.heard_by(pid)
+        self.wait_for_agent_log(pid)
         return pid
 
     def _is_ours(self, pid: int) -> bool:
         try:
-            told = Path(f"/proc/{pid}/cmdline").read_bytes()
+            command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             return False
-        return str(self.bin).encode() in told
+        return str(self.bin).encode() in command_line
 
 
 @pytest.fixture
@@ -274,14 +274,14 @@ async def type_line(tmux: Tmux, pane: str, text: str) -> None:
     await tmux.type_line((await tmux.panes())[pane], text)
 
 
-def _heard(file: Path) -> Heard:
+def _read_agent_log(file: Path) -> FakeAgentLog:
     name, _, pid = file.name.rpartition(".")
     # What it is writing at this moment has no end yet.
-    whole = file.read_text(encoding="utf-8").rpartition("\n")[0]
-    return Heard(name, int(pid), [json.loads(line) for line in whole.splitlines()])
+    complete_lines = file.read_text(encoding="utf-8").rpartition("\n")[0]
+    return FakeAgentLog(name, int(pid), [json.loads(line) for line in complete_lines.splitlines()])
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Not ended: one that nobody has asked after yet has ended all the same."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -15,7 +15,7 @@ from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.domain.zones.model import CEILINGS
 from quarterdeck.http.auth import Grant
 from tests.support.eventually import eventually
-from tests.support.keel import Side, recount
+from tests.support.runtime import DirectDatabase, count_sessions
 from tests.support.server import ServerProcess
 
 APP = "app"
@@ -32,97 +32,97 @@ class FreshZone:
         return f"/zones/{self.id}"
 
     @property
-    def agents(self) -> str:
+    def sessions_path(self) -> str:
         return f"/zones/{self.id}/agents"
 
-    def agent(self, session_id: str, rest: str = "") -> str:
+    def session_path(self, session_id: str, rest: str = "") -> str:
         return f"/zones/{self.id}/agents/{session_id}{rest}"
 
     def token(self, *scopes: str, ttl: int = 3600, **grant: str) -> str:
         """A token of the application `app` for this zone; `grant` changes what it says."""
-        said: dict[str, Any] = {"zone_id": self.id, "client_id": APP, "subject": APP, "sid": "sid", **grant}
-        return self.server.issuer.mint(Grant(scopes=scopes or (LIFECYCLE,), **said), ttl)
+        claims: dict[str, Any] = {"zone_id": self.id, "client_id": APP, "subject": APP, "sid": "sid", **grant}
+        return self.server.issuer.mint(Grant(scopes=scopes or (LIFECYCLE,), **claims), ttl)
 
     def client(self, token: str | None = None) -> httpx.AsyncClient:
         """A client that bears the application's token, or another."""
         return self.server.client(self.token() if token is None else token)
 
 
-async def fresh_zone(server: ServerProcess, **limits: int) -> FreshZone:
+async def create_zone(server: ServerProcess, **limits: int) -> FreshZone:
     """A new zone in which only the limits named here are narrow."""
     zone = FreshZone(server, f"z{next(_numbers)}")
     async with server.client() as admin:
-        made = await admin.put(zone.path, json={"quotas": {**CEILINGS, **limits}})
-    assert made.status_code == 201, made.text
+        created = await admin.put(zone.path, json={"quotas": {**CEILINGS, **limits}})
+    assert created.status_code == 201, created.text
     return zone
 
 
-async def spawn(client: httpx.AsyncClient, zone: FreshZone, **asked: object) -> dict[str, Any]:
+async def spawn(client: httpx.AsyncClient, zone: FreshZone, **fields: object) -> dict[str, Any]:
     """A session that must be admitted, as the server shows it."""
-    answer = await client.post(zone.agents, json={"application_id": APP, **asked})
-    assert answer.status_code == 201, answer.text
-    return shown(answer)
+    response = await client.post(zone.sessions_path, json={"application_id": APP, **fields})
+    assert response.status_code == 201, response.text
+    return json_object(response)
 
 
 async def end(client: httpx.AsyncClient, zone: FreshZone, session_id: str) -> None:
-    answer = await client.delete(zone.agent(session_id))
-    assert answer.status_code == 204, answer.text
+    response = await client.delete(zone.session_path(session_id))
+    assert response.status_code == 204, response.text
 
 
-async def events_of(zone: FreshZone, after: int = 0, **query: str) -> list[dict[str, Any]]:
+async def read_events(zone: FreshZone, after: int = 0, **query: str) -> list[dict[str, Any]]:
     """Everything in the zone's log, page by page."""
     items: list[dict[str, Any]] = []
-    begins: int | None = after
+    next_after: int | None = after
     async with zone.client() as client:
-        while begins is not None:
-            asked: dict[str, str | int] = {"limit": 1000, "after": begins, **query}
-            answer = await client.get(f"{zone.path}/events", params=asked)
-            assert answer.status_code == 200, answer.text
-            items += answer.json()["items"]
-            begins = answer.json()["next_after"]
+        while next_after is not None:
+            params: dict[str, str | int] = {"limit": 1000, "after": next_after, **query}
+            response = await client.get(f"{zone.path}/events", params=params)
+            assert response.status_code == 200, response.text
+            items += response.json()["items"]
+            next_after = response.json()["next_after"]
     return items
 
 
 @contextlib.contextmanager
-def held(zone: FreshZone) -> Iterator[None]:
+def lock_zone(zone: FreshZone) -> Iterator[None]:
     """The zone's row, locked on PostgreSQL by somebody outside: whoever admits to the zone has to wait."""
-    with psycopg.connect(zone.server.launch.database_url) as outsider:
-        outsider.execute("select 1 from zones where id = %s for update", [zone.id])
+    with psycopg.connect(zone.server.launch.database_url) as connection:
+        connection.execute("select 1 from zones where id = %s for update", [zone.id])
         try:
             yield
         finally:
-            outsider.rollback()
+            connection.rollback()
 
 
-async def somebody_waits(zone: FreshZone) -> None:
+async def wait_for_lock_waiter(zone: FreshZone) -> None:
     """Returns when a statement waits for a lock in the zone's database."""
-    side = Side(zone.server.launch.database_url)
+    database = DirectDatabase(zone.server.launch.database_url)
 
-    async def waits() -> bool:
-        return side.count("pg_locks", "not granted") > 0
+    async def has_waiter() -> bool:
+        return database.count("pg_locks", "not granted") > 0
 
-    await eventually(waits, "somebody waited for the lock")
+    await eventually(has_waiter, "somebody waited for the lock")
 
 
-def assert_counts_hold(url: str, zone_id: str) -> None:
+def assert_zone_counts_match_rows(url: str, zone_id: str) -> None:
     """What admission counts in a zone is what its rows say."""
-    side = Side(url)
-    kept = side.run("select scope, key, live, ever from admission_counts where zone_id = ?", zone_id)
-    counted = {key[1:]: numbers for key, numbers in recount(side).items() if key[0] == zone_id}
-    assert {(scope, key): (live, ever) for scope, key, live, ever in kept} == counted
+    database = DirectDatabase(url)
+    stored_counts = database.execute("select scope, key, live, ever from admission_counts where zone_id = ?", zone_id)
+    counted = {key[1:]: numbers for key, numbers in count_sessions(database).items() if key[0] == zone_id}
+    assert {(scope, key): (live, ever) for scope, key, live, ever in stored_counts} == counted
 
 
-def shown(answer: httpx.Response) -> dict[str, Any]:
-    body = answer.json()
+def json_object(response: httpx.Response) -> dict[str, Any]:
+    body = response.json()
     assert isinstance(body, dict)
     return body
 
 
-def assert_problem(answer: httpx.Response, status: int, error: str | None = None) -> Mapping[str, Any]:
+def assert_problem(response: httpx.Response, status: int, error: str | None = None) -> Mapping[str, Any]:
     """A refusal that explains itself: RFC 9457, a code for programs and a sentence for people."""
-    assert answer.status_code == status, f"{answer.status_code} {answer.text[:300]}"
-    assert answer.headers["content-type"] == "application/problem+json"
-    body = shown(answer)
+    assert response.status_code == status, f"{response.status_code} {response.text[:300]}"
+    assert response.headers["content-type"] == "application/problem+json"
+    body = json_object(response)
     assert body["status"] == status
     assert error is None or body["error"] == error, body
     assert body["error"]
@@ -131,6 +131,6 @@ def assert_problem(answer: httpx.Response, status: int, error: str | None = None
     assert body["title"]
     assert " " in body["detail"]
     assert body["detail"].endswith(".")
-    assert body["request_id"] == answer.headers["x-request-id"]
-    assert "Traceback" not in answer.text
+    assert body["request_id"] == response.headers["x-request-id"]
+    assert "Traceback" not in response.text
     return body

@@ -1,0 +1,257 @@
+"""Who is compared, where each of them works, and what it is told: all by the same driver, a process for each verb.
+
+A queue that cannot be made ready, or does not do what it was told, leaves the contest with a sentence; Quarterdeck may
+not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import psycopg
+
+from bench import session_counts
+from bench.meter import WatchedProcesses
+from bench.peers import virtualenvs
+from bench.peers.virtualenvs import PeerUnavailable
+from bench.plan import ROOT, BenchError
+from bench.testbed import Target, Testbed
+from tests.support.child_processes import minimal_environment
+
+ENGINES = ("PostgreSQL", "SQLite")
+TIMEOUT_SECONDS = 180.0
+"""For any verb: they are told to do what takes seconds."""
+COMPLETED_QUERIES = {
+    "pgqueuer": """
+select count(*) filter (where status = 'successful'),
+    1000 * extract(epoch from min(created) filter (where status = 'picked')),
+    1000 * extract(epoch from max(created) filter (where status = 'successful'))
+from pgqueuer_log where created > to_timestamp(%(since)s)
+""",
+    "procrastinate": """
+select count(*) filter (where type = 'succeeded'),
+    1000 * extract(epoch from min(at) filter (where type = 'started')),
+    1000 * extract(epoch from max(at) filter (where type = 'succeeded'))
+from procrastinate_events where at > to_timestamp(%(since)s)
+""",
+}
+OUR_COMPLETED_QUERY = """
+select (select count(*) from agent_tasks where zone_id in {zones} and status = 'COMPLETED' and attempt = 1),
+    (select min(assigned_at) from agent_tasks where zone_id in {zones}),
+    (select max(completed_at) from agent_tasks where zone_id in {zones})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedWork:
+    """What is durably done, from the first that was begun to the last that was done, by the database's clock."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBackend:
+    """Where a queue works, for one round."""
+
+    new_url: Callable[[], str]
+    """Of a place nobody has worked in, each time it is asked."""
+    watched: WatchedProcesses
+    count_completed: Callable[[str, float], CompletedWork] | None
+    """At this url, since this moment; None: only its worker knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    name: str
+    module: str
+    is_ours: bool
+    is_baseline: bool
+    """Whether it is on PostgreSQL, by which everybody is compared."""
+    has_bulk: bool
+    python: str
+    open_backend: Callable[[Testbed], AbstractContextManager[QueueBackend]]
+
+    def run_verb(self, verb: str, **options: str | int) -> dict[str, object]:
+        """Runs one verb to its end; the last it says is its tally."""
+        with self.start_verb(verb, **options) as running:
+            return running.read_result()
+
+    @contextlib.contextmanager
+    def start_verb(self, verb: str, **options: str | int) -> Iterator[RunningVerb]:
+        with subprocess.Popen(
+            [self.python, "-W", "ignore", "-m", "bench.peers.driver", self.module, verb],
+            cwd=ROOT,
+            env=minimal_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                assert process.stdin
+                process.stdin.write(json.dumps(options) + "\n")
+                process.stdin.flush()
+                yield RunningVerb(self, verb, process)
+            finally:
+                process.kill()
+
+
+class RunningVerb:
+    """A verb that is being done."""
+
+    def __init__(self, candidate: Candidate, verb: str, process: subprocess.Popen[str]) -> None:
+        self._description = f"{candidate.name}: {verb}"
+        self._error_type: type[Exception] = BenchError if candidate.is_ours else PeerUnavailable
+        self._process = process
+
+    def wait_until_ready(self) -> None:
+        stdout = self._process.stdout
+        assert stdout
+        if not select.select([stdout], [], [], TIMEOUT_SECONDS)[0] or "ready" not in stdout.readline():
+            self._process.terminate()
+            self.read_result()
+            raise self._error_type(f"{self._description} did not become ready")
+
+    def read_result(self) -> dict[str, object]:
+        try:
+            output, errors = self._process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise self._error_type(f"{self._description} took longer than {TIMEOUT_SECONDS:g} s") from None
+        lines = [line for line in output.splitlines() if line.startswith("{")]
+        if self._process.returncode or not lines:
+            message = " ".join(errors.split())[-virtualenvs.ERROR_CHARS :]
+            raise self._error_type(f"{self._description} failed: {message or 'without a word'}")
+        result: dict[str, object] = json.loads(lines[-1])
+        return result
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Who takes part, and why somebody does not."""
+
+    ours: list[Candidate]
+    peers: list[Candidate] = field(default_factory=list)
+    excluded: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def create(cls, *peers: str) -> Comparison:
+        comparison = cls([_our_candidate(engine) for engine in ENGINES])
+        for peer in peers:
+            try:
+                comparison.peers.append(_peer_candidate(peer, str(virtualenvs.ensure_python(peer))))
+            except PeerUnavailable as error:
+                comparison.excluded[DISPLAY_NAMES[peer]] = str(error)
+        return comparison
+
+    def run_rounds(self, testbed: Testbed, measure_candidate: Callable[[Candidate], None]) -> None:
+        """Everybody in turn, there and in the next round back: a drift of the machine falls on all alike."""
+        for number in range(testbed.plan.rounds):
+            candidates = [*self.ours, *self.peers]
+            for candidate in candidates if number % 2 == 0 else reversed(candidates):
+                print(f"  round {number + 1}: {candidate.name}", flush=True)
+                try:
+                    measure_candidate(candidate)
+                except PeerUnavailable as error:
+                    self.peers.remove(candidate)
+                    self.excluded[candidate.name] = str(error)
+
+    @property
+    def baseline_names(self) -> list[str]:
+        """The peers by which we are judged, so far as they have not left."""
+        return [peer.name for peer in self.peers if peer.is_baseline]
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"Not measured: {name}: {reason}." for name, reason in self.excluded.items()]
+
+    def is_included(self, name: str) -> bool:
+        return name not in self.excluded
+
+
+# -- who there is ------------------------------------------------------------------------------------------------
+
+
+DISPLAY_NAMES: Mapping[str, str] = {
+    "pgqueuer": f"PgQueuer {virtualenvs.pinned_version('pgqueuer')}",
+    "procrastinate": f"Procrastinate {virtualenvs.pinned_version('procrastinate')}",
+    "celery": f"Celery {virtualenvs.pinned_version('celery')}, Redis",
+    "taskiq": f"taskiq {virtualenvs.pinned_version('taskiq')}, Redis",
+}
+PEER_NAMES = tuple(DISPLAY_NAMES)
+ON_POSTGRESQL = ("pgqueuer", "procrastinate")
+
+
+def our_name(engine: str) -> str:
+    return f"Quarterdeck, {engine}"
+
+
+def _our_candidate(engine: str) -> Candidate:
+    @contextlib.contextmanager
+    def open_backend(testbed: Testbed) -> Iterator[QueueBackend]:
+        numbers = itertools.count(1)
+        with testbed.start_fresh_server(engine) as target:
+
+            def new_url() -> str:
+                [zone] = target.create_zones(f"tasks{next(numbers)}", 1)
+                host, port = target.address
+                return f"http://:{target.token}@{host}:{port}/{zone}"
+
+            yield QueueBackend(
+                new_url, target.watched_processes, lambda url, _: _count_our_completed(target, url.rpartition("/")[2])
+            )
+
+    on_postgresql = engine == "PostgreSQL"
+    return Candidate(our_name(engine), "quarterdeck", True, on_postgresql, True, sys.executable, open_backend)
+
+
+def _count_our_completed(target: Target, zone: str) -> CompletedWork:
+    count, first, last = session_counts.read_numbers(target, OUR_COMPLETED_QUERY, [zone])
+    return CompletedWork(count, (last - first) / 1e3)
+
+
+def _peer_candidate(peer: str, python: str) -> Candidate:
+    on_postgresql = peer in ON_POSTGRESQL
+
+    @contextlib.contextmanager
+    def open_backend(testbed: Testbed) -> Iterator[QueueBackend]:
+        if on_postgresql:
+            with testbed.new_empty_database() as database:
+                candidate.run_verb("install", url=database)
+                watched = WatchedProcesses(postgres=testbed.postgres.pid)
+                yield QueueBackend(
+                    lambda: database, watched, lambda url, since: _query_completed(COMPLETED_QUERIES[peer], url, since)
+                )
+        else:
+
+            def new_url() -> str:
+                testbed.redis.direct.wipe()
+                candidate.run_verb("install", url=testbed.redis.url)
+                return testbed.redis.url
+
+            yield QueueBackend(new_url, WatchedProcesses(), None)
+
+    candidate = Candidate(DISPLAY_NAMES[peer], peer, False, on_postgresql, on_postgresql, python, open_backend)
+    return candidate
+
+
+def _query_completed(query: str, database: str, since: float) -> CompletedWork:
+    with psycopg.connect(database) as connection:
+        row = connection.execute(query.encode(), {"since": since}).fetchone()
+    assert row is not None
+    count, first, last = row
+    return CompletedWork(int(count), float(last - first) / 1e3 if count else 0.0)
+
+
+def now() -> float:
+    """By the clock of this machine, which is the databases' too."""
+    return time.time()

@@ -1,0 +1,26 @@
+"""Us over the best of the peers that count, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from bench.peers.comparison import Comparison, our_name
+from bench.results import Figure, Run
+
+
+def ratios_to_best_peer(
+    name: str, runs: Mapping[str, Sequence[Run]], comparison: Comparison, template: Figure, field: str = "rate"
+) -> list[Figure]:
+    """Against whoever was best in each round: at rates the highest, at times (`asked.at_most`) the lowest. Nothing
+    where no peer is left."""
+    peers = [found for peer in comparison.baseline_names if (found := runs.get(peer))]
+    if not peers:
+        return []
+    best_of = min if template.at_most else max
+    values = [
+        getattr(ours, field) / best_of(getattr(peer[number], field) for peer in peers)
+        for number, ours in enumerate(runs[our_name("PostgreSQL")])
+    ]
+    return [msgspec.structs.replace(template, name=name, values=values)]

@@ -1,0 +1,48 @@
+"""Child processes that do not outlive the tests."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
+KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "XDG_RUNTIME_DIR")
+
+
+def minimal_environment() -> dict[str, str]:
+    """What a child needs to run at all. Settings of this shell (DATABASE_URL, QD_ROUNDS, …) are none of its business,
+    and a server refuses QD_ names that it does not know."""
+    return {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+
+
+def signal_on_parent_death(number: signal.Signals) -> Callable[[], None] | None:
+    """For `preexec_fn`: have the kernel signal the child when the parent is gone, even by SIGKILL. Only Linux can;
+    elsewhere the fixtures and `terminated_is_interrupted` do what can be done.
+
+    The kernel watches the thread that forked, so start children from the main thread.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None)
+    return lambda: libc.prctl(_PR_SET_PDEATHSIG, int(number))
+
+
+def interrupt_on_sigterm() -> None:
+    """SIGTERM would end the test run without a word to its fixtures; as an interrupt it unwinds them."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt("terminated")
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def tail(log: Path, lines: int = 60) -> str:
+    """The end of a log, for the report of a failed test."""
+    if not log.exists():
+        return "(no log)"
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,15 @@
+"""What an operator would ask of a database after a bad night."""
+
+from __future__ import annotations
+
+from tests.support.runtime import DirectDatabase, assert_counts_match_rows
+from tests.support.server import Launch, Servers
+
+
+async def assert_check_passes(servers: Servers, launch: Launch) -> None:
+    """`qd check` says that all is well, and those who wrote the tests count to the same."""
+    database_arguments = [] if launch.database is None else ["--database", launch.database]
+    result = await servers.run_command(launch, "check", *database_arguments)
+    assert result.exit_code == 0, result.log_text
+    assert "all is well" in result.log_text
+    assert_counts_match_rows(DirectDatabase(launch.database_url))

@@ -1,0 +1,118 @@
+"""Coordination as tests of the rooms write it: a coordinator on a keel, whose turns a test takes by hand, and launchers
+that start what the test says."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from quarterdeck.core.clock import system_now
+from quarterdeck.domain.coordination import coordinator as coordinators, launchers as launching
+from quarterdeck.domain.coordination.coordinator import Coordinator
+from quarterdeck.domain.coordination.launchers import AgentTokenSpec, TaskLauncher
+from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
+from quarterdeck.domain.coordination.model import LEASE_NAME, CoordinationSettings, LauncherConfigs
+from quarterdeck.domain.tasks import operations as tasks
+from quarterdeck.domain.tasks.model.rows import Task
+from quarterdeck.domain.tasks.operations import strategies
+from quarterdeck.engine.leases import Fence, Lease
+from quarterdeck.engine.outbound_http import ALLOW_ALL, OutboundClient
+from quarterdeck.engine.wakeups import Wakeups
+from tests.support.agents import AgentHarness
+from tests.support.runtime import RuntimeHarness
+from tests.support.secret_rotation import NEW_KEY, cipher_of
+from tests.support.tasks import TaskHarness
+
+CYCLES_MAX = 50
+
+
+class CoordinatorHarness:
+    """One process that coordinates. Several on one database are several of these."""
+
+    def __init__(
+        self,
+        runtime: RuntimeHarness,
+        launchers: LauncherConfigs | None = None,
+        environment: dict[str, str] | None = None,
+        server_url: str | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.task_harness = TaskHarness(runtime)
+        self.agent_harness = AgentHarness(runtime)
+        self.wakeups = Wakeups()
+        self.cipher = cipher_of(NEW_KEY)
+        settings = CoordinationSettings(launchers=launchers)
+        launcher_deps = launching.LauncherDeps(
+            runtime.cross_zone_engine,
+            self.wakeups,
+            runtime.task_lane.submit,
+            runtime.lanes.add_read_lane("launch-show", tasks.read_tasks).submit,
+            self.agent_harness.heartbeat_lane.submit,
+            self.cipher,
+            _token_text,
+            OutboundClient(ALLOW_ALL),
+            environment or {},
+            server_url,
+        )
+        self.launcher = TaskLauncher(launcher_deps, settings, 10.0)
+        self.rank_lane = runtime.lanes.add_write_lane("task-rank", strategies.run_batch)
+        self.metrics = CoordinatorMetrics()
+        self.cycle_seconds: list[float] = []
+        coordinator_deps = coordinators.CoordinatorDeps(
+            runtime.cross_zone_engine,
+            runtime.task_lane.submit,
+            self.agent_harness.refresh_lane.submit,
+            self.rank_lane.submit,
+            self.cycle_seconds.append,
+        )
+        self.coordinator = Coordinator(coordinator_deps, self.launcher, settings, self.metrics)
+        self.lease = Lease(runtime.cross_zone_engine, LEASE_NAME, "tester", 60_000)
+
+    async def acquire_fence(self) -> Fence:
+        fence = await self.lease.acquire()
+        assert fence is not None
+        return fence
+
+    async def run_cycle(self) -> float | None:
+        """One turn, and in how many seconds there is more."""
+        return await self.coordinator.run_cycle(await self.acquire_fence())
+
+    async def run_until_idle(self) -> float | None:
+        """Turns until there is nothing to do for now; in how many seconds there is."""
+        for _ in range(CYCLES_MAX):
+            next_seconds = await self.run_cycle()
+            if next_seconds is None or next_seconds > coordinators.REPEAT_SECONDS:
+                return next_seconds
+        raise AssertionError(f"after {CYCLES_MAX} turns the coordinator still finds something")
+
+    async def read_task(self, task_id: str) -> Task:
+        return (await self.task_harness.read(task_id)).task
+
+    async def event_types(self, task_id: str) -> list[str]:
+        return [event.type for event in await self.runtime.read_log() if event.subject == task_id]
+
+    # -- time, from the side
+
+    def expire_columns(self, task_id: str, *columns: str) -> None:
+        """Lets the moments that a task waits for have come a while ago."""
+        for column in columns:
+            self.runtime.database.execute(
+                f"update agent_tasks set {column} = ? where id = ? and {column} is not null",
+                system_now() - 60_000,
+                task_id,
+            )
+
+
+def _token_text(spec: AgentTokenSpec) -> str:
+    return f"token of {spec.agent_id} for {spec.attempt_token}"
+
+
+@contextlib.asynccontextmanager
+async def start_coordinator(runtime: RuntimeHarness, launchers: LauncherConfigs) -> AsyncIterator[CoordinatorHarness]:
+    """With launchers whose processes end with the test."""
+    harness = CoordinatorHarness(runtime, launchers)
+    harness.launcher.start()
+    try:
+        yield harness
+    finally:
+        await harness.launcher.stop()

@@ -1,0 +1,121 @@
+"""The keys in Redis without a server: on a keel, one turn of the mirror after another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quarterdeck.bus.redis import key_layout
+from quarterdeck.bus.redis.client import ErrorCounter, connect
+from quarterdeck.bus.redis.key_writer import RedisKeyWriter
+from quarterdeck.core.ids import new_id
+from quarterdeck.domain.tasks.operations.redis_rows import TaskMirrorSource
+from quarterdeck.engine.leases import Fence, Lease
+from quarterdeck.engine.mirrors.keys import SINK_NAME, KeyMirror
+from quarterdeck.engine.settings import SinkSettings
+from tests.support.builders import ZONE
+from tests.support.redis import DirectRedis
+from tests.support.runtime import RuntimeHarness
+from tests.support.tasks import TaskHarness
+
+RARE_RECONCILE = SinkSettings(keys_reconcile_interval_ms=600_000)
+"""A test says when it is time to compare."""
+INTERNAL_PREFIXES = ("quarterdeck:",)
+"""Keys that are nobody's but ours."""
+KeyContents = dict[str, object]
+
+
+def open_key_writer(url: str, errors: ErrorCounter | None = None) -> RedisKeyWriter:
+    return RedisKeyWriter(connect(url, 4, "surrogateescape"), errors or ErrorCounter())
+
+
+@dataclass
+class KeyMirrorHarness:
+    """One process's share."""
+
+    runtime: RuntimeHarness
+    url: str
+    settings: SinkSettings = field(default_factory=lambda: RARE_RECONCILE)
+
+    def __post_init__(self) -> None:
+        self.key_writer = open_key_writer(self.url)
+        self.mirror = KeyMirror(self.runtime.cross_zone_engine, TaskMirrorSource(), self.key_writer, self.settings)
+        self.lease = Lease(self.runtime.cross_zone_engine, SINK_NAME, new_id(), 60_000)
+
+    async def get_fence(self) -> Fence:
+        fence = self.lease.fence() or await self.lease.acquire()
+        assert fence is not None, "somebody else holds the lease"
+        return fence
+
+    async def run_until_idle(self) -> None:
+        """Until there is nothing more to do at once: all is told, and a round was made if one was due."""
+        while await self.mirror.run_cycle(await self.get_fence()) == 0:
+            pass
+
+    async def run_comparison(self) -> int:
+        """A whole round, as when it is time for it; how much it has put right."""
+        before = self.mirror.repairs
+        self.make_comparison_due()
+        await self.run_until_idle()
+        return self.mirror.repairs - before
+
+    def save_position(self) -> None:
+        """Lets the sink's position have been written down: else what it has told is told again, which rights it."""
+        self.runtime.database.execute(
+            "update sinks set position = (select pos from log_head) where name = ?", SINK_NAME
+        )
+
+    def make_comparison_due(self) -> None:
+        """Lets it be time to compare."""
+        self.mirror._comparison_due_at = 0.0
+
+    async def take_over(self) -> None:
+        self.runtime.database.execute("update leases set expires_at = 0 where name = ?", SINK_NAME)
+        assert await self.lease.acquire()
+
+
+def read_keys(redis: DirectRedis, *excluded: str) -> KeyContents:
+    """Everything that others see, by key."""
+    found: KeyContents = {}
+    for key in sorted(map(str, redis.client.scan_iter("*", count=1000))):
+        if not key.startswith((*INTERNAL_PREFIXES, *excluded)):
+            found[key] = _key_content(redis, key)
+    return found
+
+
+def _key_content(redis: DirectRedis, key: str) -> object:
+    client = redis.client
+    match client.type(key):
+        case "zset":
+            return client.zrange(key, 0, -1, withscores=True)
+        case "set":
+            return client.smembers(key)
+        case "hash":
+            return client.hgetall(key)
+        case "list":
+            return client.lrange(key, 0, -1)
+        case _:
+            return client.get(key)
+
+
+def age_rows(runtime: RuntimeHarness) -> None:
+    """Lets nothing have changed a moment ago: what is wrong then is not merely late."""
+    runtime.database.execute("update agent_tasks set updated_at = updated_at - 60000")
+    runtime.database.execute("update agents set updated_at = updated_at - 60000")
+    runtime.database.execute("update agent_pulses set last_seen_at = last_seen_at - 60000")
+
+
+def status_key(agent_id: str, zone_id: str) -> str:
+    return key_layout.STATUS + key_layout.format_agent_name((zone_id, agent_id))
+
+
+async def run_mirror_workload(runtime: RuntimeHarness) -> None:
+    """What is read of rows to be shown, without Redis."""
+    source, harness = TaskMirrorSource(), TaskHarness(runtime)
+    await harness.register_agent("mirrored")
+    await harness.create()
+    await harness.claim("mirrored")
+    await runtime.cross_zone_engine.read(lambda tx: source.list_contents(tx, ZONE, None, 10))
+    refs = await runtime.cross_zone_engine.read(lambda tx: source.list_recovering(tx, 10))
+    await runtime.cross_zone_engine.read(
+        lambda tx: source.load_mirrored(tx, [*refs, (ZONE, "head")], [(ZONE, "mirrored")])
+    )

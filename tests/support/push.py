@@ -1,0 +1,102 @@
+"""Pushing as tests write it: a keel whose commits wake, services with an endpoint, and the pusher of a process."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from quarterdeck.core.webhook_signing import secret_deriver
+from quarterdeck.domain.invocations.model import Invocation, InvocationSettings
+from quarterdeck.domain.invocations.push_delivery import PushDeps, PushWorker
+from quarterdeck.domain.invocations.rules.states import ENDED_STATES
+from quarterdeck.domain.services.model import DeliveryMode, ServiceUpdate
+from quarterdeck.domain.services.operations import Registrar
+from quarterdeck.engine.outbound_http import ALLOW_PRIVATE, OutboundClient
+from quarterdeck.engine.wakeups import Wakeups
+from tests.support.builders import ZONE
+from tests.support.eventually import eventually
+from tests.support.invocations import InvocationHarness
+from tests.support.runtime import RuntimeHarness, RuntimeOptions, open_runtime
+from tests.support.services import register_command
+
+SECRET_DERIVER = secret_deriver(b"a root that only tests know of..")
+_numbers = itertools.count(1)
+
+
+class ScriptedResolver:
+    """A resolver that gives each time what is next, and the last of it for ever after."""
+
+    def __init__(self, *responses: Sequence[str]) -> None:
+        self._answers = [*responses]
+        self.lookups: list[tuple[str, int]] = []
+        self.requesters: set[str] = set()
+
+    async def __call__(self, host: str, port: int, requester: str) -> Sequence[str]:
+        self.lookups.append((host, port))
+        self.requesters.add(requester)
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+
+class PushHarness:
+    """A process's share of the house, with what pushes in it."""
+
+    def __init__(self, runtime: RuntimeHarness, wakeups: Wakeups) -> None:
+        self.runtime = runtime
+        self.wakeups = wakeups
+
+    def build_deps(self, http_client: OutboundClient | None = None) -> PushDeps:
+        runtime = self.runtime
+        return PushDeps(
+            runtime.engine,
+            runtime.cross_zone_engine,
+            self.wakeups,
+            runtime.invocation_lane.submit,
+            http_client or OutboundClient(ALLOW_PRIVATE),
+            SECRET_DERIVER,
+        )
+
+    @contextlib.asynccontextmanager
+    async def run_worker(
+        self, deps: PushDeps | None = None, grace_seconds: float = 0.0, **overrides: int
+    ) -> AsyncIterator[PushWorker]:
+        # An interval that no test waits for: what is pushed in one was woken for.
+        settings = InvocationSettings(**{"claim_poll_ms": 60_000, **overrides})
+        worker = PushWorker(deps or self.build_deps(), settings, grace_seconds)
+        worker.start()
+        try:
+            yield worker
+        finally:
+            await worker.stop()
+
+    async def register_service(
+        self, url: str, zone_id: str = ZONE, delivery: DeliveryMode = DeliveryMode.PUSH
+    ) -> InvocationHarness:
+        """A service of its own at this endpoint."""
+        command = register_command(
+            endpoint_url=f"{url}?{next(_numbers)}", zone_id=zone_id, update=ServiceUpdate(delivery=delivery)
+        )
+        registrar = Registrar(private_allowed=True)
+        [result] = await self.runtime.engine.transact(lambda tx: registrar.register(tx, [command]), zones=[zone_id])
+        assert not isinstance(result, Exception), result
+        return InvocationHarness(self.runtime, command.id, zone_id)
+
+
+@contextlib.asynccontextmanager
+async def open_push_harness(url: str, options: RuntimeOptions | None = None) -> AsyncIterator[PushHarness]:
+    wakeups = Wakeups()
+    runtime_options = replace(options or RuntimeOptions(), after_commit=lambda events: wakeups.notify())
+    async with open_runtime(url, runtime_options) as runtime:
+        await runtime.put_zone()
+        yield PushHarness(runtime, wakeups)
+
+
+async def wait_until_ended(service: InvocationHarness, row: Invocation) -> Invocation:
+    """The row, once it has come to rest."""
+
+    async def has_ended() -> bool:
+        return (await service.read(row)).status in ENDED_STATES
+
+    await eventually(has_ended, f"the invocation {row.id} ended")
+    return await service.read(row)

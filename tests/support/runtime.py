@@ -1,0 +1,324 @@
+"""The engine room without a server: a store, and the lanes of zones and sessions on it."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import psycopg
+
+from quarterdeck.app import transaction_listeners
+from quarterdeck.core.caller import Bearer
+from quarterdeck.core.clock import Millis, system_now
+from quarterdeck.core.errors import Problem
+from quarterdeck.domain.invocations import operations as invocations
+from quarterdeck.domain.invocations.model import (
+    Invocation,
+    InvocationCommand,
+    InvocationRef,
+    InvocationResult,
+    InvocationSettings,
+)
+from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
+from quarterdeck.domain.sessions import operations as sessions
+from quarterdeck.domain.sessions.model import (
+    Receipt,
+    Session,
+    SessionExplanation,
+    SessionFilter,
+    SessionRef,
+    SessionSettings,
+    Spawn,
+    SpawnExplanation,
+    StopZone,
+    Suspend,
+    Terminate,
+    TerminateResult,
+    Verb,
+)
+from quarterdeck.domain.sessions.sweeps import TTL, sweeps as session_sweeps
+from quarterdeck.domain.tasks import operations as tasks
+from quarterdeck.domain.tasks.model import commands as task_commands
+from quarterdeck.domain.tasks.model.rows import TaskSettings
+from quarterdeck.domain.zones import operations as zones
+from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, PutZone, SetZoneFrozen, Zone
+from quarterdeck.engine import event_log
+from quarterdeck.engine.event_log import Event, NewEvent
+from quarterdeck.engine.lanes import Lane, LaneLimits, Lanes
+from quarterdeck.engine.settings import EngineSettings
+from quarterdeck.engine.sweeps import SweepRunner
+from quarterdeck.engine.transaction import Engine
+from quarterdeck.store.interface import Store
+from quarterdeck.store.migrate import sqlite_path
+from quarterdeck.store.postgres import PostgresStore
+from quarterdeck.store.postgres_roles import SWEEP
+from quarterdeck.store.sqlite import SqliteStore
+from tests.support.builders import ZONE, admin, spawn_command
+from tests.support.structs import build_struct
+
+SqlValue = str | int | None
+
+
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """How a keel is to be laid, where a test is particular about it."""
+
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    lane_limits: LaneLimits = field(default_factory=LaneLimits)
+    pool_max: int = 6
+    chunk: int = 1_000
+    """How many sessions one transaction settles at most."""
+    lease_ms: int = 30_000
+    clock: Callable[[], Millis] = system_now
+    """SQLite's clock; PostgreSQL has its own."""
+    defaults: Limits = field(default_factory=Limits)
+    tasks: TaskSettings = field(default_factory=TaskSettings)
+    after_commit: Callable[[Sequence[NewEvent]], None] = lambda events: None
+
+
+class RuntimeHarness:
+    """One process's share of the house, as `app.py` puts it together."""
+
+    def __init__(self, url: str, stores: tuple[Store, Store], options: RuntimeOptions) -> None:
+        self.url = url
+        self.store, cross_zone_store = stores
+        self.engine = Engine(self.store, transaction_listeners(options.tasks), options.after_commit)
+        self.cross_zone_engine = Engine(cross_zone_store)
+        self.lanes = Lanes(self.engine, options.settings, limits=options.lane_limits)
+        self.put_zone_lane = self.lanes.add_write_lane("zone", sessions.with_bearer_check(zones.put_zones))
+        self.show_zone_lane = self.lanes.add_read_lane(
+            "zone-show", sessions.with_bearer_check(zones.show_zones, writes=False)
+        )
+        self.freeze_lane = self.lanes.add_write_lane("zone-freeze", sessions.with_bearer_check(zones.set_zones_frozen))
+        self.spawner = sessions.Spawner(options.defaults)
+        self.spawn_lane = self.lanes.add_write_lane("spawn", self.spawner.spawn)
+        terminator = sessions.Terminator(options.chunk)
+        self.terminate_lane = self.lanes.add_write_lane("terminate", terminator.terminate_sessions)
+        self.stop_zone_lane = self.lanes.add_write_lane("zone-stop", terminator.stop_zones)
+        self.finish_cascade_lane = self.lanes.add_write_lane("settle", terminator.finish_cascades)
+        self.cascade_runner = sessions.CascadeRunner(
+            self.terminate_lane.submit, self.stop_zone_lane.submit, self.finish_cascade_lane.submit
+        )
+        self.suspend_lane = self.lanes.add_write_lane("hold", sessions.suspend_or_resume)
+        self.repair_counts_lane = self.lanes.add_write_lane("recount", sessions.repair_zone_counts)
+        self.claim_polls = invocations.ClaimPolls()
+        invocation_batch = invocations.BatchRunner(options.lease_ms, self.claim_polls)
+        self.invocation_lane: Lane[InvocationCommand, InvocationResult] = self.lanes.add_write_lane(
+            "invocation", invocation_batch.run
+        )
+        self.backlog_lane = self.lanes.add_write_lane("invocation-settle", invocations.process_backlogs)
+        self.task_claim_polls = tasks.new_claim_polls()
+        timeouts = tasks.timeouts_of(options.tasks)
+        self.task_lane: Lane[task_commands.TaskCommand, task_commands.TaskResult] = self.lanes.add_write_lane(
+            "task", tasks.BatchRunner(timeouts, self.task_claim_polls, 0.05).run
+        )
+        self.show_session_lane = self.lanes.add_read_lane("session-show", sessions.show_sessions)
+        self.explainer = sessions.Explainer(self.spawner)
+
+    # -- zones
+
+    async def put_zone(self, zone_id: str = ZONE, /, **limits: int) -> Zone:
+        """Makes a zone, or changes it, in which only the limits named here are narrow."""
+        overrides = Overrides(**{**CEILINGS, **limits})
+        return (await self.put_zone_lane.submit(PutZone(zone_id, None, overrides, "tester"))).zone
+
+    async def freeze_zone(self, zone_id: str = ZONE) -> Zone:
+        return await self.freeze_lane.submit(SetZoneFrozen(zone_id, True, admin(zone_id)))
+
+    async def unfreeze_zone(self, zone_id: str = ZONE) -> Zone:
+        return await self.freeze_lane.submit(SetZoneFrozen(zone_id, False, admin(zone_id)))
+
+    async def stop_zone(self, zone_id: str = ZONE, reason: str = "stopped", *, ends: bool = False) -> Receipt:
+        """Stops a zone, or ends it, to the last chunk, and gives the receipt."""
+        command = StopZone(zone_id, reason, admin(zone_id), ends)
+        return await self.read_receipt(await self.cascade_runner.stop_zone(command))
+
+    # -- sessions
+
+    async def spawn(self, zone_id: str = ZONE, **fields: object) -> Session:
+        return (await self.spawn_lane.submit(spawn_command(zone_id, **fields))).session
+
+    async def spawn_tree(self, *shape: int, zone_id: str = ZONE) -> list[Session]:
+        """A root, so many children under it, so many under each of those …; parents first."""
+        sessions = [await self.spawn(zone_id)]
+        level = sessions
+        for width in shape:
+            level = [await self.spawn(zone_id, parent_id=parent.id) for parent in level for _ in range(width)]
+            sessions = sessions + level
+        return sessions
+
+    async def terminate(self, session: Session, reason: str = "requested") -> Receipt:
+        """Ends a session to the last chunk, and gives the receipt."""
+        command = Terminate(session.zone_id, session.id, reason, admin(session.zone_id))
+        return await self.read_receipt(await self.cascade_runner.terminate(command))
+
+    async def read_receipt(self, result: TerminateResult) -> Receipt:
+        return await self.engine.read(lambda tx: sessions.build_receipt(tx, result, 0), zones=[result.zone_id])
+
+    async def suspend(self, session: Session) -> int:
+        return await self._set_suspended(session, Verb.SUSPEND)
+
+    async def resume(self, session: Session) -> int:
+        return await self._set_suspended(session, Verb.RESUME)
+
+    async def _set_suspended(self, session: Session, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> int:
+        command = Suspend(session.zone_id, session.id, verb, admin(session.zone_id))
+        return (await self.suspend_lane.submit(command)).changed
+
+    async def explain(self, session: Session) -> SessionExplanation:
+        ref, zone_id = SessionRef(session.zone_id, session.id), session.zone_id
+        return await self.engine.read(
+            lambda tx: self.explainer.explain_session(tx, ref, admin(zone_id)), zones=[zone_id]
+        )
+
+    async def explain_spawn(self, command: Spawn) -> SpawnExplanation:
+        return await self.engine.read(lambda tx: self.explainer.explain_spawn(tx, command), zones=[command.zone_id])
+
+    async def read_session(self, session: Session) -> Session:
+        return await self.show_session_lane.submit(SessionRef(session.zone_id, session.id))
+
+    async def list_sessions(self, **fields: object) -> list[Session]:
+        defaults: dict[str, object] = {"zone_id": ZONE, "limit": 500}
+        filters = build_struct(SessionFilter, **(defaults | fields))
+        return await self.engine.read(lambda tx: sessions.list_sessions(tx, filters), zones=[filters.zone_id])
+
+    async def read_subtree(self, session: Session, bearer: Bearer | None = None) -> list[Session]:
+        return await self.read_subtree_by_ref(SessionRef(session.zone_id, session.id, bearer))
+
+    async def read_subtree_by_ref(self, ref: SessionRef) -> list[Session]:
+        return await self.engine.read(lambda tx: sessions.list_subtree(tx, ref), zones=[ref.zone_id])
+
+    def sweep_runner(self, batch: int = 500) -> SweepRunner:
+        return SweepRunner(
+            session_sweeps(self.cross_zone_engine, self.cascade_runner, SessionSettings(ttl_sweep_batch=batch))
+        )
+
+    async def run_sweep(self, batch: int = 500, name: str = TTL) -> int:
+        return await self.sweep_runner(batch).run_now(name)
+
+    # -- invocations
+
+    async def read_invocation(self, zone_id: str, invocation_id: str) -> Invocation:
+        ref = InvocationRef(zone_id, invocation_id)
+        [found] = await self.engine.read(lambda tx: invocations.show(tx, [ref]), zones=[zone_id])
+        assert isinstance(found, Invocation)
+        return found
+
+    def invocation_sweep_runner(self, settings: InvocationSettings | None = None) -> SweepRunner:
+        sweep_settings = settings or InvocationSettings()
+        lanes = self.invocation_lane.submit, self.backlog_lane.submit
+        return SweepRunner(invocation_sweeps(self.cross_zone_engine, *lanes, sweep_settings))
+
+    # -- the log
+
+    async def read_log(self, after: int = 0, limit: int = 100_000) -> list[Event]:
+        return await self.cross_zone_engine.read(lambda tx: event_log.read_tail(tx, after, limit))
+
+    # -- the database, from the side
+
+    @property
+    def database(self) -> DirectDatabase:
+        return DirectDatabase(self.url)
+
+
+@dataclass(frozen=True)
+class DirectDatabase:
+    """A connection that no lane knows of: for looking behind, and for making happen what no operation can."""
+
+    url: str
+
+    def execute(self, statement: str, *params: SqlValue) -> list[tuple[SqlValue, ...]]:
+        """One statement in a transaction of its own, with `?` for parameters; its rows."""
+        if path := sqlite_path(self.url):
+            with contextlib.closing(sqlite3.connect(path, timeout=10)) as sqlite, sqlite:
+                return sqlite.execute(statement, params).fetchall()
+        with psycopg.connect(self.url) as connection:
+            cursor = connection.execute(statement.replace("%", "%%").replace("?", "%s").encode(), params)
+            return cursor.fetchall() if cursor.description else []
+
+    def scalar(self, statement: str, *params: SqlValue) -> SqlValue:
+        [[value]] = self.execute(statement, *params)
+        return value
+
+    def count(self, table: str, where: str = "1 = 1", *params: SqlValue) -> int:
+        value = self.scalar(f"select count(*) from {table} where {where}", *params)
+        assert isinstance(value, int)
+        return value
+
+    def waiting_for_locks(self) -> int:
+        """How many of PostgreSQL's connections to this database stand before a lock just now."""
+        return self.count("pg_stat_activity", "datname = current_database() and wait_event_type = 'Lock'")
+
+    def expire_sessions(self, *sessions: Session) -> None:
+        """Lets these sessions have expired a while ago. Name whole subtrees: no child outlives its parent."""
+        for session in sessions:
+            self.execute(
+                "update agent_sessions set expires_at = ? where zone_id = ? and id = ?",
+                session.spawned_at - 1,
+                session.zone_id,
+                session.id,
+            )
+
+
+@contextlib.asynccontextmanager
+async def open_runtime(url: str, options: RuntimeOptions | None = None) -> AsyncIterator[RuntimeHarness]:
+    options = options or RuntimeOptions()
+    stores = await open_stores(url, options)
+    try:
+        runtime = RuntimeHarness(url, stores, options)
+        yield runtime
+        await runtime.lanes.drain()
+    finally:
+        for store in {*stores}:
+            await store.close()
+
+
+async def open_stores(url: str, options: RuntimeOptions | None = None) -> tuple[Store, Store]:
+    """The one that is held to its callers' zones, and the one that sees across them."""
+    zone_store = await open_store(url, options)
+    return zone_store, zone_store if sqlite_path(url) else await PostgresStore.open(url, 2, SWEEP)
+
+
+async def open_store(url: str, options: RuntimeOptions | None = None) -> Store:
+    options = options or RuntimeOptions()
+    if path := sqlite_path(url):
+        return SqliteStore(Path(path), options.clock)
+    return await PostgresStore.open(url, options.pool_max)
+
+
+# -- counters against rows
+
+
+def count_sessions(database: DirectDatabase) -> dict[tuple[SqlValue, ...], tuple[int, int]]:
+    """What `admission_counts` must hold, by looking at every session: (zone, scope, key) to (live, ever)."""
+    rows = database.execute("select zone_id, id, application_id, parent_id, root_id, terminated_at from agent_sessions")
+    ended = {(zone, session_id) for zone, session_id, _, _, _, terminated_at in rows if terminated_at is not None}
+    counts: dict[tuple[SqlValue, ...], tuple[int, int]] = {}
+    for zone, _, application, parent, root, terminated_at in rows:
+        scopes = [("zone", ""), ("application", application), ("tree", root)]
+        scopes += [("concurrent", ""), ("parent", parent)] if parent is not None else []
+        for scope, key in scopes:
+            if scope in ("tree", "parent") and (zone, key) in ended:
+                continue
+            live, ever = counts.get((zone, scope, key), (0, 0))
+            counts[zone, scope, key] = (live + (terminated_at is None), ever + 1)
+    return counts
+
+
+def assert_counts_match_rows(database: DirectDatabase) -> None:
+    stored_counts = {
+        (zone, scope, key): (live, ever)
+        for zone, scope, key, live, ever in database.execute(
+            "select zone_id, scope, key, live, ever from admission_counts"
+        )
+    }
+    assert stored_counts == count_sessions(database)
+
+
+def result_names(results: Iterable[object]) -> list[str]:
+    """What became of gathered commands, in words: a problem's code, or the name of the value's type."""
+    return [result.code if isinstance(result, Problem) else type(result).__name__ for result in results]

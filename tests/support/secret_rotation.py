@@ -1,0 +1,73 @@
+"""Tasks with secrets in them, planted under keys, and whoever seals them anew."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from quarterdeck.domain.tasks.operations.persist import SECRET_COLUMNS
+from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.zones import operations as zones
+from quarterdeck.engine.secrets import FieldCipher, Keyring, SecretKey, key_check
+from quarterdeck.engine.secrets.rotation import SecretRotation
+from quarterdeck.engine.transaction import Transaction
+from tests.support.builders import ZONE
+from tests.support.runtime import RuntimeHarness
+from tests.support.task_rules import CONTENT, task_row
+
+OLD_KEY, NEW_KEY = SecretKey("old", b"o" * 32), SecretKey("new", b"n" * 32)
+
+
+def cipher_of(*keys: SecretKey) -> FieldCipher:
+    return FieldCipher(Keyring(keys), b"p" * 32)
+
+
+def rotation_of(runtime: RuntimeHarness, *keys: SecretKey) -> SecretRotation:
+    return SecretRotation(
+        runtime.engine, runtime.cross_zone_engine, cipher_of(*keys), [SECRET_COLUMNS], zones.lock_statement
+    )
+
+
+async def insert_secret_tasks(
+    runtime: RuntimeHarness, *task_ids: str, key: SecretKey = OLD_KEY, zone_id: str = ZONE
+) -> None:
+    """Tasks whose input, result and checkpoint each hold one secret, sealed with this key."""
+    cipher = cipher_of(key)
+    batch: list[tuple[object, ...]] = []
+    for task_id in task_ids:
+        encrypted_fields = {
+            field: cipher.encrypt(
+                {"password": f"{field} of {task_id}"}, (zone_id, SECRET_COLUMNS.table, task_id, field)
+            )
+            for field in SECRET_COLUMNS.fields
+        }
+        task = msgspec.structs.replace(task_row(task_id=task_id), zone_id=zone_id)
+        content = msgspec.structs.replace(CONTENT, **encrypted_fields)
+        batch.append((*msgspec.structs.astuple(task), *msgspec.structs.astuple(content)))
+
+    async def write(tx: Transaction) -> None:
+        await tx.read()
+        tx.write(Q.tasks_insert(batch=batch))
+
+    await runtime.engine.transact(write, zones=[zone_id])
+
+
+def stored_secrets(runtime: RuntimeHarness, task_id: str, zone_id: str = ZONE) -> dict[str, str]:
+    """What a task's row says, by field."""
+    columns = ", ".join(SECRET_COLUMNS.fields)
+    [found] = runtime.database.execute(
+        f"select {columns} from agent_tasks where zone_id = ? and id = ?", zone_id, task_id
+    )
+    return {field: str(text) for field, text in zip(SECRET_COLUMNS.fields, found, strict=True)}
+
+
+async def run_secret_workload(runtime: RuntimeHarness) -> None:
+    """A day of keys: a start, a value under an older key, a rotation, and the older key forgotten."""
+    await insert_secret_tasks(runtime, "sealed-task")
+    for key in (OLD_KEY, NEW_KEY):
+        keyring = Keyring([key, OLD_KEY] if key is NEW_KEY else [key])
+        await runtime.engine.transact(partial(key_check.check_keys, keyring=keyring, lost_key_ids=()))
+    await rotation_of(runtime, NEW_KEY, OLD_KEY).rotate(None)
+    await runtime.cross_zone_engine.read(key_check.list_key_ids)
+    await runtime.engine.transact(lambda tx: key_check.delete_key(tx, OLD_KEY.id))

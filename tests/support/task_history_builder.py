@@ -1,0 +1,215 @@
+"""A small true history of tasks, written by hand: what the log, the tables and the agents' own lines look like after a
+morning's work in which agents were lost, attempts failed, and everything ended as it should. Tests then put one thing
+wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import msgspec
+
+from quarterdeck.engine.event_log import Event
+from quarterdeck.maintenance.history_checker.model import RecordedCall
+from quarterdeck.maintenance.history_checker.task_model import (
+    DependencyRow,
+    TaskCallData,
+    TaskLease,
+    TaskRequest,
+    TaskResponse,
+    TaskRow,
+)
+from tests.support.history_builder import ZONE, ZONE_LIMITS, HistoryBuilder
+
+FAR_FUTURE = 2**60
+
+
+class TaskHistoryBuilder(HistoryBuilder):
+    """The same for tasks, by agents whose names are their clients' names."""
+
+    def add_task_call(
+        self, op: str, status: int | None, request: dict[str, object], response: object = None, client: str = "a"
+    ) -> RecordedCall:
+        """A line about tasks: what was asked and answered has the names of the wire."""
+        call = self.add_call(op, status, request, response, client)
+        task_data = TaskCallData(
+            msgspec.json.decode(json.dumps(request), type=TaskRequest),
+            msgspec.json.decode(json.dumps(response), type=TaskResponse | None),
+        )
+        self.calls[-1] = task_call = msgspec.structs.replace(call, task_data=task_data)
+        return task_call
+
+    # -- agents
+
+    def add_agent(self, name: str) -> None:
+        self.add_event("agent.registered", name, None, "IDLE")
+
+    def lose_agent(self, name: str, *task_ids: str) -> None:
+        """It was silent for too long, and what it held goes back after a while."""
+        self.add_event("agent.stale", name, "IDLE", "ERROR", reason="stale")
+        for task_id in task_ids:
+            self.change_state(task_id, "aborted", "ABORTED", reason="agent_stale", final=False)
+
+    def revive_agent(self, name: str) -> None:
+        self.add_event("agent.revived", name, "ERROR", "IDLE")
+
+    # -- tasks
+
+    def create_task(
+        self, task_id: str, *dependencies: str, runs_after_failure: bool = False, state: str = "PENDING"
+    ) -> RecordedCall:
+        data: dict[str, object] = {"attempt": 0, "agentId": None}
+        if state == "FAILED":
+            data |= {"final": True, "reason": "dependency_failed"}
+        event = self.add_event("task.created", task_id, None, state, **data)
+        self.tasks[task_id] = TaskRow(
+            *(ZONE, task_id, state, 0, int(state == "FAILED"), 0, 0, event.at, None, event.at),
+            *("run" if runs_after_failure else "fail", None, None, None),
+        )
+        self.dependencies += [DependencyRow(ZONE, task_id, name) for name in dependencies]
+        request: dict[str, object] = {"id": task_id, "idempotency_key": f"key-{task_id}"}
+        return self.add_task_call("task.create", 201, request, {"id": task_id, "status": state, "attempt": 0})
+
+    def add_task_event(self, task_id: str, verb: str, after: str | None = None, **data: object) -> Event:
+        """Something is told of a task, which moves it or not."""
+        row = self.tasks[task_id]
+        base_data: dict[str, object] = {"attempt": row.attempt, "agentId": row.agent_id}
+        event = self.add_event(f"task.{verb}", task_id, row.status, after or row.status, **(base_data | data))
+        number = json.loads(event.data)["attempt"]
+        final = int(bool(data.get("final")))
+        changed = {"status": after or row.status, "attempt": number, "final": final, "updated_at": event.at}
+        self.tasks[task_id] = msgspec.structs.replace(row, **changed)
+        return event
+
+    change_state = add_task_event  # type: ignore[assignment]  # a task's row knows its attempt: nobody says it
+
+    def claim_task(self, task_id: str, agent: str, checkpoint: object = None, claim_id: str | None = None) -> TaskLease:
+        number = self.tasks[task_id].attempt + 1
+        self.add_task_event(task_id, "started", "RUNNING", attempt=number, agentId=agent)
+        self.tasks[task_id] = msgspec.structs.replace(
+            self.tasks[task_id], agent_id=agent, agent_status="IDLE", agent_silent_from=FAR_FUTURE
+        )
+        lease = {
+            "id": task_id,
+            "attempt": number,
+            "attemptToken": f"{task_id}-{number}-{agent}-{self.clock}",
+            "checkpointData": checkpoint or {},
+        }
+        request: dict[str, object] = {"agentId": agent, "claimId": claim_id}
+        self.add_task_call("task.claim", 200, request, {"tasks": [lease]}, client=agent)
+        return msgspec.convert({**lease, "checkpointData": msgspec.Raw(b"{}")}, TaskLease)
+
+    def save_progress(
+        self, lease: TaskLease, agent: str, step: str, checkpoint: object, status: int | None = 200
+    ) -> RecordedCall:
+        if status == 200:
+            self.add_task_event(lease.id, "progressed", progressPercent=10, currentStep=step)
+        request: dict[str, object] = {
+            "id": lease.id,
+            "attemptToken": lease.attempt_token,
+            "currentStep": step,
+            "checkpointData": checkpoint,
+        }
+        response = {"id": lease.id, "status": "RUNNING"} if status == 200 else None
+        self.clock += 20
+        return self.add_task_call("task.progress", status, request, response, client=agent)
+
+    def complete_task(self, lease: TaskLease, agent: str) -> RecordedCall:
+        self.add_task_event(lease.id, "completed", "COMPLETED")
+        return self.report("task.complete", lease, agent, 200, "COMPLETED")
+
+    def fail_task(self, lease: TaskLease, agent: str, *, final: bool = False) -> RecordedCall:
+        self.add_task_event(lease.id, "failed", "FAILED", reason="failed", final=final)
+        return self.report("task.fail", lease, agent, 200, "FAILED")
+
+    def report(self, op: str, lease: TaskLease, agent: str, status: int, outcome: str) -> RecordedCall:
+        """A word about an attempt, and what it was answered."""
+        request: dict[str, object] = {"id": lease.id, "attemptToken": lease.attempt_token}
+        response = {"id": lease.id, "status": outcome} if status == 200 else {"error": outcome}
+        return self.add_task_call(op, status, request, response, client=agent)
+
+    def requeue_after_backoff(self, task_id: str) -> None:
+        """Its backoff is over."""
+        self.add_task_event(task_id, "requeued", "PENDING", reason="backoff")
+
+
+def build_valid_task_history() -> TaskHistoryBuilder:
+    history = TaskHistoryBuilder()
+    history.add_event("zone.create", ZONE, name=ZONE, quotas=ZONE_LIMITS)
+    for name in ("a1", "a2"):
+        history.add_agent(name)
+    add_simple_tasks(history)
+    add_lost_agent(history)
+    add_dependencies(history)
+    add_manual_changes(history)
+    history.add_event("zone.change", ZONE, name=ZONE, quotas=ZONE_LIMITS)
+    return history
+
+
+def add_simple_tasks(history: TaskHistoryBuilder) -> None:
+    """One that went well, and was said twice; one given back, one that failed twice and for good."""
+    history.create_task("well")
+    history.add_task_call("task.create", 200, {"id": "well", "idempotency_key": "key-well"}, {"id": "well"})
+    history.add_task_call("task.create", 400, {"id": "never"}, {"error": "unknown_dependency"})
+    lease = history.claim_task("well", "a1", claim_id="c1")
+    history.complete_task(lease, "a1")
+    history.report("task.complete", lease, "a1", 200, "COMPLETED")
+    history.create_task("back")
+    released = history.claim_task("back", "a1")
+    history.add_task_event("back", "released", "PENDING", attempt=0)
+    history.report("task.release", released, "a1", 200, "PENDING")
+    history.complete_task(history.claim_task("back", "a2"), "a2")
+    history.create_task("hopeless")
+    history.fail_task(history.claim_task("hopeless", "a1"), "a1")
+    history.requeue_after_backoff("hopeless")
+    history.fail_task(history.claim_task("hopeless", "a2"), "a2", final=True)
+
+
+def add_lost_agent(history: TaskHistoryBuilder) -> None:
+    """Its agent was lost with what it had saved, came back too late, and another went on from there."""
+    history.create_task("long")
+    first = history.claim_task("long", "a1")
+    history.save_progress(first, "a1", "one", {"at": 1})
+    history.save_progress(first, "a1", "two", {"at": 2})
+    history.save_progress(first, "a1", "three", {"at": 3}, status=None)
+    history.lose_agent("a1", "long")
+    history.requeue_after_backoff("long")
+    second = history.claim_task("long", "a2", {"at": 2})
+    history.revive_agent("a1")
+    history.report("task.complete", first, "a1", 409, "stale_attempt")
+    history.save_progress(first, "a1", "four", {"at": 4}, status=409)
+    history.save_progress(second, "a2", "three", {"at": 3})
+    history.complete_task(second, "a2")
+
+
+def add_dependencies(history: TaskHistoryBuilder) -> None:
+    """Two that waited for one; one that failed with another, and one that went on without it."""
+    history.create_task("head")
+    history.create_task("left", "head")
+    history.create_task("tail", "left", "well")
+    history.complete_task(history.claim_task("head", "a1"), "a1")
+    history.add_task_event("left", "unblocked")
+    history.complete_task(history.claim_task("left", "a2"), "a2")
+    history.add_task_event("tail", "unblocked")
+    history.complete_task(history.claim_task("tail", "a1"), "a1")
+    history.create_task("with", "hopeless", state="FAILED")
+    history.create_task("without", "hopeless", runs_after_failure=True)
+    history.complete_task(history.claim_task("without", "a2"), "a2")
+
+
+def add_manual_changes(history: TaskHistoryBuilder) -> None:
+    """One that was paused while it ran, one canceled, one begun anew after it had failed for good."""
+    history.create_task("held")
+    history.claim_task("held", "a1")
+    history.add_task_event("held", "paused", "PAUSED")
+    history.add_task_event("held", "resumed", "PENDING")
+    history.complete_task(history.claim_task("held", "a1"), "a1")
+    history.create_task("dropped")
+    history.add_task_event("dropped", "aborted", "ABORTED", final=True, reason="requested")
+    history.add_task_call("task.cancel", 200, {"id": "dropped"}, {"id": "dropped", "status": "ABORTED"})
+    history.add_task_event("hopeless", "requeued", "PENDING", reason="retry")
+    history.complete_task(history.claim_task("hopeless", "a1"), "a1")
+    history.add_task_event("well", "archived", "ARCHIVED")
+
+
+PlantTaskViolation = Callable[[TaskHistoryBuilder], object]

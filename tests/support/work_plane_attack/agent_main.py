@@ -1,0 +1,50 @@
+"""One agent as a program of its own: `python -m tests.support.work_plane_attack.agent_main JSON`, where the JSON is a `Post`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+import msgspec
+
+from tests.support.work_plane_attack.history_writer import HistoryWriter
+
+READY_LINE = "ready"
+
+
+class AgentConfig(msgspec.Struct, frozen=True):
+    """Who it is, and where it works."""
+
+    kind: str
+    """`sdk` or `plain`."""
+    agent: str
+    client: str
+    """This process: an agent that is started anew is another client."""
+    urls: list[str]
+    token: str
+    zone: str
+    history: str
+    seed: str
+    interval_seconds: int = 1
+    threshold_seconds: int = 3
+
+
+def main(config_json: str) -> None:
+    config = msgspec.json.decode(config_json, type=AgentConfig)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    history = HistoryWriter(Path(config.history), config.client, config.zone)
+    # Each kind imports only what it needs: twenty of them begin at once.
+    if config.kind == "sdk":
+        from tests.support.work_plane_attack.sdk_agent import run_agent
+
+        asyncio.run(run_agent(config, history))
+    else:
+        from tests.support.work_plane_attack.http_agent import HttpAgent
+
+        asyncio.run(HttpAgent(config, history).run())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
