@@ -1,25 +1,30 @@
-"""The pure part of the house: no I/O, no clock of its own, no chance.
+"""Pure rules and value types: no I/O, no clock, no randomness. Time and random numbers are arguments.
 
-Everything above imports from here and nothing here imports from above.
+All other packages may import from `core`; `core` imports from none of them.
 
-| module  | what it decides                                                             |
-|---------|------------------------------------------------------------------------------|
-| errors  | the kinds of refusal and fault, and how each looks from outside               |
-| ids     | UUIDv7 text: sortable by time, made before the statement that stores it       |
-| clock   | instants as integer milliseconds, and how they are shown                      |
-| moves   | state machines as data: which verb may take which state where                 |
-| retry   | when the next attempt is due, with time and chance as arguments               |
-| keys    | idempotency keys: their scope, and when two requests are the same             |
-| paging  | opaque cursors that stay good when their row is gone                          |
-| addresses | which hosts the server may be sent to by somebody else's word                 |
-| pushkeys | the secrets by which pushed invocations are signed                             |
-| webhooks | the headers by which whoever is called knows that it was us                    |
-| seals   | what is signed about the log, and when events may go                          |
-| proof   | whether a log is what was sealed, and which row is the first that is not      |
-| shares  | who may be called how often at once                                           |
-| occurrence | an event, for those who tell others of it                                      |
-| asking  | what everything has that is asked of a room                                   |
-| wire    | what a room says about its routes, so that one shell can serve all rooms      |
+| module          | holds                                                                               |
+|-----------------|-------------------------------------------------------------------------------------|
+| api_key         | the text format of API keys                                                         |
+| audit_seal      | signed seals over ranges of the event log, and which events retention may delete    |
+| audit_verify    | verification of an event log against its seals; names the first altered row         |
+| caller          | the verified sender of a request, roles and scopes                                  |
+| clock           | instants as integer milliseconds, and their ISO-8601 form                           |
+| command         | the base struct of the commands that lanes run                                      |
+| errors          | all refusals and faults, each with an HTTP status and a CLI exit code               |
+| fair_slots      | limits on concurrent outbound calls: in total, per zone and per target              |
+| idempotency     | idempotency keys: their scope, and when two requests are equal                      |
+| ids             | UUIDv7 text ids, ordered by time, generated before the statement that stores them   |
+| log_event       | an event of the log, as the packages that render events see it                      |
+| paging          | opaque cursors that stay valid when their row is deleted                            |
+| ping_policy     | which fleet members a monitor pings, and when a monitor is stale                    |
+| redaction       | which parts of a JSON value or a text are secret, and how they are masked           |
+| retry           | backoff and the time of the next attempt                                            |
+| routing         | `Route`, `Call` and `Reply`, from which the HTTP server and OpenAPI are built       |
+| ssrf            | which hosts and addresses the server may call on a client's request                 |
+| state_machine   | state machines as tables of transitions                                             |
+| trace_context   | W3C `traceparent` headers                                                           |
+| webhook_signing | signature headers of outgoing webhooks, and the secrets of services                 |
 
-A bug here is a bug everywhere, so each module has a test in `tests/rules/` that walks all of its cases.
+It fails by returning or raising a `Problem` (`errors`). A bug here affects every package, so each module has a test in
+`tests/rules/` that covers all of its cases.
 """

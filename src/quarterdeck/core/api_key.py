@@ -1,10 +1,10 @@
 """API keys as text: `qd_<zone>.<id>.<secret>`.
 
-The zone stands in the key so that looking a key up needs to see no zone but its own. The name of a zone may hold dots;
-what follows it is of a fixed length, so a key can be read in one way only. The digest is of the whole text and not of
-the secret alone: a row that was copied into another zone, or to another id, opens nothing.
+The key contains its zone, so that a lookup needs access to that zone only. A zone name may contain dots, but the parts
+after it have a fixed length, so a key parses in one way only. The stored digest covers the complete text, not only the
+secret: a row that is copied to another zone or another id matches no key.
 
-A secret is 256 bits of chance, so a plain SHA-256 of it is as good as a slow one: there is nothing to guess.
+A secret has 256 random bits, so a plain SHA-256 is as safe as a slow hash: it cannot be guessed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEY_PATTERN = re.compile(rb"qd_([A-Za-z0-9_.\-:]{1,128})\.([0-9a-f\-]{36})\.([0
 
 
 class ParsedApiKey(msgspec.Struct, frozen=True):
-    """A key as somebody showed it, without its secret: what it claims to be, and the digest that must prove it."""
+    """A presented key without its secret: its claimed zone and id, and the digest to compare with the stored one."""
 
     zone_id: str
     id: str
@@ -33,7 +33,7 @@ def format_key(zone_id: str, key_id: str, secret: bytes) -> str:
 
 
 def parse(text: bytes) -> ParsedApiKey | None:
-    """None: this is no key. The form bounds its length, so nothing long is ever digested."""
+    """Return None if this is not a key. The pattern bounds the length, so no long text is ever hashed."""
     found = _KEY_PATTERN.fullmatch(text)
     return ParsedApiKey(found[1].decode(), found[2].decode(), digest(text)) if found else None
 
@@ -43,5 +43,5 @@ def digest(text: bytes) -> str:
 
 
 def invalid_key_error() -> Unauthenticated:
-    """One sentence for every key that opens nothing: which of them it is, is nobody's business but the owner's."""
+    """The same text for every invalid key, so that it does not reveal which keys exist."""
     return Unauthenticated("invalid_token", "The API key is malformed, unknown, revoked or expired.")

@@ -1,15 +1,14 @@
-"""Seals: what the server signs about its log, so that anybody can prove the log later without asking the server.
+"""Seals: signed hashes over ranges of the event log. With them the log can be verified later without the server.
 
-A seal speaks of a stretch of the log, from one position to another, without gaps. Each event is hashed in one canonical
-spelling; `digest` is the hash of those hashes, in order; `leaves` are the first eight bytes of each, so that whoever
-finds that the stretch is no longer what it was can say which row is not. The seal's own hash covers all of that, the
-hash of the seal before it, and `floor`; the signature covers the seal's hash. So the newest signature speaks for the
-whole log, and a seal cannot be taken out, put in or made again without the key.
+A seal covers a gapless range of positions. Each event is hashed in one canonical encoding. `digest` is the hash of
+those hashes, in order. `leaves` holds the first eight bytes of each hash, so that verification can name the altered
+row. The seal's own hash covers all of that, the hash of the previous seal, and `floor`; the signature covers the seal's
+hash. So the newest signature covers the complete log, and without the key no seal can be removed, inserted or replaced.
 
-`floor` is the position up to which events may be gone by retention. It counts only when a seal says so: whoever deletes
-rows without the key cannot pass it off as retention.
+`floor` is the position up to which retention may have deleted events. Only a floor in a seal counts: someone who
+deletes rows without the key cannot pass it off as retention.
 
-This module makes seals; `core.proof` holds a log against them.
+This module creates seals; `core.audit_verify` checks a log against them.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from quarterdeck.core.clock import Millis
 
 Row = tuple[object, ...]
 LEAF_BYTES = 8
-"""Bytes. Enough that nobody finds a second event for a leaf while the rows are still there to be compared in full."""
+"""Long enough that no second event with the same leaf is found while the rows still exist to be compared in full."""
 GENESIS = ""
-"""What the first seal follows."""
+"""The `previous` of the first seal."""
 _SCHEME = "quarterdeck-seal-1"
 _NONE_TYPE = type(None)
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `seals`, in the order of its columns."""
+    """A row of `seals`. Fields are in column order."""
 
     number: int
     first_pos: int
@@ -50,12 +49,12 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def anchor(self) -> str:
-        """How a seal is noted elsewhere: an anchor."""
+        """The text under which a seal is recorded outside the database."""
         return f"{self.number}:{self.hash}"
 
 
 class Signer(Protocol):
-    """Whoever has the key. `kid` is the key's thumbprint, so that it can be named without being shown."""
+    """Holds the signing key. `kid` is the key's thumbprint."""
 
     @property
     def kid(self) -> str: ...
@@ -63,7 +62,7 @@ class Signer(Protocol):
 
 
 class SealInput(msgspec.Struct, frozen=True):
-    """What is to be sealed: the events from a position on, by their hashes, and the floor that holds from now on."""
+    """What to seal: the hashes of the events from `first_pos` on, and the floor from now on."""
 
     first_pos: int
     event_hashes: Sequence[bytes]
@@ -71,7 +70,7 @@ class SealInput(msgspec.Struct, frozen=True):
 
 
 class SealEnd(msgspec.Struct, frozen=True, array_like=True):
-    """Where a seal ends: as much of it as retention needs to know."""
+    """The columns of a seal that retention needs."""
 
     last_pos: int
     number: int
@@ -79,15 +78,15 @@ class SealEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InvalidEventRow(Exception):
-    """A row whose values are not of the types that the log is written in: no server of ours wrote it."""
+    """A row with values of types that the log never has: the server did not write it."""
 
     def __init__(self, pos: int) -> None:
-        super().__init__(f"the row at position {pos} is not of the types of the log")
+        super().__init__(f"the row at position {pos} has a value of a wrong type")
         self.pos = pos
 
 
 def create_seal(seal_input: SealInput, previous: Seal | None, now: Millis, signer: Signer) -> Seal:
-    """The next seal of the chain."""
+    """Create and sign the next seal of the chain."""
     unsigned = Seal(
         number=previous.number + 1 if previous else 1,
         first_pos=seal_input.first_pos,
@@ -99,7 +98,7 @@ def create_seal(seal_input: SealInput, previous: Seal | None, now: Millis, signe
         hash="",
         kid=signer.kid,
         signature="",
-        # A clock that was set back must not make a chain that seems to run backwards.
+        # If the clock was set back, the times of the chain must still not decrease.
         at=max(now, previous.at) if previous else now,
     )
     hashed = msgspec.structs.replace(unsigned, hash=hash_seal(unsigned))
@@ -110,14 +109,18 @@ def create_seal(seal_input: SealInput, previous: Seal | None, now: Millis, signe
 
 
 def is_expired(end: SealEnd, newest: Seal, cutoff: Millis) -> bool:
-    """Whether everything up to this end may go: it was sealed long ago, by a seal that is not the last one. The time is
-    that of the seal, which is signed, and not that of the events."""
+    """Whether retention may delete all events up to this end: the seal is old enough and is not the newest.
+
+    The age is that of the seal, which is signed, not that of the events.
+    """
     return end.number < newest.number and end.at <= cutoff
 
 
 def next_floor(ends: Sequence[SealEnd], newest: Seal, cutoff: Millis, lowest_needed: int | None = None) -> int | None:
-    """The floor to raise to: the end of the last whole seal that is due. `ends` are in order; `needed` is the lowest
-    position that somebody who reads the log has not come past."""
+    """The end of the last expired seal, or None.
+
+    `ends` are in order. `lowest_needed` is the lowest position that a reader of the log still needs.
+    """
     expired = [
         end.last_pos
         for end in ends
@@ -130,7 +133,7 @@ def next_floor(ends: Sequence[SealEnd], newest: Seal, cutoff: Millis, lowest_nee
 
 
 def _row_types() -> frozenset[tuple[type, ...]]:
-    """The types a row of `events` may have, column by column; three of the columns may be null."""
+    """The allowed types of a row of `events`, column by column. Three columns are nullable."""
     nullable: tuple[type, type] = (str, _NONE_TYPE)
     return frozenset(
         (int, str, str, str, str, str, from_state, to_state, str, trace, int)
@@ -142,8 +145,10 @@ ROW_TYPES = _row_types()
 
 
 def hash_events(rows: Sequence[Row]) -> list[bytes]:
-    """The hash of each event. JSON of strings, integers and null says one thing in one way; anything else could be
-    taken for something it is not (bytes for the text of their base64), so it is no event at all."""
+    """The hash of each event. Raises `InvalidEventRow` for other types than str, int and None.
+
+    JSON encodes those types unambiguously. Other types could collide: bytes encode like the text of their base64.
+    """
     for row in rows:
         if tuple(map(type, row)) not in ROW_TYPES:
             raise InvalidEventRow(row_position(row))
@@ -168,7 +173,7 @@ def digest_hashes(event_hashes: Sequence[bytes]) -> str:
 
 
 def hash_seal(seal: Seal) -> str:
-    """Over everything but the hash itself and the signature."""
+    """Covers all fields except the hash itself and the signature."""
     leaves = sha256(seal.leaves.encode()).hexdigest()
     hashed_fields = (
         _SCHEME,
@@ -186,21 +191,20 @@ def hash_seal(seal: Seal) -> str:
 
 
 def signing_message(seal: Seal) -> bytes:
-    """What the signature is of. The spaces keep it apart from everything else that the same key signs: the text of a
-    token that is signed has none."""
+    """The signed bytes. The spaces separate them from tokens, which the same key signs: a token's text has no space."""
     return f"quarterdeck seal {seal.hash}".encode()
 
 
 def decode_leaves(seal: Seal) -> list[bytes]:
-    """Raises ValueError for what is no base64, or not of whole leaves."""
+    """Raises ValueError if the text is not base64 or the last leaf is incomplete."""
     joined = base64.b64decode(seal.leaves, validate=True)
     if len(joined) % LEAF_BYTES:
-        raise ValueError("leaves that are not whole")
+        raise ValueError("the last leaf is incomplete")
     return [joined[offset : offset + LEAF_BYTES] for offset in range(0, len(joined), LEAF_BYTES)]
 
 
 def decode_signature(seal: Seal) -> bytes:
-    """Raises ValueError for what is no base64."""
+    """Raises ValueError if the text is not base64."""
     return base64.b64decode(seal.signature, validate=True)
 
 

@@ -1,15 +1,15 @@
-"""Proving a log: a fold over the rows of `seals` and `events`, in order, that ends at the first thing that is wrong.
+"""Verifies an event log: reads the rows of `seals` and `events` in order and stops at the first that is wrong.
 
-What is proved: that the seals are one unbroken chain, each signed by a key that the reader trusts; that every event
-they speak of is there, unaltered and in its place, unless it stands at or below the floor that the newest seal attests;
-that no event stands where none was sealed; that the positions from the last seal to the head have no gap. With an
-anchor, a seal that was noted elsewhere at the time: that the chain still runs through it.
+Verified: the seals form one unbroken chain, each signed by a trusted key. Every sealed event exists, unaltered and at
+its position, unless its position is at or below the floor of the newest seal. No event exists at a position that was
+not sealed. The positions from the last seal to the head have no gap. With an anchor, which is a seal recorded outside
+the database: the chain still contains that seal.
 
-What cannot be proved: anything about events after the last seal; and, without an anchor, that the newest seals were
-not cut off together with everything they speak of.
+Not verifiable: the content of events after the last seal; and, without an anchor, that the newest seals were not
+deleted together with their events.
 
-How it fails: with `Altered`, which names the first row in the log's order that is not what it was, and says why. The
-order of the checks is the order of trust: a seal is believed before its events are held against it.
+It fails with `VerificationError`, which names the first wrong row in log order and the reason. Each seal is verified
+before its events are compared with it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from quarterdeck.core.audit_seal import (
 from quarterdeck.core.clock import Millis, iso
 
 VerifySignature = Callable[[str, bytes, bytes], bool | None]
-"""(kid, text, signature): whether the key signed the text; None if no key of that name is trusted."""
+"""(kid, message, signature): whether that key signed the message. None if the key is not trusted."""
 _ANCHOR_PATTERN = re.compile(r"(?:(\d{1,18}):)?([0-9a-f]{64})")
 
 
 class Anchor(msgspec.Struct, frozen=True):
-    """A seal that was noted elsewhere."""
+    """A seal recorded outside the database."""
 
     hash: str
     number: int | None = None
@@ -53,14 +53,13 @@ class Anchor(msgspec.Struct, frozen=True):
 
 
 def parse_anchor(text: str) -> Anchor | None:
-    """`17:…64 hexadecimal digits…`, or the digits alone."""
+    """Parse `17:…64 hexadecimal digits…`, or the digits alone. Return None for anything else."""
     found = _ANCHOR_PATTERN.fullmatch(text)
     return Anchor(found[2], int(found[1]) if found[1] else None) if found else None
 
 
 class VerificationError(Exception):
-    """The first thing that is not what it was. `pos` is the row of the log, `seal` the seal's number, where there is
-    one to name."""
+    """The first wrong row. `pos` is its position in the log, `seal` the number of the seal, where they are known."""
 
     def __init__(self, message: str, *, pos: int | None = None, seal: int | None = None) -> None:
         super().__init__(message)
@@ -71,42 +70,42 @@ class VerificationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class VerificationInput:
-    """Everything that is looked at, all of one snapshot."""
+    """The rows to verify, all from one snapshot."""
 
     head: Row | None
     """The row of `log_head`: pos, floor."""
     newest_seal: Row | None
-    """The newest seal: what it attests as the floor must be known before the first event is missed."""
+    """Needed before the first event: its floor decides which events may be missing."""
     seals: Iterable[Row]
-    """By number, all of them."""
+    """All, ordered by number."""
     events: Iterable[Sequence[Row]]
-    """By position, all of them, in pages of any size."""
+    """All, ordered by position, in pages of any size."""
 
 
 class VerificationResult(msgspec.Struct):
-    """What was proved."""
+    """Counts of a log that was verified without an error."""
 
     seals: int = 0
     events: int = 0
-    """Sealed, there, and unaltered."""
+    """Sealed, present and unaltered."""
     last_pos: int = 0
-    """The last position that a seal speaks of."""
+    """The last sealed position."""
     floor: int = 0
     removed: int = 0
-    """Gone by retention, as the newest seal attests."""
+    """Deleted by retention, up to the floor of the newest seal."""
     unproven: int = 0
-    """After the last seal."""
+    """Events after the last seal."""
     unproven_since: Millis | None = None
     newest: str | None = None
-    """The newest seal, as it may be noted elsewhere."""
+    """The newest seal as an anchor."""
     kids: list[str] = []
-    """The keys that signed."""
+    """The keys that signed the seals."""
 
 
 def verify(
     source: VerificationInput, verify_signature: VerifySignature, anchors: Sequence[Anchor] = ()
 ) -> VerificationResult:
-    """Raises Altered for the first row that is not what it was."""
+    """Raises `VerificationError` for the first wrong row."""
     head = _decode_head(source.head)
     newest = _decode_seal(source.newest_seal) if source.newest_seal else None
     verifier = _Verifier(_RowReader(source.events), newest.floor if newest else 0, verify_signature, anchors)
@@ -124,23 +123,21 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
 
 def _decode_head(row: Row | None) -> _Head:
     if row is None:
-        raise VerificationError("The row of log_head is gone.")
+        raise VerificationError("The row of log_head is missing.")
     try:
         return msgspec.convert(row, _Head)
     except msgspec.ValidationError:
-        raise VerificationError("The row of log_head does not hold two numbers.") from None
+        raise VerificationError("The row of log_head does not hold two integers.") from None
 
 
 def _decode_seal(row: Row) -> Seal:
     try:
         return msgspec.convert(row, Seal)
     except msgspec.ValidationError:
-        raise VerificationError(
-            f"Seal {row[0]} holds a value of a type that no seal has.", seal=row_position(row)
-        ) from None
+        raise VerificationError(f"Seal {row[0]} holds a value of a wrong type.", seal=row_position(row)) from None
 
 
-# -- the walk -----------------------------------------------------------------------------------------------------
+# -- verification -------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -152,7 +149,7 @@ class _Verifier:
     result: VerificationResult = field(default_factory=VerificationResult)
     last_seal: Seal | None = None
     has_seen_event: bool = False
-    """Whether an event has been met: retention takes the lowest first, so from there on none may be absent."""
+    """Whether an event was found. Retention deletes the lowest positions first, so after it none may be missing."""
     found_anchors: set[Anchor] = field(default_factory=set)
 
     def check_seal(self, seal: Seal) -> None:
@@ -170,26 +167,24 @@ class _Verifier:
         if seal.kid not in self.result.kids:
             self.result.kids.append(seal.kid)
 
-    # -- the seal by itself, and in its chain
+    # -- the seal and its place in the chain
 
     def _check_chain(self, seal: Seal) -> None:
         expected = self.last_seal.number + 1 if self.last_seal else 1
         if seal.number > expected:
             raise VerificationError(
-                f"Seal {expected} is gone: seal {seal.number} stands where it should.",
-                pos=self._next_pos(),
-                seal=expected,
+                f"Seal {expected} is missing: seal {seal.number} is in its place.", pos=self._next_pos(), seal=expected
             )
         if seal.number < expected:
             raise VerificationError(f"There is a second seal {seal.number}.", pos=self._next_pos(), seal=seal.number)
         if seal.previous != (self.last_seal.hash if self.last_seal else GENESIS):
             self._raise_invalid_seal(
-                seal, f"does not follow {f'seal {expected - 1}' if self.last_seal else 'the beginning'}"
+                seal, f"does not follow {f'seal {expected - 1}' if self.last_seal else 'the start of the chain'}"
             )
 
     def _check_hash(self, seal: Seal) -> None:
         if hash_seal(seal) != seal.hash:
-            self._raise_invalid_seal(seal, "was altered: its hash is not that of what it says")
+            self._raise_invalid_seal(seal, "was altered: its hash does not match its content")
 
     def _check_signature(self, seal: Seal) -> None:
         try:
@@ -197,19 +192,17 @@ class _Verifier:
         except ValueError:
             is_valid = False
         if is_valid is None:
-            self._raise_invalid_seal(
-                seal, f"is signed by the key {seal.kid}, which is not among those that are trusted"
-            )
+            self._raise_invalid_seal(seal, f"is signed by the key {seal.kid}, which is not trusted")
         if not is_valid:
-            self._raise_invalid_seal(seal, f"bears a signature that the key {seal.kid} did not make")
+            self._raise_invalid_seal(seal, f"has a signature that the key {seal.kid} did not make")
 
     def _check_ranges(self, seal: Seal) -> None:
-        """What no server of ours would sign; said all the same, because a proof should rest on few assumptions."""
+        # The server never signs such a seal. Checked anyway, so that verification relies on less.
         previous = self.last_seal
         if seal.first_pos != self._next_pos() or seal.last_pos < seal.first_pos - 1:
-            self._raise_invalid_seal(seal, f"speaks of the positions {seal.first_pos} to {seal.last_pos}, out of turn")
+            self._raise_invalid_seal(seal, f"covers positions {seal.first_pos} to {seal.last_pos}, out of sequence")
         if not (previous.floor if previous else 0) <= seal.floor < max(1, seal.first_pos):
-            self._raise_invalid_seal(seal, f"attests a floor of {seal.floor}, which cannot be")
+            self._raise_invalid_seal(seal, f"has an impossible floor of {seal.floor}")
         if previous and seal.at < previous.at:
             self._raise_invalid_seal(seal, f"is older than seal {previous.number}")
 
@@ -218,9 +211,9 @@ class _Verifier:
             if anchor.hash == seal.hash and anchor.number in (None, seal.number):
                 self.found_anchors.add(anchor)
             elif anchor.number == seal.number:
-                self._raise_invalid_seal(seal, f"is not the one that was noted as {anchor}: the chain was made again")
+                self._raise_invalid_seal(seal, f"is not the anchored seal {anchor}: the chain was rebuilt")
 
-    # -- the events it speaks of
+    # -- its events
 
     def _check_events(self, seal: Seal) -> None:
         count = seal.last_pos - seal.first_pos + 1
@@ -231,14 +224,14 @@ class _Verifier:
                 self.result.events += count
                 return
         except InvalidEventRow:
-            pass  # the walk over the leaves finds out which, and whether one before it is wrong, too
+            pass  # `_check_leaves` finds the first wrong row, which may be an earlier one
         if not rows and seal.last_pos <= self.floor and not self.has_seen_event:
             self.result.removed += count
             return
         self._check_leaves(seal, rows)
 
     def _check_leaves(self, seal: Seal, rows: Sequence[Row]) -> None:
-        """Event by event: finds the first that is not what was sealed, or that all absences are retention's."""
+        """Compare event by event: raise for the first wrong one, or count all missing ones as deleted by retention."""
         removed, remaining = self.result.removed, iter(rows)
         row = next(remaining, None)
         for pos, leaf in zip(range(seal.first_pos, seal.last_pos + 1), self._decode_leaves(seal), strict=True):
@@ -249,7 +242,7 @@ class _Verifier:
                 continue
             if not _matches_leaf(row, leaf):
                 raise VerificationError(
-                    f"The event at position {pos} is not the one that was sealed ({_describe_seal(seal)}).",
+                    f"The event at position {pos} is not the sealed one ({_describe_seal(seal)}).",
                     pos=pos,
                     seal=seal.number,
                 )
@@ -260,7 +253,7 @@ class _Verifier:
             self._raise_extra_row(row_position(row))
         if self.result.removed == removed:
             raise VerificationError(
-                f"An event of the positions {seal.first_pos} to {seal.last_pos} is not the one that was sealed "
+                f"An event of positions {seal.first_pos} to {seal.last_pos} is not the sealed one "
                 f"({_describe_seal(seal)}).",
                 pos=seal.first_pos,
                 seal=seal.number,
@@ -272,28 +265,28 @@ class _Verifier:
         except ValueError:
             leaves = []
         if len(leaves) != seal.last_pos - seal.first_pos + 1:
-            self._raise_invalid_seal(seal, "has not one leaf for each of its events")
+            self._raise_invalid_seal(seal, "does not have one leaf per event")
         return leaves
 
     def _count_removed(self, pos: int, seal: Seal) -> None:
         if pos > self.floor or self.has_seen_event:
             raise VerificationError(
-                f"The event at position {pos} is gone ({_describe_seal(seal)}).", pos=pos, seal=seal.number
+                f"The event at position {pos} is missing ({_describe_seal(seal)}).", pos=pos, seal=seal.number
             )
         self.result.removed += 1
 
     def _raise_extra_row(self, pos: int) -> None:
         if pos < 1:
-            raise VerificationError(f"There is a row at position {pos}; the log begins at 1.", pos=pos)
+            raise VerificationError(f"There is a row at position {pos}; the log starts at 1.", pos=pos)
         raise VerificationError(f"There is a second row at position {pos}.", pos=pos)
 
-    # -- what comes after the last seal
+    # -- after the last seal
 
     def check_unsealed(self, head: _Head) -> None:
         expected = self._next_pos()
         if head.pos < expected - 1:
             raise VerificationError(
-                f"log_head says that the log ends at {head.pos}, and it is sealed up to {expected - 1}."
+                f"log_head ends the log at position {head.pos}, but it is sealed up to {expected - 1}."
             )
         for row in self.row_reader:
             pos = row_position(row)
@@ -303,20 +296,20 @@ class _Verifier:
                 break
             if pos > head.pos:
                 raise VerificationError(
-                    f"There is a row at position {pos}; log_head says that the log ends at {head.pos}.", pos=pos
+                    f"There is a row at position {pos}, but log_head ends the log at {head.pos}.", pos=pos
                 )
             self._count_unsealed(row)
             expected += 1
         if expected <= head.pos:
             raise VerificationError(
-                f"The event at position {expected} is gone. No seal speaks of it, but log_head says that the log ends "
-                f"at {head.pos}.",
+                f"The event at position {expected} is missing. It is not sealed, but log_head ends the log at "
+                f"{head.pos}.",
                 pos=expected,
             )
         sealed = self._next_pos() - 1
         if not self.floor <= head.floor <= sealed:
             raise VerificationError(
-                f"log_head has a floor of {head.floor}; the seals attest {self.floor} and end at {sealed}."
+                f"log_head has floor {head.floor}; the floor of the seals is {self.floor}, and they end at {sealed}."
             )
 
     def _count_unsealed(self, row: Row) -> None:
@@ -324,7 +317,7 @@ class _Verifier:
             hash_events([row])
         except InvalidEventRow as error:
             raise VerificationError(
-                f"The row at position {error.pos} is none that a server wrote.", pos=error.pos
+                f"The row at position {error.pos} was not written by a server.", pos=error.pos
             ) from None
         self.result.unproven += 1
         at = row[-1]
@@ -335,11 +328,11 @@ class _Verifier:
         for anchor in self.anchors:
             if anchor not in self.found_anchors:
                 chain_end = (
-                    f"the chain ends with seal {self.last_seal.number}" if self.last_seal else "there is no seal at all"
+                    f"the chain ends with seal {self.last_seal.number}" if self.last_seal else "there is no seal"
                 )
                 raise VerificationError(
-                    f"The seal that was noted as {anchor} is not in the chain: {chain_end}. What came after position "
-                    f"{self._next_pos() - 1} was cut off or made again.",
+                    f"The anchored seal {anchor} is not in the chain: {chain_end}. The log after position "
+                    f"{self._next_pos() - 1} was deleted or rebuilt.",
                     pos=self._next_pos(),
                     seal=anchor.number,
                 )
@@ -363,7 +356,7 @@ def _describe_seal(seal: Seal) -> str:
 
 
 class _RowReader:
-    """The rows that have not been looked at yet."""
+    """The rows that are not verified yet."""
 
     def __init__(self, pages: Iterable[Sequence[Row]]) -> None:
         self._pages = iter(pages)
@@ -371,7 +364,7 @@ class _RowReader:
         self._index = 0
 
     def read_up_to(self, last_pos: int) -> list[Row]:
-        """Every row up to a position, wherever it begins: what stands before its place must be seen, too."""
+        """All rows up to a position, including any below the expected range: those must be found, too."""
         rows: list[Row] = []
         while self._index < len(self._page) or self._load_page():
             end = bisect_right(self._page, last_pos, lo=self._index, key=row_position)

@@ -1,4 +1,4 @@
-"""Who sends a request: the verified caller, its role, and the scopes that credentials carry."""
+"""The verified sender of a request, its role, and the scopes of credentials."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from enum import StrEnum
 import msgspec
 
 LIFECYCLE = "agent:lifecycle"
-"""The scope of the agent plane. AGENT_COORDINATOR_SCOPE may give it another name on the wire."""
+"""The scope of the agent API. AGENT_COORDINATOR_SCOPE may give it another name on the wire."""
 ADMIN = "quarterdeck.admin"
-"""Crosses zones; honoured only from the local issuer or QD_ADMIN_ISSUER."""
+"""Access to all zones. Accepted only from the local issuer or QD_ADMIN_ISSUER."""
 METRICS = "quarterdeck.metrics"
-"""May read the figures of a server that listens beyond loopback, and nothing else."""
+"""Read the metrics of a server that listens beyond loopback, and nothing else."""
 COORDINATOR_ADMIN = "coordinator.admin"
-"""May act for every application of its own zone."""
+"""Act for every application of the caller's own zone."""
 FLEET_EXEC = "fleet:exec"
-"""May type into the panes of fleets, over the unix socket: whoever can open it is the user whose panes they are."""
+"""Type into the panes of fleets, over the unix socket only: the user who can open it owns the panes."""
 
 
 class Role(StrEnum):
-    """What a bearer is in a workspace, which is a zone. What each may do is one table, in the rules of zones."""
+    """A subject's role in a workspace, which is a zone. `domain/zones/rules/roles.py` has the permissions of each."""
 
     OWNER = "OWNER"
     ADMIN = "ADMIN"
@@ -28,18 +28,21 @@ class Role(StrEnum):
 
 
 class Bearer(msgspec.Struct, frozen=True):
-    """Whom a credential speaks for. It is good only while they live, which the operation's transaction finds out."""
+    """The session or agent that a credential acts for.
+
+    The credential is valid only while its bearer is live. The transaction of the operation checks that.
+    """
 
     zone_id: str
-    """The zone of the credential, which is not always the zone that is acted on: an administrator crosses zones."""
+    """The zone of the credential. An administrator may act on another zone."""
     session_id: str | None
     """Must be live."""
     agent_id: str | None = None
-    """Must not be known to have ended."""
+    """Must not have ended, if it is registered."""
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who is asking, as far as a verified credential says. Never built from anything else."""
+    """The sender of a request, as stated by a verified credential. Never built from anything else."""
 
     subject: str
     client_id: str
@@ -47,34 +50,33 @@ class Caller(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     sid: str | None = None
     session_id: str | None = None
-    """The session the credential speaks for: it is good only while that session lives."""
+    """The session that the credential acts for. The credential is valid only while that session is live."""
     delegation_edge_id: str | None = None
     is_admin: bool = False
-    """Holds ADMIN from an issuer that may grant it."""
+    """Has the scope ADMIN from an issuer that may grant it."""
     agent_id: str | None = None
-    """The agent the credential speaks for, and the only one it acts as."""
+    """The agent that the credential acts for, and the only one it may act as."""
     role: Role | None = None
-    """What its issuer says it is in its own zone. A member's row says it better."""
+    """The role claim of the issuer, for the credential's own zone. A stored role assignment takes precedence."""
     attempt: str | None = None
-    """The token of the attempt the credential was made for, which need not be said again then."""
+    """The token of the attempt that the credential was issued for. Requests need not repeat it."""
     is_local: bool = False
-    """The credential is of this server's own making: a token of the local issuer, or an API key."""
+    """Issued by this server: a token of the local issuer, or an API key."""
     agent_since: int | None = None
-    """Milliseconds: the registration of its agent that the credential was made for, as far as whoever made it knew."""
+    """Milliseconds: when the agent was registered that the credential was issued for, if the issuer knew it."""
     issued_at: int | None = None
-    """Milliseconds: the last moment at which it may have been made, with all that clocks may differ by; 0 where its
-    issuer does not say. None: it is no token."""
+    """Milliseconds: the latest possible time of issue, with the clock leeway added. 0 if the token does not say; None
+    if the credential is not a token."""
 
     @property
     def bearer(self) -> Bearer | None:
-        """Whom this credential speaks for, if it names anybody."""
+        """The session or agent that this credential acts for, if it names one."""
         if self.session_id is None and self.agent_id is None:
             return None
         return Bearer(self.zone_id, self.session_id, self.agent_id)
 
     def can_act_for(self, application_id: str, permission: str) -> bool:
-        """Ownership: the application itself, one who was given that power over it, or the zone's
-        administrator."""
+        """Whether the caller is the application, has the permission for it, or administers the zone."""
         return (
             self.client_id == application_id
             or f"coordinator.{permission}:{application_id}" in self.scopes

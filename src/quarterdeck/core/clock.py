@@ -1,6 +1,6 @@
-"""Instants are integers: milliseconds since 1970, UTC. They are shown as ISO-8601 with milliseconds and Z.
+"""Instants are integers: milliseconds since 1970, UTC. On the wire they are ISO-8601 with milliseconds and Z.
 
-The database's clock is the one that decides; this module only names the type and shows it.
+Decisions use the database's clock. This module only defines the type and its format.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DAY = 24 * 60 * MINUTE
 
 
 def system_now() -> Millis:
-    """This machine's clock. SQLite's `now_ms()` is this; PostgreSQL has its own."""
+    """This machine's clock. SQLite's `now_ms()` calls this; PostgreSQL has its own."""
     return time.time_ns() // 1_000_000
 
 
@@ -24,7 +24,7 @@ def system_now() -> Millis:
 def iso(instant: Millis) -> str:
     """2026-01-02T03:04:05.678Z
 
-    Remembered, because a batch shares its instant: what a hundred answers show is formatted once.
+    Cached, because a batch shares its instant: a hundred responses format it once.
     """
     seconds, millis = divmod(instant, SECOND)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"

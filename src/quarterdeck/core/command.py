@@ -1,4 +1,4 @@
-"""What everything has that is asked of a room, whoever asks."""
+"""The base struct of the commands that are submitted to lanes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import msgspec
 from quarterdeck.core.caller import Bearer, Caller
 
 SERVER_ACTOR = "server"
-"""Who acts where nobody has asked."""
+"""The actor of a command without a caller."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """Without a caller it is the server that asks."""
+    """Without a caller, the server itself is the sender."""
 
     zone_id: str
     caller: Caller | None = None

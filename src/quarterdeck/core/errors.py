@@ -1,9 +1,9 @@
-"""Every way of saying no, on one page.
+"""All refusals and faults, on one page.
 
-A `Problem` is both a value and an exception: operations return refusals in their list of outcomes (a
-refused command costs its neighbours nothing), and the faces raise them. A *refusal* is the caller's to
-mend; a *fault* is ours. Rooms own their codes (`agent_not_found`); this page owns the kinds, and the one
-table that says how each kind looks from outside: an HTTP status and a CLI exit code.
+A `Problem` is both a value and an exception. Operations return problems in their list of outcomes, so that a refused
+command does not fail the others of its batch; HTTP and CLI raise them. The caller can fix a *refusal*; a *fault* is on
+the server's side. Components define their codes (`agent_not_found`). This page defines the types, each with an HTTP
+status and a CLI exit code.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ EXIT_TIMEOUT = 5
 
 
 class Problem(Exception):
-    """The root of the tree. `code` is the stable word programs match on; `detail` is the sentence people
-    read."""
+    """The root of the tree. `code` is stable, for programs; `detail` is for people."""
 
     status: ClassVar[int]
     exit_code: ClassVar[int] = EXIT_FAILED
@@ -33,12 +32,12 @@ class Problem(Exception):
 
     @property
     def retry_after(self) -> int | None:
-        """Seconds after which asking again may help, or None where waiting does not help."""
+        """Seconds after which a retry may succeed, or None if waiting does not help."""
         return self._int_member("retry_after")
 
     @property
     def bound(self) -> str | None:
-        """The name of the bound that holds, where one does."""
+        """The name of the limit that refused the command, if one did."""
         return self._text_member("bound")
 
     @property
@@ -51,7 +50,7 @@ class Problem(Exception):
 
     @property
     def frees(self) -> str | None:
-        """What would free it."""
+        """What would free capacity under the limit."""
         return self._text_member("frees")
 
     def _text_member(self, name: str) -> str | None:
@@ -67,11 +66,11 @@ class Problem(Exception):
 
 
 class Refusal(Problem):
-    """What was asked cannot be; asking again unchanged gives the same answer until something else changes."""
+    """The request cannot be carried out. Repeating it unchanged gives the same result until something else changes."""
 
 
 class Invalid(Refusal):
-    """The request itself is wrong. `field` names the path of what is wrong where one can be named."""
+    """The request itself is wrong. `field` is the path of the wrong field, where there is one."""
 
     status = 400
     title = "Bad request"
@@ -104,7 +103,7 @@ class Conflict(Refusal):
 
 
 class StateConflict(Conflict):
-    """A guarded statement moved nothing: the subject was not in a state this verb may leave."""
+    """A guarded statement updated no row: the state does not permit this verb."""
 
 
 class TooLarge(Refusal):
@@ -113,14 +112,14 @@ class TooLarge(Refusal):
 
 
 class KeyConflict(Refusal):
-    """An idempotency key that already stands for something else."""
+    """The idempotency key was already used for a different request."""
 
     status = 422
     title = "Idempotency key conflict"
 
 
 class Frozen(Refusal):
-    """An operator has stopped admission here."""
+    """An operator has frozen admission here."""
 
     status = 423
     exit_code = EXIT_REFUSED
@@ -128,7 +127,7 @@ class Frozen(Refusal):
 
 
 class LimitReached(Refusal):
-    """A bound holds. Explains itself: which bound, its limit, how much is used, what would free it."""
+    """A limit is reached. The members name the limit, its value, how much is used and what would free capacity."""
 
     status = 429
     exit_code = EXIT_REFUSED
@@ -136,7 +135,7 @@ class LimitReached(Refusal):
 
 
 class Fault(Problem):
-    """Ours, not the caller's: the same request may succeed later, unchanged."""
+    """A failure of the server. The same request may succeed later, unchanged."""
 
 
 class Internal(Fault):
@@ -145,7 +144,7 @@ class Internal(Fault):
 
 
 class Unavailable(Fault):
-    """The database is away, a queue is full, or the server is draining."""
+    """The database is not reachable, a queue is full, or the server is draining."""
 
     status = 503
     exit_code = EXIT_TIMEOUT
@@ -153,11 +152,11 @@ class Unavailable(Fault):
 
 
 class OutcomeUnknown(Unavailable):
-    """The connection died during COMMIT and nobody could be asked in time. Retry with the same key."""
+    """The connection broke during COMMIT and the outcome could not be read in time. Retry with the same key."""
 
 
 def concrete_types(root: type[Problem] = Problem) -> list[type[Problem]]:
-    """Every kind that can be met outside: those that have a status."""
+    """All types that can occur outside: those with a status."""
     found = [root] if hasattr(root, "status") else []
     for subclass in root.__subclasses__():
         found += concrete_types(subclass)

@@ -1,8 +1,7 @@
-"""Who may be called how often at once.
+"""Limits on concurrent outbound calls: in total, per zone and per target.
 
-An endpoint that takes its time holds a slot for as long as an attempt may last, and that may be a quarter of an hour.
-So whoever is called has only so many, and so has a zone, however many of its own are called: whatever one of them does,
-there is room for the others.
+A slow endpoint holds a slot for as long as an attempt may last, which may be 15 minutes. So each target has a limited
+number of slots, and so has each zone, however many of its targets are called: neither can use up all slots.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 TargetRef = tuple[str, str]
-"""Whoever is called: its zone, and its own id."""
+"""(zone id, id of the called endpoint)"""
 K = TypeVar("K", str, TargetRef)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLimits:
-    """How many slots, in one process."""
+    """Slots of one process."""
 
     total: int
     per_zone: int
@@ -36,7 +35,7 @@ class FairSlots:
         return self._by_zone.total()
 
     def available(self, ref: TargetRef) -> int:
-        """How many more this one may have now."""
+        """How many more slots this target may acquire now."""
         return max(
             0,
             min(
@@ -48,7 +47,7 @@ class FairSlots:
 
     def acquire(self, ref: TargetRef, count: int) -> None:
         if count > self.available(ref):
-            raise ValueError("more slots were taken than are free")
+            raise ValueError("more slots acquired than available")
         self._by_zone[ref[0]] += count
         self._by_target[ref] += count
 
@@ -69,9 +68,9 @@ class FairSlots:
 def _subtract(held: Counter[K], key: K, count: int) -> None:
     remaining = held[key] - count
     if remaining < 0:
-        raise ValueError("more slots were given back than were taken")
+        raise ValueError("more slots released than acquired")
     if remaining:
         held[key] = remaining
     else:
-        # What has none is forgotten: whoever is called comes and goes for as long as a server runs.
+        # Delete zero counts: targets come and go for as long as the server runs.
         del held[key]

@@ -1,7 +1,7 @@
-"""Idempotency keys, the pure part: what a key is, what it stands for, and when two requests are the same.
+"""Idempotency keys, the pure part: what a key is, what it is bound to, and when two requests are equal.
 
-The scope of a key is (zone, application, operation, key). A key binds only when its operation succeeds: a
-refusal binds nothing.
+The scope of a key is (zone, application, operation, key). A key is stored only if its operation succeeds; a refused
+request stores nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Key(msgspec.Struct, frozen=True):
-    """The scope of a key, whole."""
+    """A key with its complete scope."""
 
     zone_id: str
     application_id: str
@@ -27,7 +27,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What a key stands for, as stored."""
+    """A stored key: the digest of its request, and the id of the object that the request created."""
 
     zone_id: str
     application_id: str
@@ -45,7 +45,7 @@ def new_record(key: Key, digest: str, subject_id: str) -> KeyRecord:
 
 
 def request_key(header: str | None, body: str | None) -> str | None:
-    """The key of a request that may give it in its header, its body, or both alike."""
+    """The key of a request, from its header or its body. If both give one, they must be equal."""
     if header is not None and body is not None and header != body:
         raise Invalid(
             "idempotency_key_mismatch",
@@ -58,14 +58,14 @@ def request_key(header: str | None, body: str | None) -> str | None:
     if not key or len(key.encode()) > KEY_BYTES_MAX or _CONTROL.search(key):
         raise Invalid(
             "invalid_idempotency_key",
-            f"An Idempotency-Key is 1 to {KEY_BYTES_MAX} bytes without control characters.",
+            f"An Idempotency-Key must have 1 to {KEY_BYTES_MAX} bytes and no control characters.",
             field="Idempotency-Key",
         )
     return key
 
 
 def request_digest(body: msgspec.Struct) -> str:
-    """A digest over the decoded, defaulted body: spelling and field order do not matter, values do."""
+    """A digest of the decoded body with defaults filled in: only values matter, not spelling or field order."""
     return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""An event of the log, for those who turn it into something that others are told, and know nothing of the log."""
+"""An event of the log, for packages that render events and must not import the engine."""
 
 from __future__ import annotations
 

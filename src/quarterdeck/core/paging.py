@@ -1,8 +1,8 @@
 """Opaque cursors.
 
-A cursor names a place in an order, not a row: it holds the sort key after which the next page begins, so it
-stays good when the row it was made from is gone. It also holds the name of the listing, so that a cursor of
-one list is refused by another instead of quietly paging through nonsense.
+A cursor holds the sort key after which the next page begins, not a row id, so it stays valid when the row it was made
+from is deleted. It also holds the name of the listing, so that a cursor of another list is refused instead of returning
+a wrong page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def encode(listing: str, after: str) -> str:
 
 
 def decode(listing: str, cursor: str) -> str:
-    """The sort key within a cursor; a refusal if this is no cursor of this listing."""
+    """The sort key in a cursor. Raises `Invalid` for a cursor of another listing."""
     if _CURSOR_PATTERN.fullmatch(cursor):
         try:
             text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
@@ -30,12 +30,11 @@ def decode(listing: str, cursor: str) -> str:
         name, newline, after = text.partition("\n")
         if name == listing and newline and after and after.isprintable():
             return after
-    raise Invalid("invalid_cursor", "This cursor was not given out by this list.", field="cursor")
+    raise Invalid("invalid_cursor", "This cursor does not belong to this list.", field="cursor")
 
 
 def trim_page(sort_keys: list[str], limit: int) -> tuple[int, str | None]:
-    """Given the sort keys of up to `limit + 1` rows: how many to show, and the key the next page starts
-    after."""
+    """From the sort keys of up to `limit + 1` rows: how many to return, and the key the next page starts after."""
     if len(sort_keys) <= limit:
         return len(sort_keys), None
     return limit, sort_keys[limit - 1]

@@ -1,8 +1,8 @@
-"""Whom a monitor pings, of those whose turn has come by the server's clock; and how long nobody may doubt a monitor.
+"""Which fleet members a monitor pings when their interval has passed, and when a monitor counts as stale.
 
-Blind pings hurt agents that are at work: by default only those are pinged that have unread messages, or whose pane has
-been quiet for as long as their interval. The server knows the clock and the messages, and one on the member's host the
-pane: so what both must agree on stands where both may read it.
+A ping disturbs an agent that is working. So by default only members with unread messages are pinged, or those whose
+pane has not changed for their ping interval. The server knows the interval and the messages; only the monitor on the
+member's host sees the pane. Both use these rules.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ STALE_MIN_MS = 15 * SECOND
 
 
 class PaneObservation(NamedTuple):
-    """What one who is on the member's host knows of it."""
+    """What the monitor on the member's host knows about a member."""
 
     is_pane_alive: bool
-    """It is there, is the member's own, and the agent runs in it."""
+    """The pane exists, belongs to the member, and the agent runs in it."""
     quiet_ms: Millis
-    """For how long its pane has shown the same."""
+    """How long the pane has not changed."""
     unread: int
 
 
 def should_ping(observation: PaneObservation, interval_seconds: int, *, always: bool) -> bool:
-    """Of one whose turn has come. `always`: as the seed has it, whoever may be at work."""
+    """Whether to ping a member whose interval has passed. `always` pings it also while it works."""
     if not observation.is_pane_alive:
         return False
     return always or observation.unread > 0 or observation.quiet_ms >= interval_seconds * SECOND
 
 
 def monitor_stale_after_ms(tick_seconds: int) -> Millis:
-    """How old a monitor's heartbeat may be before another may take its place."""
+    """The age of a monitor's heartbeat after which another monitor may replace it."""
     return max(STALE_TICKS * tick_seconds * SECOND, STALE_MIN_MS)

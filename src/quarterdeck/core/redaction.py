@@ -1,17 +1,16 @@
-"""What of a JSON value is secret, and how the rest is told without it.
+"""Which parts of a JSON value are secret, and how they are masked.
 
-Two things are secret, both only as strings: what stands in an object `{"$secret": "…"}`, which says so itself; and the
-value of a key whose whole name is in `NAMES`. Names are compared without regard to case, and between their words may
-stand `_`, `-` or nothing: `api_key`, `API-Key` and `apiKey` are one name, `max_tokens` and `tokens` are none of them.
-Whoever has a secret under another name wraps it in `{"$secret": …}`; whoever has none under one of these names loses
-nothing but its sight.
+Only strings are secret, in two cases: the string in an object `{"$secret": "…"}`, and the value of a key whose complete
+name is in `SECRET_NAMES`. Names ignore case and word separators (`_`, `-` or none): `api_key`, `API-Key` and `apiKey`
+are the same name; `max_tokens` and `tokens` are not in the list. A secret under another name must be wrapped in
+`{"$secret": …}`. A value that is not secret but has one of these names is only masked, not lost.
 
-`$secret` beside other keys, or around something else than a string, is refused: whoever wrote it meant a secret, and it
-would be kept in the clear. `$sealed` is how a secret is stored, and is refused from outside, or what somebody made up
-would be taken for it.
+`$secret` beside other keys, or around something other than a string, is refused: its author meant a secret, and it
+would be stored in plain text. `$sealed` is the stored form of a secret and is refused in requests, because a made-up
+one would be taken for a stored secret.
 
-Free text (an error, a stack trace) has no keys. Out of it are struck the values that are known to be secret, and what
-says itself that it is one (`STATED`): `password=…`, `"token": "…"`, `Bearer …`, the password of a URL.
+Free text (an error, a stack trace) has no keys. Two things are masked in it: the values of known secrets, and what
+looks like a secret by its form (`INLINE_SECRET`): `password=…`, `"token": "…"`, `Bearer …`, the password in a URL.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ SECRET_MARKER = "$secret"  # noqa: S105 - a key, no secret
 ENCRYPTED_MARKER = "$sealed"
 MASK = "***"
 DEPTH_MAX = 80
-"""Deeper than what the shell lets in, with room for what sealing adds; what is deeper was never let in."""
+"""More than the HTTP server accepts (64), because encryption adds levels."""
 SECRETS_MAX = 256
-"""In one JSON value: each is sealed for itself, and looked for in every error of its task."""
+"""In one JSON value: each secret is encrypted separately and searched for in every error of its task."""
 SECRET_LENGTH_MIN = 4
-"""Shorter values are not struck out of text: `a` is in every sentence, and whoever sees the gaps knows the secret."""
+"""Shorter values are not masked in free text: `a` is in every sentence, and the gaps would reveal the secret."""
 SECRET_NAMES = (
     "password", "passwd", "passphrase", "pwd", "secret", "token", "access_token", "refresh_token", "id_token",
     "auth_token", "bearer_token", "session_token", "api_token", "attempt_token", "api_key", "x_api_key", "api_secret",
@@ -38,13 +37,13 @@ SECRET_NAMES = (
     "encryption_key", "ssh_key", "client_secret", "webhook_secret", "authorization", "proxy_authorization", "cookie",
     "set_cookie", "credential", "credentials", "connection_string", "jwt",
 )  # fmt: skip
-"""Published: `docs/secrets.md` shows it, and a test holds the two together."""
+"""Public: `docs/secrets.md` lists the names, and a test compares the two."""
 
 Path = tuple[str | int, ...]
 
 
 def _names_pattern() -> str:
-    """All names as one pattern, those with the same beginning together: it is tried at every key of every value."""
+    """All names as one pattern, grouped by first letter: it is tried at every key of every value."""
     suffixes_by_letter: dict[str, list[str]] = {}
     for name in sorted(SECRET_NAMES):
         suffixes_by_letter.setdefault(name[0], []).append(name[1:].replace("_", "[-_]?"))
@@ -69,18 +68,18 @@ def is_secret_name(name: str) -> bool:
 
 
 def may_hold_secrets(encoded: bytes) -> bool:
-    """A quick look at JSON without spaces between its parts: False only if there is nothing to find in it."""
-    # In small letters first: a pattern that minds no case costs three times as much.
+    """Scan compact JSON quickly. False only if it holds no secrets."""
+    # Lower-casing first is three times as fast as a pattern that ignores case.
     return _MAYBE_SECRET.search(encoded.lower()) is not None
 
 
 def replace_secrets(value: object, change: Callable[[str], object]) -> object:
-    """The same value with each secret changed, where it stands: what marks it stays around it."""
+    """Replace each secret in the value. The `$secret` wrapper stays."""
     return _SecretWalker(lambda _, secret: change(secret), unwrap=False).walk(value, ())
 
 
 def split_secrets(value: object) -> tuple[object, dict[Path, str]]:
-    """The value as everybody may see it, and the secrets that were in it."""
+    """The value with its secrets masked, and the secrets by path."""
     secrets: dict[Path, str] = {}
 
     def mask(path: Path, secret: str) -> object:
@@ -91,22 +90,22 @@ def split_secrets(value: object) -> tuple[object, dict[Path, str]]:
 
 
 def redact(value: object) -> object:
-    """The value as everybody may see it."""
+    """The value with its secrets masked."""
     return split_secrets(value)[0]
 
 
 def redact_text(text: str, secrets: Collection[str] = ()) -> str:
-    """Strikes known secrets out of free text, and what says itself that it is one."""
+    """Mask known secrets in free text, and what looks like a secret by its form."""
     encoded_secrets = {form for secret in secrets if len(secret) >= SECRET_LENGTH_MIN for form in _encodings(secret)}
-    # The longest first: a secret that begins like another must not leave its end behind. One after the other, because
-    # a pattern of them all would try each at every letter, and an agent chooses both.
+    # Longest first: a secret that starts with another must be masked completely. One after the other: a single pattern
+    # would try each secret at every character, and an agent controls both text and secrets.
     for encoded in sorted(encoded_secrets, key=len, reverse=True):
         text = text.replace(encoded, MASK)
     return INLINE_SECRET.sub(_mask_match, text)
 
 
 def _encodings(secret: str) -> set[str]:
-    """As it is, and as it stands in a quotation: an error often shows what it was given as JSON, or as Python does."""
+    """The secret as it is and as JSON or Python quote it: errors often quote their input."""
     return {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}
 
 
@@ -116,7 +115,7 @@ def _mask_match(found: re.Match[str]) -> str:
 
 
 class _SecretWalker:
-    """Through a JSON value, once. What holds no secret is handed on as it is."""
+    """Walks a JSON value once. Parts without secrets are returned as they are."""
 
     def __init__(self, change: Callable[[Path, str], object], *, unwrap: bool) -> None:
         self._change = change
@@ -124,7 +123,7 @@ class _SecretWalker:
 
     def walk(self, value: object, path: Path) -> object:
         if len(path) > DEPTH_MAX:
-            raise Invalid("invalid_body", f"JSON may be {DEPTH_MAX} levels deep at most.")
+            raise Invalid("invalid_body", f"JSON may have at most {DEPTH_MAX} levels.")
         if isinstance(value, dict):
             return self._walk_object(value, path)
         if isinstance(value, list | tuple):
@@ -133,12 +132,12 @@ class _SecretWalker:
 
     def _walk_object(self, value: dict[str, object], path: Path) -> object:
         if ENCRYPTED_MARKER in value:
-            raise _reserved_key_error(path, f"`{ENCRYPTED_MARKER}` is how secrets are stored, and cannot be sent.")
+            raise _reserved_key_error(path, f"`{ENCRYPTED_MARKER}` is reserved for stored secrets and cannot be sent.")
         if SECRET_MARKER in value:
             secret = value[SECRET_MARKER]
             if len(value) > 1 or not isinstance(secret, str):
                 raise _reserved_key_error(
-                    path, f'A secret is {{"{SECRET_MARKER}": "…"}}: a string, and nothing else beside it.'
+                    path, f'A secret must be {{"{SECRET_MARKER}": "…"}}: one string, and no other keys.'
                 )
             changed = self._change(path, secret)
             return changed if self._unwrap else {SECRET_MARKER: changed}
@@ -156,6 +155,6 @@ def _reserved_key_error(path: Path, detail: str) -> Invalid:
 
 
 def format_path(path: Path) -> str:
-    """As refusals name a field. Keys are the caller's own words, and may be long: cut, they still lead there."""
+    """The path as errors name a field. Cut to 200 characters, because keys come from the caller and may be long."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return f"${text[:200]}"

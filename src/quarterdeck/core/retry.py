@@ -1,5 +1,4 @@
-"""When the next attempt is due. Time and chance are arguments, so every case can be tested without
-waiting."""
+"""When the next attempt is due. Time and jitter are arguments, so every case can be tested without waiting."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from quarterdeck.core.clock import Millis
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Exponential backoff with a cap. `jitter` is the share of the delay that chance may take away (0..1)."""
+    """Exponential backoff with a cap. `jitter` is the part of the delay (0..1) that may be randomly subtracted."""
 
     max_attempts: int
     base_ms: int
@@ -20,23 +19,23 @@ class Policy:
 
 
 def backoff(policy: Policy, *, attempt: int, jitter: float) -> Millis:
-    """How long to wait after the attempt numbered `attempt` (from 1) failed; `chance` is in [0, 1)."""
+    """The delay after attempt number `attempt` (from 1) failed. `jitter` is in [0, 1)."""
     return int(_exponential_delay(policy, attempt) * (1 - policy.jitter * jitter))
 
 
 def _exponential_delay(policy: Policy, attempt: int) -> float:
-    """The delay before chance takes its share."""
+    """The delay before jitter."""
     if policy.base_ms == 0:
         return 0
     try:
         return min(policy.base_ms * float(policy.multiplier) ** (attempt - 1), policy.cap_ms)
     except OverflowError:
-        # Attempt 5,000, or a caller's multiplier of a million: what no float can hold is beyond every cap.
+        # Attempt 5,000, or a caller's multiplier of a million: beyond the range of a float, so beyond every cap.
         return policy.cap_ms
 
 
 def next_attempt_at(policy: Policy, *, attempt: int, now: Millis, jitter: float) -> Millis | None:
-    """The instant of the next attempt, or None when attempts are exhausted."""
+    """The time of the next attempt, or None when attempts are exhausted."""
     if attempt >= policy.max_attempts:
         return None
     return now + backoff(policy, attempt=attempt, jitter=jitter)

@@ -1,8 +1,8 @@
-"""What a room says about its routes, so that one shell can serve all rooms.
+"""How a component declares its routes.
 
-A room's `routes.py` returns a list of `Route`. The shell decodes and validates the body and the query with
-msgspec, authenticates, checks scope and zone, calls `handler(call)`, and encodes the answer. The same table
-yields OpenAPI.
+A component's `routes.py` returns a list of `Route`. The dispatcher decodes and validates the body and the query with
+msgspec, authenticates, checks scope and zone, calls `handler(call)`, and encodes the response. OpenAPI is generated
+from the same table.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from msgspec import Meta
 
 from quarterdeck.core.caller import Caller
 
-# In Python `$` also stands before a line feed at the end; readers of the pattern elsewhere need the `$`.
+# In Python `$` also matches before a final line feed, hence the `(?!\n)`; other readers of the pattern need the `$`.
 PathId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-:]{1,128}$(?!\n)", description="letters, digits and _ . - :")]
-"""An id as it stands in a path, a body or a query."""
+"""An id in a path, a body or a query."""
 CALLER_ZONE_PREFIX = "/api/v1/"
-"""How the paths begin that name no zone: they act in the caller's, or in the one that `X-Workspace-ID` names."""
+"""The prefix of paths without a zone: they act in the caller's zone, or in the one that `X-Workspace-ID` names."""
 
 
 class Call(msgspec.Struct):
@@ -34,20 +34,20 @@ class Call(msgspec.Struct):
     trace: str | None = None
     request_id: str = ""
     url: str = ""
-    """Path and query as they were sent, for links to the next page."""
+    """Path and query as sent, for links to the next page."""
     wants_stream: bool = False
-    """Whether the client asked for server-sent events, where the route has them."""
+    """The client accepts server-sent events, and the route offers them."""
     last_event_id: str | None = None
-    """Where a client that comes again says it was."""
+    """The last event that a reconnecting client received."""
     is_unix_socket: bool = False
-    """Whether it came over the server's unix socket, which nobody but its own user can open."""
+    """The request came over the server's unix socket, which only the server's user can open."""
 
     @property
     def zone_id(self) -> str:
         return self.params["zone"]
 
     def next_link(self, cursor: str | None) -> list[tuple[str, str]]:
-        """The `Link` header of a list that goes on."""
+        """The `Link` header of a list that has a next page."""
         if cursor is None:
             return []
         path, _, query = self.url.partition("?")
@@ -56,13 +56,13 @@ class Call(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """An answer that is more than 200 and a body. `body` None sends no content."""
+    """A response with more than status 200 and a body. `body` None sends no content."""
 
     body: object = None
     status: int = 200
     headers: Sequence[tuple[str, str]] = ()
     on_undelivered: Callable[[], None] | None = None
-    """Called if the client is gone before the answer could be sent, by a route that `waits`."""
+    """Called if the client disconnects before the response is sent, on a route that `is_long_poll`."""
 
 
 Handler = Callable[[Call], Awaitable[object]]
@@ -70,36 +70,36 @@ Handler = Callable[[Call], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One row of a room's table."""
+    """One row of a component's route table."""
 
     method: str
     path: str
-    """`/zones/{zone}/agents/{id}`: a segment is literal or one parameter. Parameters are path ids, but for `{subject}`,
-    which is a name as tokens have it."""
+    """`/zones/{zone}/agents/{id}`: a segment is literal or one parameter. Parameters are path ids, except `{subject}`,
+    which is the name of a subject as in tokens."""
     handler: Handler
     summary: str
     scope: str | None
-    """The scope a bearer must hold; None means public, and a test lists all that are."""
+    """The required scope. None means public; a test lists all public routes."""
     body: type[msgspec.Struct] | None = None
     query: type[msgspec.Struct] | None = None
     response: object = None
-    """The type of the answer's body, for OpenAPI."""
+    """The type of the response body, for OpenAPI."""
     stream_event: object = None
-    """The type of each event, for OpenAPI, where the route answers with server-sent events to whoever asks for them."""
+    """The type of each event, for OpenAPI, if the route also offers server-sent events."""
     status: int = 200
     is_long_poll: bool = False
-    """It may take its time to answer, and stops when the client goes away."""
+    """The response may take long. The handler is canceled when the client disconnects."""
     description: str = ""
     errors: tuple[str, ...] = ()
-    """The codes a caller should be ready for, beyond those every route has."""
+    """The error codes of this route, beyond those of every route."""
     tags: tuple[str, ...] = field(default=())
     returns_existing: bool = False
-    """Whether a POST that makes something answers 200, without any key, where it is there already."""
+    """Whether a POST returns 200 with the existing object if there already is one, without an idempotency key."""
     permission: str | None = None
-    """What the caller's role must allow, by the table in the rules of zones: every route in a workspace says it. The
-    operation asks; this says it to the documentation, and to the test that holds one against the other."""
+    """The permission that the caller's role must have (`domain/zones/rules/roles.py`). Every route in a workspace has
+    one. The operation checks it; this field is for the documentation and for a test that compares the two."""
     body_bytes_max: int | None = None
-    """Bytes its body may have; None: as many as every body."""
+    """The maximum size of the body in bytes. None: the general limit."""
 
     @property
     def is_in_caller_zone(self) -> bool:

@@ -1,8 +1,8 @@
 """State machines as data.
 
-A room declares its arrows once, `MOVES = {Verb.SUSPEND: {State.ACTIVE: State.SUSPENDED}, …}`. A
-statement names the states it may leave, the docs draw the diagram from the table, and a test walks every
-state × verb pair of it.
+A component declares its transitions once: `TRANSITIONS = {Verb.SUSPEND: {State.ACTIVE: State.SUSPENDED}, …}`. SQL
+statements check the states that the table permits, the docs draw the diagram from it, and a test covers every
+state × verb pair.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Verb = TypeVar("Verb", bound=StrEnum)
 
 
 class StateMachine(Generic[State, Verb]):
-    """The arrows of one noun, its first state, and what follows from them."""
+    """The transitions of one kind of object, and its initial state."""
 
     def __init__(
         self, name: str, states: type[State], initial: State, transitions: Mapping[Verb, Mapping[State, State]]
@@ -27,15 +27,15 @@ class StateMachine(Generic[State, Verb]):
         self.transitions = transitions
 
     def next_state(self, verb: Verb, state: State) -> State | None:
-        """Where the verb leads from this state, or None: the move is refused."""
+        """The state after the verb, or None if it is not permitted in this state."""
         return self.transitions[verb].get(state)
 
     def source_states(self, verb: Verb) -> tuple[State, ...]:
-        """The states a verb may leave: the guard of its statement."""
+        """The states in which a verb is permitted: the guard of its statement."""
         return tuple(self.transitions[verb])
 
     def terminal_states(self) -> tuple[State, ...]:
-        """States that no arrow leaves. Never listed by hand a second time."""
+        """States without an outgoing transition. Derived, so that no query has its own list."""
         sources = {source for targets in self.transitions.values() for source in targets}
         return tuple(state for state in self.states if state not in sources)
 

@@ -1,8 +1,8 @@
-"""Standard Webhooks (standardwebhooks.com): the headers by which whoever is called knows that it was us.
+"""Standard Webhooks (standardwebhooks.com): headers by which a receiver verifies that this server is the sender.
 
-The message's id stays the same however often it is sent, so that the receiver can tell a repetition; the time is that
-of the sending, so that an old recording is recognised as one; the signature is over both and the body. While a secret
-is being replaced there are two, and a signature for each: the receiver takes either, and changes over when it likes.
+The message id is the same for every attempt, so that the receiver can detect duplicates. The timestamp is that of the
+attempt, so that a replayed request is recognised. The signature covers both and the body. While a secret is rotated,
+both secrets sign: the receiver accepts either and switches at any time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quarterdeck.core.clock import SECOND, Millis
 
 
 def signature_headers(message_id: str, at: Millis, body: bytes, secrets: Sequence[str]) -> list[tuple[str, str]]:
-    """The three headers, for the newest secret first."""
+    """The three headers. Signatures are in the order of `secrets`: newest first."""
     timestamp, text = datetime.fromtimestamp(at // SECOND, UTC), body.decode()
     signatures = [Webhook(secret).sign(message_id, timestamp, text) for secret in secrets]
     return [
@@ -31,15 +31,15 @@ def signature_headers(message_id: str, at: Millis, body: bytes, secrets: Sequenc
 
 
 SecretDeriver = Callable[[str, str, int], str]
-"""The secret of a service, by its zone, its id and the number of its secret."""
+"""(zone id, service id, number of the secret) → secret"""
 WHSEC_PREFIX = "whsec_"
 
 
 def secret_deriver(root: bytes) -> SecretDeriver:
-    """Secrets under a root, which must be as hard to guess as a key and used for nothing else."""
+    """Derive secrets from `root`, which must have the strength of a key and no other use."""
 
     def derive(zone_id: str, service_id: str, number: int) -> str:
-        # As JSON, so that no two triples are spelt alike wherever one name ends and the next begins.
+        # As JSON, so that no two triples have the same encoding.
         message = msgspec.json.encode((zone_id, service_id, number))
         return WHSEC_PREFIX + base64.b64encode(hmac.digest(root, message, sha256)).decode()
 

@@ -1,33 +1,32 @@
-"""The machinery every room stands on: group commit, one ordered log, leases, sweeps.
+"""What every component is built on: transactions, group commit, one ordered event log, leases, sweeps.
 
-| module       | what it decides                                                                            |
-|--------------|--------------------------------------------------------------------------------------------|
-| tx           | what an operation may do in a transaction: read, write, emit; `within` listeners; the commit |
-| lanes        | which commands share a transaction, and what becomes of each when that goes wrong            |
-| queue        | whose turn it is when a lane is full, and who is refused when its queue is                    |
-| events       | the log: one row per transition, numbered in commit order                                    |
-| wake         | who is told that there is something new in the log, here and in other processes                |
-| tail         | what of the log is told to those who follow it, once and in order, however many they are        |
-| follower     | where one of them stands, what waits for it, and when it reads the log by itself                |
-| seals        | what of the log is signed, so that it can be proved later                                    |
-| retention    | which events may go, and that a seal has said so before they do                              |
-| duties       | who alone does what follows a commit, and when it tries again                                  |
-| sinks        | what is told to other systems, once and in order, and what becomes of what they refuse          |
-| slots        | what others are shown of a zone's slots, and that it is put right                              |
-| mirror       | what others are shown of tasks and agents, and that it is as their rows say                    |
-| beats        | which heartbeats others are shown, and which are lost                                          |
-| idempotency  | whether a key has been used, and for what                                                    |
-| waiting      | who waits for work in this process, and who tells them that there is some                      |
-| leases       | who alone may run a pass, by numbered terms that fence the ones before                       |
-| sweeps       | how bounded passes repeat, and how a test waits for one                                      |
-| errands      | what becomes of tasks that nobody waits for, and how long they insist on being heard           |
-| outgoing     | what is to be sent to somebody's endpoint, and how much of it at once                          |
-| outward      | what this process may call outside, and within which bounds                                  |
-| secrets      | what is sealed before it is written, with which key, and for whom it opens                     |
+| module             | holds                                                                                       |
+|--------------------|---------------------------------------------------------------------------------------------|
+| background         | asyncio tasks that are not awaited: failures are logged, stopping is bounded                |
+| delivery_scheduler | finds due deliveries to outside endpoints, and limits how many run at once                  |
+| event_log          | the event log: one row per transition, numbered in commit order                             |
+| event_retention    | deletes old events, after a seal has attested the deletion                                  |
+| event_subscriber   | the state of one reader of a zone's events: position, queue, live or behind                 |
+| event_tailer       | one log reader per process, which feeds all subscribers once and in order                   |
+| idempotency        | idempotency keys in the database, and their retention                                       |
+| lanes              | group commit: which commands share a transaction, and how each failure is handled           |
+| leader_loop        | background work that only the holder of a lease does                                        |
+| leases             | the right of one process to do something alone, with numbered terms that fence older ones   |
+| log_sealer         | signs ranges of the event log                                                               |
+| long_poll          | claims that wait in this process, and the watcher that serves them                          |
+| mirrors            | Redis copies of tasks, agents, slot counters and heartbeats, and their repair               |
+| outbound_http      | the HTTP client for calls to outside endpoints, with limits and SSRF checks                 |
+| queries            | the SQL statements of this package                                                          |
+| secrets            | encryption of secret values before they are written                                         |
+| settings           | the settings of this package                                                                |
+| sinks              | ordered delivery of events to other systems, and what they reject                           |
+| sweeps             | bounded background passes that are repeated                                                 |
+| transaction        | what an operation may do in a transaction: read, write, emit events; the commit             |
+| wakeups            | notifications that something was committed, within and between processes                    |
+| zone_queue         | the queue of a lane: fair between zones, bounded                                            |
 
-How it fails. A refusal is an outcome of its own command and costs its neighbours nothing. A value the database
-refuses is found by bisecting its batch. A lost connection, a lock that timed out or a database that is away is
-retried with jitter, then answered 503. A connection lost during COMMIT is asked about until the answer is certain;
-after five seconds without one the answer is 503 `outcome_unknown`. Nothing is guessed, and nothing leaves this
-process before it is committed.
+How it fails. A refused command does not affect the others of its batch. A value that the database rejects is found by
+bisecting the batch. A lost connection, a lock timeout or an unreachable database is retried with jitter, then returned
+as 503. If the connection is lost during COMMIT, the outcome is looked up until it is certain; after five seconds the
+response is 503 `outcome_unknown`. Nothing is guessed, and nothing leaves this process before it is committed.
 """

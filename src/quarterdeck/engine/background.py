@@ -1,8 +1,8 @@
-"""Errands: what goes on in tasks that nobody waits for, and how such a task says what came of it.
+"""Background asyncio tasks that are not awaited.
 
-A task that nobody waits for must not fail unheard, so its failure is logged; nor may it be forgotten, so it is kept
-until it has ended. Whoever stops gives what is under way its time, and cuts the rest: whatever an errand has begun must
-be found again by somebody who knows nothing of it.
+A failure is logged, since no caller sees it, and each task is referenced until it has ended, so that it is not garbage
+collected. `stop` gives running tasks some time and cancels the rest: whatever a task has started must be recoverable
+without it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Background:
         return task
 
     async def stop(self, grace_seconds: float) -> int:
-        """Returns when all have ended, or have had so many seconds: how many were cut."""
+        """Wait until all tasks have ended or the time has passed, then cancel the rest. Return how many."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=max(0.0, grace_seconds))
         cancelled = [*self._tasks]
@@ -51,8 +51,7 @@ class Background:
 async def retry_while_unavailable(
     call: Callable[[], Awaitable[T]], deadline: float, policy: Policy = REPORT_RETRY
 ) -> T:
-    """Says it again for as long as the database is away, but not after an instant of the loop's clock: then that is
-    raised, as every other refusal is at once."""
+    """Retry while the database is unavailable, until `deadline` on the loop's clock. Raise other problems at once."""
     attempts = 0
     while True:
         attempts += 1

@@ -1,16 +1,16 @@
-"""Outgoing: how a process finds what is to be sent to somebody's endpoint, and how much of it it sends at once.
+"""Finds due deliveries to outside endpoints and limits how many run at once.
 
-    a commit, a pause that is over, an interval ─► look ─► take ─► one errand for each of what was taken
-                                                     │        │
-              those for whom something is due, but   │        └ up to the slots that were kept for it
-              not those that have all their slots ───┘
+    a commit, a due time, an interval ─► poll ─► take ─► one background task per taken delivery
+                                           │       │
+              targets with due deliveries, │       └ up to the slots that were acquired for it
+              except those without slots ──┘
 
-Every process has its own, and none of them is special: what is due is found by all, and given to one of them by the
-lane it is taken through. Nothing is remembered here but who has which slots.
+Every process runs one, and all are equal: each finds all due deliveries, and the lane through which they are taken
+gives each to one process. The only state here is who holds which slots.
 
-How it fails. What cannot be taken is left alone for an interval; while the database is away nothing is begun. Whoever
-takes its time holds slots of its own, and nobody else's. A stopping process takes nothing new, waits for what is under
-way as long as it may, and leaves the rest to the time that each attempt has.
+How it fails. A target whose deliveries cannot be taken is skipped for an interval; while the database is not reachable,
+nothing is started. A slow target uses only its own slots. A stopping process takes nothing new, waits for running
+attempts within its grace period, and leaves the rest to their timeouts.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ from quarterdeck.engine.background import Background
 from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.store.interface import StoreError
 
-log = logging.getLogger("quarterdeck.outgoing")
+log = logging.getLogger("quarterdeck.deliveries")
 POLL_MAX = 100
-"""Of those for whom something is due, one look finds so many at most."""
+"""Targets with due deliveries that one poll finds at most."""
 GAP_SECONDS = 0.005
 QUIET_GAP_SECONDS = 0.05
-"""Between two looks at least, however often it is woken: after one that found something, and after one that found
-nothing. Every commit of every server wakes, and most have nothing to do with this."""
+"""Minimum time between two polls, however often it is woken: after one that found something, and after one that did
+not. Every commit of every server wakes it, and most have nothing to do with deliveries."""
 POLL_TIME_SHARE, QUIET_POLL_TIME_SHARE = 0.2, 0.05
-"""Of the time, for looking: with ten thousand endpoints to look through, a look is no trifle."""
+"""Maximum share of time spent polling: with 10,000 endpoints, a poll is expensive."""
 FAILED_GAP_SECONDS = 0.5
-"""After one that failed."""
+"""After a failed poll."""
 ExcludedTargets = Sequence[tuple[str, str | None]]
-"""Whom a look passes over: without a name, all of a zone."""
+"""Targets that a poll skips: (zone id, target id), or (zone id, None) for all of a zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     label: str
-    """What is sent, as it is said in the log: `pushes`."""
+    """What is sent, for log messages: `pushes`."""
     limits: SlotLimits
     batch_max: int
-    """How much is taken for one in one piece."""
+    """How many deliveries of one target are taken at once."""
     poll_seconds: float
     grace_seconds: float
-    """For what is under way when the process stops."""
+    """For attempts that run when the process stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingTarget:
-    """Somebody for whom something waits."""
+    """A target with pending deliveries."""
 
     ref: TargetRef
     due_in_ms: Millis
-    """Until it is due."""
+    """Until the first is due."""
     take: Callable[[TargetRef, int], Awaitable[int]]
-    """Takes up to so many, and has each sent; how many these were."""
+    """Takes up to that many deliveries and starts sending each. Returns how many."""
 
 
 class DeliveryScheduler(ABC):
@@ -74,20 +74,20 @@ class DeliveryScheduler(ABC):
         self._config = config
         self._slots = FairSlots(config.limits)
         self._excluded_until: dict[TargetRef, float] = {}
-        """For whom nothing could be taken, and until when nobody tries again."""
+        """Targets from which nothing could be taken, and until when they are skipped."""
         self._wakeup = asyncio.Event()
         self._poll_task: asyncio.Task[None] | None = None
         self._background = Background(log)
         self._draining_since: float | None = None
         self.counts: Counter[str] = Counter()
-        """Attempts, by what came of them."""
+        """Attempts by outcome."""
 
     @abstractmethod
     async def _find_waiting(self, excluded: ExcludedTargets) -> list[WaitingTarget]:
-        """For whom something waits, up to LOOK_MAX of them, the earliest; without those that are `full`."""
+        """Targets with pending deliveries, earliest first, at most `POLL_MAX`, without those `excluded`."""
 
     def __len__(self) -> int:
-        """Attempts under way."""
+        """Running attempts."""
         return len(self._slots)
 
     @property
@@ -98,12 +98,12 @@ class DeliveryScheduler(ABC):
         self._poll_task = asyncio.get_running_loop().create_task(self._run(), name=self._config.label)
 
     def drain(self) -> None:
-        """Takes nothing new from here on."""
+        """Take nothing new from now on."""
         if self._draining_since is None:
             self._draining_since = asyncio.get_running_loop().time()
 
     async def stop(self) -> None:
-        """Returns when what was under way has come to its end, or has had its time."""
+        """Wait until running attempts have ended, or the grace period has passed."""
         self.drain()
         assert self._draining_since is not None
         if self._poll_task is not None:
@@ -111,9 +111,9 @@ class DeliveryScheduler(ABC):
             await asyncio.wait({self._poll_task})
         remaining = self._draining_since + self._config.grace_seconds - asyncio.get_running_loop().time()
         if cancelled := await self._background.stop(remaining):
-            log.warning("%d %s were cut; they are tried again when their time is over", cancelled, self._config.label)
+            log.warning("canceled %d %s at shutdown; they are retried later", cancelled, self._config.label)
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- polling -------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         unsubscribe = self._wakeups.subscribe(self._wakeup.set)
@@ -131,29 +131,29 @@ class DeliveryScheduler(ABC):
             unsubscribe()
 
     async def _try_poll(self) -> tuple[float, float]:
-        """How long to rest, and how long at least."""
+        """Poll once. Return how long to pause, and the minimum pause."""
         try:
             return await self._poll()
         except StoreError as error:
-            log.debug("cannot look for %s: %s", self._config.label, error)
-        except Exception:  # nobody would notice the end of this task: nothing would be sent any more
-            log.exception("looking for %s failed", self._config.label)
+            log.debug("cannot poll for %s: %s", self._config.label, error)
+        except Exception:  # the end of this task would go unnoticed: nothing would be sent any more
+            log.exception("polling for %s failed", self._config.label)
         return FAILED_GAP_SECONDS, FAILED_GAP_SECONDS
 
     async def _poll(self) -> tuple[float, float]:
         poll_seconds = self._config.poll_seconds
         if self._slots.is_full():
-            # Whoever gives a slot back stirs.
+            # The release of a slot wakes it.
             return poll_seconds, GAP_SECONDS
         started_at = asyncio.get_running_loop().time()
         found = await self._find_waiting(self._excluded_targets(started_at))
         elapsed = asyncio.get_running_loop().time() - started_at
-        due = [each for each in found if each.due_in_ms <= 0]
+        due = [target for target in found if target.due_in_ms <= 0]
         for target in due:
             self._start_take(target)
         if len(due) == POLL_MAX:
             self._wakeup.set()
-        pause = min([poll_seconds, *(each.due_in_ms / 1000 for each in found if each.due_in_ms > 0)])
+        pause = min([poll_seconds, *(target.due_in_ms / 1000 for target in found if target.due_in_ms > 0)])
         gap, time_share = (GAP_SECONDS, POLL_TIME_SHARE) if due else (QUIET_GAP_SECONDS, QUIET_POLL_TIME_SHARE)
         return pause, min(max(min(gap, pause), elapsed / time_share), poll_seconds)
 
@@ -165,7 +165,7 @@ class DeliveryScheduler(ABC):
     # -- taking --------------------------------------------------------------------------------------------------
 
     def _start_take(self, target: WaitingTarget) -> None:
-        """The slots are kept before anything is waited for, so that the next look leaves it alone."""
+        """The slots are acquired before the first await, so that the next poll skips this target."""
         if count := min(self._slots.available(target.ref), self._config.batch_max):
             self._slots.acquire(target.ref, count)
             self._background.start(self._take_from(target, count), f"{self._config.label} of {target.ref[1]}")
@@ -175,7 +175,7 @@ class DeliveryScheduler(ABC):
         try:
             taken = await target.take(target.ref, count)
         except Problem as problem:
-            # It has gone, is not to be called any more, or the database is away: it may be otherwise in a while.
+            # The target has ended, must not be called any more, or the database is not reachable. Retry later.
             log.debug("%s of %s cannot be taken: %r", self._config.label, target.ref[1], problem)
             self._excluded_until[target.ref] = asyncio.get_running_loop().time() + self._config.poll_seconds
         finally:
@@ -184,7 +184,7 @@ class DeliveryScheduler(ABC):
                 self._wakeup.set()
 
     def _start_send(self, ref: TargetRef, work: Coroutine[object, object, None], name: str) -> None:
-        """Begins with one of what was taken. Its slot is free again when that has ended."""
+        """Start one taken delivery. Its slot is released when it has ended."""
 
         def on_done(_: asyncio.Task[None]) -> None:
             self._slots.release(ref, 1)

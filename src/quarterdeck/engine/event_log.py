@@ -1,8 +1,8 @@
-"""The log: every transition writes one row, in its own transaction, and the row is never updated.
+"""The event log: every transition writes one row in its own transaction, and the row is never updated.
 
-It is the audit trail, the outbox and the replay of live streams in one. `pos` is given out as the last thing a
-transaction does, under the one row lock of `log_head`, which it keeps until it has committed. So `pos` is commit
-order, it has no gaps, a subject's events never invert, and a reader's whole state is one integer.
+It is the audit trail, the outbox and the source of live streams. A transaction allocates `pos` as its last step, under
+the row lock of `log_head`, and holds that lock until the commit. So `pos` is in commit order and has no gaps, the
+events of a subject are never reordered, and the complete state of a reader is one integer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from quarterdeck.store.interface import StoreTransaction, decode
 from quarterdeck.store.sql import Param, chunks
 
 PAGE_EVENTS_MAX = 1_000
-"""How many events one page holds at most."""
+"""Maximum events per page."""
 POSITION_MAX = 2**63 - 1
-"""No position is higher."""
+"""The highest possible position."""
 SCAN_POSITIONS = 100_000
-"""Positions that one page looks through for events of certain types, which have no index."""
+"""Positions that one page scans for events of given types, which have no index."""
 
 
 class NewEvent(msgspec.Struct, frozen=True):
-    """A transition as an operation tells it; the commit gives it its id, its time and its position."""
+    """A transition, as an operation emits it. The commit adds id, time and position."""
 
     type: str
     zone_id: str
@@ -35,7 +35,7 @@ class NewEvent(msgspec.Struct, frozen=True):
     from_state: str | None = None
     to_state: str | None = None
     data: str = "{}"
-    """JSON, already encoded: it is opaque to everything between the room and the reader."""
+    """Encoded JSON. Opaque to everything between the component and the reader."""
     trace: str | None = None
 
 
@@ -56,7 +56,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EventView(msgspec.Struct, frozen=True):
-    """An event as it is shown."""
+    """One event of the log."""
 
     pos: int
     id: str
@@ -72,14 +72,14 @@ class EventView(msgspec.Struct, frozen=True):
 
 
 class CommitProof(msgspec.Struct, frozen=True):
-    """What proves that a batch was committed: its first event."""
+    """The first event of a batch: if it is in the log, the batch was committed."""
 
     id: str
     subject: str
 
 
 def append(tx: StoreTransaction, events: Sequence[NewEvent], now: Millis) -> CommitProof:
-    """Queues the rows of a batch. Must be the last thing a transaction writes: it takes the last lock."""
+    """Queue the rows of a batch. Must be the last write of a transaction: it takes the last lock."""
     count = len(events)
     ids = [new_id() for _ in events]
     rows: list[tuple[object, ...]] = [
@@ -98,18 +98,18 @@ async def is_committed(tx: StoreTransaction, proof: CommitProof) -> bool:
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """Which events of a zone are wanted."""
+    """Which events of a zone to read."""
 
     zone_id: str
     after: int = 0
     limit: int = 100
     types: tuple[str, ...] = ()
-    """None named: all of them."""
+    """Empty: all types."""
     subject: str | None = None
 
     @property
     def scan_end(self) -> int:
-        """How far one page looks. By types alone it may look at many events and find few."""
+        """The last position that one page scans. A filter by type alone may read many events and find few."""
         return min(self.after + SCAN_POSITIONS, POSITION_MAX) if self.types and not self.subject else POSITION_MAX
 
     @property
@@ -117,7 +117,7 @@ class EventFilter(msgspec.Struct, frozen=True):
         return bool(self.types) or self.subject is not None
 
     def matches(self, event: Event) -> bool:
-        """Whether an event of the zone is one of these, wherever it stands."""
+        """Whether an event of the zone passes the filter, at any position."""
         return (not self.types or event.type in self.types) and self.subject in (None, event.subject)
 
 
@@ -128,8 +128,8 @@ async def read_page(tx: StoreTransaction, filters: EventFilter) -> list[Event]:
 
 
 async def read_newest(tx: StoreTransaction, filters: EventFilter, before: int) -> tuple[list[Event], int | None]:
-    """A zone's events of certain types before a position, newest first; and before which position the next page begins,
-    or None if this was the last. A page may be short, or empty, where what is wanted is rare."""
+    """A zone's events of given types before a position, newest first, and the position before which the next page
+    starts, or None after the last page. A page may be short or empty if such events are rare."""
     before = min(before, (await read_bounds(tx)).head + 1)
     lowest = max(0, before - SCAN_POSITIONS)
     types: list[tuple[object, ...]] = [(name,) for name in filters.types]
@@ -153,18 +153,18 @@ def _page_params(filters: EventFilter) -> dict[str, Param]:
 
 
 async def read_tail(tx: StoreTransaction, after: int, limit: int = PAGE_EVENTS_MAX) -> list[Event]:
-    """Every zone's events after a position."""
+    """Events of all zones after a position."""
     [rows] = await tx.read(Q.log_tail(after=after, limit=limit))
     return decode(rows, Event)
 
 
 class LogBounds(msgspec.Struct, frozen=True, array_like=True):
-    """What is left of the log."""
+    """The range of positions that the log still has."""
 
     floor: int
-    """Up to here events may be gone; what stands above is there."""
+    """Events up to here may be deleted; all above exist."""
     head: int
-    """The last position given out."""
+    """The last allocated position."""
 
 
 async def read_bounds(tx: StoreTransaction) -> LogBounds:
@@ -173,24 +173,24 @@ async def read_bounds(tx: StoreTransaction) -> LogBounds:
 
 
 class ReplayPage(msgspec.Struct, frozen=True):
-    """A page of the log for somebody who goes on from a position, and the log's bounds at that very instant."""
+    """A page of the log after a position, with the bounds of the log at the same instant."""
 
     bounds: LogBounds
     events: list[Event]
     covers_to: int
-    """Up to here the page holds everything that is wanted."""
+    """The page holds all matching events up to here."""
     is_last: bool
 
     def continues_from(self, position: int) -> bool:
-        """Whether somebody at this position misses nothing. One below the floor may; one above the head comes from
-        another log."""
+        """Whether a reader at this position has missed nothing. Below the floor it may have; a position above the head
+        comes from another log."""
         return self.bounds.floor <= position <= self.bounds.head
 
 
 async def read_replay(tx: StoreTransaction, filters: EventFilter) -> ReplayPage:
     statement = Q.log_replay_of_subject if filters.subject else Q.log_replay
     [rows] = await tx.read(statement(**_page_params(filters)))
-    # A page without events is one row all the same: of bounds, and of nothing beside them.
+    # A page without events still has one row: the bounds, with nulls for the event.
     found = decode([row[2:] for row in rows if row[2] is not None], Event)
     [bounds] = decode([rows[0][:2]], LogBounds)
     is_full = len(found) == filters.limit

@@ -1,12 +1,12 @@
-"""Retention of events, in two steps, so that nobody can pass off a deletion as retention.
+"""Retention of events, in two steps, so that a manipulation cannot pass for retention.
 
-First the floor of the log is raised to the end of a whole seal that is older than EVENT_RETENTION_DAYS: from then on
-readers below it are told to begin anew. The next seal attests the floor under its signature. Only then are the events
-at or below the attested floor deleted, lowest first, a few at a time. Seals are kept: they say what was there.
+First the floor of the log is raised to the end of a seal that is older than EVENT_RETENTION_DAYS; from then on readers
+below it must start again. The next seal attests the floor with its signature. Only then are the events at or below the
+attested floor deleted, lowest first, in small chunks. Seals are kept: they prove what existed.
 
-One process at a time, by a lease; every write is fenced. A crash between any two steps leaves a log that proves, and
-the next pass goes on from there. A sealer that has stopped stops retention, too: nothing is deleted that nobody
-attests. So does a sink that has not told what would go: what it still needs is not due.
+One process at a time, by a lease; every write is fenced. A crash between any two steps leaves a log that verifies, and
+the next pass continues from there. If sealing stops, retention stops, too: nothing is deleted without a seal that
+attests it. Events that a sink still has to deliver are not deleted either.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from quarterdeck.store.interface import decode
 
 EVENT_RETENTION = "event-retention"
 SEALS_MAX = 1_000
-"""Seals that one pass looks at: about a million events."""
+"""Seals that one pass reads: about a million events."""
 EVENTS_MAX = 50_000
 """Events that one pass deletes."""
 DELETE_CHUNK = 250
-"""Events deleted in one transaction: a lane of the same SQLite file waits for no more than these."""
+"""Events deleted per transaction: a lane on the same SQLite file waits for no more than these."""
 LEASE_MS = 5_000
 
 
@@ -47,7 +47,7 @@ class EventRetention:
         return Sweep(EVENT_RETENTION, every_ms, EVENTS_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
-        """Raises the floor if more is due, and deletes at most so many events below the attested one."""
+        """Raise the floor if more seals have expired, and delete at most `batch` events below the attested floor."""
         state = await self._engine.read(log_sealer.read_log_state)
         floor = await self._engine.read(lambda tx: self._floor_due(tx, state))
         if floor is not None and (fence := await self._get_fence()):
@@ -55,7 +55,7 @@ class EventRetention:
         return await self._delete_expired(state.attested_floor, batch)
 
     async def _floor_due(self, tx: Transaction, state: LogState) -> int | None:
-        """The floor to raise to, if there is a higher one than now."""
+        """The new floor, if it is higher than the present one."""
         if state.newest_seal is None:
             return None
         [rows] = await tx.read(Q.seal_ends(above=state.bounds.floor, limit=SEALS_MAX))

@@ -1,6 +1,6 @@
-"""One who follows a zone's events: what has been handed out, what waits, and whether it is joined or behind.
+"""One subscriber of a zone's events: its position, its queue, and whether it is live or behind.
 
-`tail` says how the two places of a follower fit together.
+`event_tailer` describes how the two states fit together.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ QUEUE_EVENTS = 1_000
 QUEUE_BYTES = 512 * 1024
 REPLAY_PAGE = 100
 REPLAY_BYTES = 64 * 1024
-"""About as much is handed out of a page at once: a reader that has stopped holds on to what it was handed last, and one
-that is cut off time and again should come a step further each time."""
+"""Approximate size of one delivery from a page. A reader that has stopped holds its last delivery in memory, and one
+that is disconnected again and again should still advance each time."""
 
 EncodeEvent = Callable[[Event], bytes]
 
 
 class EndEvent(NamedTuple):
-    """An event that ends the following, whatever is followed: the end of the session that follows, say."""
+    """An event that ends a subscription, whatever its filter; for example, the end of the subscriber's session."""
 
     zone_id: str
     type: str
@@ -39,7 +39,7 @@ class EncodedEvent(NamedTuple):
 
 
 class EventBatch:
-    """What one look at the log found for one zone. All who are joined hold the same one."""
+    """The events of one zone from one read of the log. All live subscribers share it."""
 
     __slots__ = ("data", "frames")
 
@@ -57,7 +57,7 @@ class EventBatch:
 
 
 class EventFeed(Protocol):
-    """What a follower needs of the tailer."""
+    """What a subscriber needs from the tailer."""
 
     encode: EncodeEvent
     replay_slots: asyncio.Semaphore
@@ -81,15 +81,15 @@ class EventSubscriber:
         self.filters = filters
         self.end_events = end_events
         self.position = filters.after
-        """Everything up to here that is wanted has been handed out."""
+        """All matching events up to here have been delivered."""
         self.is_live = False
         self.end_reason: str | None = None
-        """Why there is nothing more to come."""
+        """Why no more events follow."""
 
-    # -- what it is told ----------------------------------------------------------------------------------------
+    # -- input from the tailer ----------------------------------------------------------------------------------
 
     def push(self, batch: EventBatch) -> None:
-        """Something was committed in the zone."""
+        """Queue events that were committed in the zone."""
         if not self.is_live or (self._is_filtered and not any(self.filters.matches(e) for e, _ in batch.frames)):
             return
         self._queue.append(batch)
@@ -101,36 +101,37 @@ class EventSubscriber:
         self._wakeup.set()
 
     def fall_behind(self) -> None:
-        """Forgets what waits: it stands in the log, and is read from there when there is room for it."""
+        """Drop the queue. Its events are in the log and are read from there when the reader is ready."""
         self.is_live = False
         self._clear()
         self._wakeup.set()
 
     def close(self, reason: str) -> None:
-        """Nothing more is handed out."""
+        """Deliver nothing more."""
         self.end_reason = self.end_reason or reason
         self._wakeup.set()
 
-    # -- what it hands out --------------------------------------------------------------------------------------
+    # -- output to the reader -----------------------------------------------------------------------------------
 
     def take(self) -> bytes:
-        """What waits, and has not been handed out. Only while joined."""
+        """The queued events that have not been delivered. Only while live."""
         data = b"".join(batch.data_after(self.position, self.filters) for batch in self._queue)
         self._clear()
-        # Whoever is joined has been told of everything up to the feed's position. A page may have been ahead of it.
+        # A live subscriber has everything up to the feed's position. A replayed page may have been ahead of it.
         self.position = max(self.position, self._feed.position)
         return data
 
     def take_events(self) -> list[Event]:
-        """The same as events, for whoever shows something else of them than themselves."""
+        """The same as `Event` objects, for readers that render them differently."""
         found = [event for batch in self._queue for event in batch.events_after(self.position, self.filters)]
         self._clear()
         self.position = max(self.position, self._feed.position)
         return found
 
     async def catch_up(self) -> tuple[bytes, LogBounds | None]:
-        """The next page of the log, and the log's bounds if this follower's position lay outside of them: it then goes
-        on from the floor. Joined afterwards if nothing is missing any more. TransientError if the database is away."""
+        """The next page of the log. If the position was outside the log's bounds, the bounds instead: the subscriber
+        then continues from the floor. Live afterwards if nothing is missing. TransientError if the database is not
+        reachable."""
         page, missed_bounds = await self._next_page()
         if missed_bounds is not None:
             return b"", missed_bounds
@@ -139,7 +140,7 @@ class EventSubscriber:
         return data, None
 
     async def catch_up_events(self) -> tuple[list[Event], LogBounds | None]:
-        """The same as events."""
+        """The same as `Event` objects."""
         page, missed_bounds = await self._next_page()
         if missed_bounds is not None:
             return [], missed_bounds
@@ -150,7 +151,7 @@ class EventSubscriber:
         try:
             page = await self._read_page()
         except BaseException:
-            # Also if whoever reads is cancelled: what it was handed meanwhile does not follow on what it has seen.
+            # Also on cancellation: events queued meanwhile do not continue where the reader stopped.
             self.is_live = False
             raise
         if page.continues_from(self.position):
@@ -159,15 +160,15 @@ class EventSubscriber:
         return page, page.bounds
 
     def _advance(self, page: log.ReplayPage, count: int) -> None:
-        """So many of the page's events are handed out."""
+        """Record that the first `count` events of the page are delivered."""
         is_complete = count == len(page.events)
         self.is_live = self.is_live and is_complete and page.is_last
         self.position = page.covers_to if is_complete else page.events[count - 1].pos
-        # Where events are large, the next page is read no larger than what can be handed out of it.
+        # If events are large, read no more next time than can be delivered.
         self._page_size = min(2 * self._page_size, REPLAY_PAGE) if is_complete else count
 
     def _encode_events(self, events: Sequence[Event]) -> tuple[bytes, int]:
-        """As many as may be handed out at once, and how many that are; one at least."""
+        """As many as may be delivered at once, at least one, and their number."""
         frames: list[bytes] = []
         size = 0
         for event in events:
@@ -180,20 +181,19 @@ class EventSubscriber:
     async def _read_page(self) -> log.ReplayPage:
         filters = msgspec.structs.replace(self.filters, after=self.position, limit=self._page_size)
         async with self._feed.replay_slots:
-            # Before the page is read, so that the page reaches at least to where the queue begins.
+            # Before the page is read, so that the page reaches at least to where the queue starts.
             self._clear()
             self.is_live = True
             page = await self._engine.read(lambda tx: log.read_replay(tx, filters), zones=[filters.zone_id])
-            # Still within, because on SQLite reading does not wait: this is where others get their turn, and where what
-            # was sent before reaches the socket, which may then say that its peer reads no more.
+            # Inside the semaphore, because on SQLite a read does not suspend: here other tasks run, and data sent
+            # before reaches the socket, which may then report that its peer has stopped reading.
             await asyncio.sleep(0)
             return page
 
     async def wait(self, deadline: float) -> None:
-        """Returns when there may be something to do, or at this instant of the loop's clock."""
+        """Return when there may be something to do, or at `deadline` on the loop's clock."""
         loop = asyncio.get_running_loop()
-        # A timer that is early does no harm, so one that was set before is left alone: they are set once in a while
-        # instead of once an event.
+        # An early timer does no harm, so an existing one stays: timers are set once in a while instead of per event.
         if self._timer is None or self._timer.when() > deadline:
             self._cancel_timer()
             self._timer = loop.call_at(deadline, self._on_timer)
@@ -201,7 +201,7 @@ class EventSubscriber:
         self._wakeup.clear()
 
     def release(self) -> None:
-        """Lets go of everything."""
+        """Free all resources."""
         self._clear()
         self._cancel_timer()
         self.is_live = False

@@ -1,22 +1,22 @@
-"""The tailer: one reader of the log in a process, however many follow it.
+"""The tailer: one reader of the log per process, for any number of subscribers.
 
-It reads the log after its position, across zones, and hands each zone's events to whoever follows that zone; it
-reads only while somebody does. An event is encoded once, and everybody gets the same bytes.
+It reads the log after its position, across zones, and passes the events of each zone to the subscribers of that zone.
+It runs only while there are subscribers. Each event is encoded once, and all subscribers get the same bytes.
 
-    commit ─► Wakes ─► Tailer: the log after its position ─► by zone ─► Follower: a bounded queue ─► a stream
-                                                                        ▲
-                            the log after the follower's position ──────┘ replay
+    commit ─► Wakeups ─► EventTailer: the log after its position ─► by zone ─► EventSubscriber: a queue ─► a stream
+                                                                               ▲
+                              the log after the subscriber's position ─────────┘ replay
 
-A follower stands in one of two places. *Joined*, what the tailer finds is put into its queue. *Behind*, it reads the
-log by itself, page by page, in transactions that see its own zone only. Everybody begins behind. Before each page a
-follower joins; if that page was the last, what the queue holds goes on from where the page ended, and what stands in
-both is dropped by its position: positions have no gaps and are in the order of commits, so one integer says what has
-been handed out. Nothing is lost or doubled, however often a follower goes from one place to the other.
+A subscriber is in one of two states. *Live*: the tailer appends events to its queue. *Behind*: it reads the log itself,
+page by page, in transactions that see only its zone. Every subscriber starts behind. It becomes live before each page;
+if that page was the last, the queue continues where the page ended, and events in both are dropped by their position.
+Positions have no gaps and are in commit order, so one integer says what has been delivered. No event is lost or
+duplicated, however often a subscriber changes state.
 
-How it fails. A follower that does not keep up is neither buffered without end nor cut off: when its queue is full the
-queue is dropped, and it is behind again, from the last position it was handed. While the database is away the tailer
-tries again, with growing pauses, and its followers stay where they are. Should retention pass the tailer by, everybody
-is behind, and finds out from the log what is gone.
+How it fails. A subscriber that is too slow is neither buffered without limit nor disconnected: when its queue is full,
+the queue is dropped, and it is behind again, from the last delivered position. While the database is not reachable, the
+tailer retries with a backoff, and its subscribers stay where they are. If retention overtakes the tailer, all
+subscribers fall behind and learn from the log which events are deleted.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from quarterdeck.engine.wakeups import Wakeups
 logger = logging.getLogger("quarterdeck.tail")
 PAGE_EVENTS = 500
 GATHER_SECONDS = 0.01
-"""Between two looks at the log. Whoever commits into silence is heard at once; under load what was committed meanwhile
-is handed on together, because each round costs every follower a system call."""
+"""Minimum time between two reads of the log. The first commit after a pause is delivered at once; under load, events
+are delivered together, because each round costs a system call per subscriber."""
 REPLAYS_MAX = 2
-"""Pages that are read at once for those who are behind: a thousand who come back together must not keep the database,
-or the loop, from those who are at work."""
+"""Concurrent page reads for subscribers that are behind: a thousand that reconnect at once must not keep the database
+or the event loop from other work."""
 RETRY = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=2_000)
 K = TypeVar("K")
 
@@ -60,19 +60,19 @@ class EventTailer:
         self._task: asyncio.Task[None] | None = None
         self.encode = encode
         self.position = 0
-        """Up to here everything has been handed to those who were joined."""
+        """Everything up to here has been passed to the live subscribers."""
         self.replay_slots = asyncio.Semaphore(REPLAYS_MAX)
         self.fell_behind_count = 0
-        """How often somebody did not keep up."""
+        """How often a subscriber was too slow."""
 
     def __len__(self) -> int:
         return len(self._subscribers)
 
     async def attach(self, subscriber: EventSubscriber) -> None:
-        """From here on the follower is told what is committed. Raises TransientError while the database is away."""
+        """Pass new events to the subscriber from now on. TransientError while the database is not reachable."""
         async with self._start_lock:
             if self._task is None:
-                # Read before anybody is let in: whatever a newcomer reads after this begins no lower.
+                # Read before the first subscriber is added: whatever it reads later does not start below this.
                 self.position = (await self._cross_zone_engine.read(log.read_bounds)).head
                 self._task = asyncio.create_task(self._run(), name="tailer")
         self._subscribers.add(subscriber)
@@ -109,10 +109,9 @@ class EventTailer:
                     )
                     self._distribute(events)
                 except Exception as error:
-                    # So broad because, whatever it is, a tailer that ended of it would leave everybody with nothing but
-                    # silence, and nobody would know.
+                    # Broad, because the end of this task would go unnoticed: all subscribers would get nothing more.
                     failures += 1
-                    logger.log(_log_level(failures), "the log cannot be followed (%d): %r", failures, error)
+                    logger.log(_log_level(failures), "cannot read the event log (%d): %r", failures, error)
                     await asyncio.sleep(backoff(RETRY, attempt=failures, jitter=random.random()) / 1000)
                     continue
                 failures = 0
@@ -122,12 +121,12 @@ class EventTailer:
             unsubscribe()
 
     async def _pause(self, started_at: float, *, is_full: bool) -> None:
-        """Until there may be something to read, and a moment at least since the last look."""
+        """Wait until there may be something to read, and at least `GATHER_SECONDS` since the last read."""
         if not is_full:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_seconds):
                     await self._wakeup.wait()
-        # Never nothing: where reading does not wait, as on SQLite, a full log would otherwise keep the loop to itself.
+        # Always sleeps: on SQLite a read does not suspend, and a long log would block the event loop.
         await asyncio.sleep(max(0.0, started_at + GATHER_SECONDS - asyncio.get_running_loop().time()))
 
     def _distribute(self, events: Sequence[Event]) -> None:
@@ -141,7 +140,7 @@ class EventTailer:
             for subscriber in self._by_end_event.get(EndEvent(event.zone_id, event.type, event.subject), ()):
                 end_reasons[subscriber] = event.type
         if events[0].pos != self.position + 1:
-            # Retention has passed us by. What is gone is for each to find out, by its own position.
+            # Retention has overtaken the tailer. Each subscriber finds out by its own position what is deleted.
             for subscriber in self._subscribers:
                 subscriber.fall_behind()
         self.position = events[-1].pos
@@ -154,7 +153,7 @@ class EventTailer:
 
 
 def _log_level(failures: int) -> int:
-    """A database that is away for an hour is one line in the log of everybody, not two thousand."""
+    """One warning per outage: an hour without the database would otherwise log 2,000 lines."""
     return logging.WARNING if failures == 1 else logging.DEBUG
 
 

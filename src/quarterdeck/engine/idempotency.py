@@ -1,7 +1,7 @@
-"""Idempotency keys in the database (what they are is in `core.keys`).
+"""Idempotency keys in the database (`core.idempotency` defines them).
 
-Keys are loaded and stored in the transaction of the operation itself, under the zone's lock, so of any number of
-concurrent callers exactly one makes and the others are shown what was made.
+Keys are loaded and stored in the transaction of the operation, under the zone's lock. So of any number of concurrent
+requests with one key exactly one creates the object, and the others return it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def store_records(records: list[KeyRecord], now: Millis) -> BoundStatement:
 
 KEY_RETENTION = "key-retention"
 SLICE_KEYS = 5_000
-"""Keys that one transaction looks at."""
+"""Keys that one transaction reads."""
 SLICES_MAX = 100
-"""Slices that one pass looks at: half a million keys."""
+"""Slices that one pass reads: half a million keys."""
 
 
 class _KeyRow(msgspec.Struct, frozen=True, array_like=True):
@@ -50,10 +50,10 @@ START = _KeyRow("", "", "", "", 0)
 
 
 class KeyRetention:
-    """Removes keys that are older than anything they could stand for, walking round and round the table.
+    """Deletes keys that are older than any object they could refer to, cycling through the table.
 
-    The place it has come to is kept in this process only: losing it costs a walk from the beginning, and several
-    walkers at once remove nothing that one of them would not.
+    The position is kept only in this process: losing it costs a scan from the start. Several processes may run this at
+    once.
     """
 
     def __init__(self, cross_zone_engine: Engine, days: float, every_ms: int) -> None:

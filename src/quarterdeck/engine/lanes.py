@@ -1,20 +1,19 @@
 """Lanes: group commit.
 
-A lane belongs to one kind of operation. Callers hand it one command each and await one outcome each. While one batch
-commits, commands gather; what has gathered is the next batch. There are no timers: an idle lane commits at once.
+Each kind of operation has a lane. Callers submit one command each and await one outcome each. While one batch commits,
+commands queue; they are the next batch. There are no timers: an idle lane commits at once.
 
-    submit ─► ZoneQueue ─► _pump: take a batch ─► _serve ─► each caller's future
+    submit ─► ZoneQueue ─► _pump: take a batch ─► _process ─► each caller's future
                                                     │
-              ContentError, a bug in the rules ─────┤ bisect until the guilty command stands alone
-              TransientError ───────────────────────┤ again, with jitter, bounded; then 503
-              it took too long ─────────────────────┤ halved, as above
-              CommitUnknown ────────────────────────┤ ask until certain; then hand out, or again
-              BUSY for a zone ──────────────────────┘ first in the next batch; after 50 ms, wait for its lock aside
+              ContentError, a bug in the rules ─────┤ bisect until the failing command is alone
+              TransientError ───────────────────────┤ retry with jitter, bounded; then 503
+              a timeout ────────────────────────────┤ bisect, as above
+              CommitUnknown ────────────────────────┤ look up until certain; then return the outcomes, or retry
+              BUSY for a zone ──────────────────────┘ first in the next batch; after 50 ms, wait for its lock separately
 
-One busy zone must not stall the others: operations pass over zones whose lock another transaction holds and answer
-`BUSY` for their commands. Those are tried again with the next batch; when a zone has been busy for long, or nothing
-else is there to do, a waiter takes the zone's commands out of the lane's way and waits for the lock on a connection
-of its own.
+One busy zone must not block the others: operations skip zones whose lock another transaction holds and return `BUSY`
+for their commands. Those are retried with the next batch. If a zone stays busy, or if there is nothing else to do, a
+waiter takes the zone's commands out of the lane and waits for the lock on a separate connection.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ CONNECTION_FAILED = "08001"
 
 
 TIMEOUT_CODES = ("57014", "25P03")
-"""A statement or a pause that took too long: the batch may be too large for one transaction, and is halved."""
+"""A statement or a pause timed out: the batch may be too large for one transaction, and is halved."""
 _COMMIT_RESULTS = {True: "committed", False: "not committed"}
 
 
@@ -50,7 +49,7 @@ class Busy(Enum):
 
 
 BUSY: Final = Busy.BUSY
-"""The outcome of a command whose zone another transaction holds: nothing was decided, try again."""
+"""The outcome of a command whose zone another transaction holds: nothing was decided, retry."""
 
 
 class LaneCommand(Protocol):
@@ -59,7 +58,7 @@ class LaneCommand(Protocol):
 
 
 def zones_of(commands: Sequence[LaneCommand]) -> set[str]:
-    """Every zone a batch may see: where its commands act, and where their bearers' sessions are."""
+    """All zones that a batch may see: those of its commands, and those of their bearers."""
     zones = {command.zone_id for command in commands}
     for command in commands:
         if bearer := getattr(command, "bearer", None):
@@ -79,20 +78,20 @@ RETRY = Policy(max_attempts=5, base_ms=20, multiplier=3.0, cap_ms=1_000)
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """How long a lane goes on before it gives an answer it does not like."""
+    """How long a lane keeps trying before it returns an error."""
 
     retry: Policy = RETRY
     busy_seconds: float = 0.05
     batch_seconds: float = 10.0
-    """After this no new attempt is begun, however few there were: each may have waited for a silent network."""
+    """After this no new attempt starts, however few there were: each may have waited for an unresponsive network."""
     unknown_seconds: float = 5.0
     waiters_max: int = 4
     zone_batches_max: int = 32
-    """How often a waiter goes on with one zone before the pump looks whether it is free again."""
+    """How many batches a waiter runs for one zone before the pump checks whether it is free again."""
 
 
 class LaneObserver(Protocol):
-    """Hears what lanes do; metrics are one."""
+    """Is notified of what lanes do. Metrics implement it."""
 
     def on_batch(self, lane: str, size: int, seconds: float) -> None: ...
     def on_refused(self, lane: str, reason: str) -> None: ...
@@ -100,21 +99,21 @@ class LaneObserver(Protocol):
 
 
 class _QueuedCommand(Generic[C, R]):
-    """One command and the future its caller awaits."""
+    """One command and the future that its caller awaits."""
 
     __slots__ = ("busy_since", "command", "future", "position", "zone_id")
 
-    def __init__(self, command: C, future: asyncio.Future[R], place: int) -> None:
+    def __init__(self, command: C, future: asyncio.Future[R], position: int) -> None:
         self.command = command
         self.zone_id = command.zone_id
         self.future = future
-        self.position = place
+        self.position = position
         self.busy_since: float | None = None
 
 
 @dataclass(slots=True)
 class Lanes:
-    """Makes the lanes of a server, which share an engine and its bounds, and knows when all of them are at rest."""
+    """Creates the lanes of a server, which share an engine and its limits, and waits until all are idle."""
 
     engine: Engine
     settings: EngineSettings
@@ -125,8 +124,8 @@ class Lanes:
     lanes: list[Lane[Any, Any]] = field(default_factory=list)
 
     def add_write_lane(self, name: str, operation: Operation[C, R], gather_seconds: float = 0.0) -> Lane[C, R]:
-        """A lane whose batches are durable transactions. What nobody is in a hurry for may gather before each: a
-        transaction costs the same for one as for fifty."""
+        """A lane whose batches are durable transactions. `gather_seconds` delays each batch, for commands that are not
+        urgent: a transaction costs the same for one command as for fifty."""
 
         def run_batch(
             commands: Sequence[C], wait_for_locks: bool, attempt: TransactionAttempt
@@ -142,7 +141,7 @@ class Lanes:
         return self._add(name, run_batch, gather_seconds)
 
     def add_read_lane(self, name: str, operation: Operation[C, R]) -> Lane[C, R]:
-        """A lane that gathers point reads: one statement answers everybody who waits."""
+        """A lane that batches point reads: one statement serves all waiting callers."""
 
         def run_batch(
             commands: Sequence[C], wait_for_locks: bool, attempt: TransactionAttempt
@@ -152,7 +151,7 @@ class Lanes:
         return self._add(name, run_batch)
 
     async def drain(self) -> None:
-        """Returns when every command that was let in has its answer."""
+        """Return when every accepted command has its outcome."""
         for lane in self.lanes:
             await lane.drain()
 
@@ -163,7 +162,7 @@ class Lanes:
 
 
 async def _run_operation(operation: Operation[C, R], tx: Transaction, commands: Sequence[C]) -> Outcomes[R]:
-    """Asked before the commit: an operation that lost an outcome would leave a caller waiting for ever."""
+    """Checked before the commit: an operation that lost an outcome would leave its caller waiting for ever."""
     outcomes = await operation(tx, commands)
     if len(outcomes) != len(commands):
         raise RuntimeError(f"{len(commands)} commands have {len(outcomes)} outcomes")
@@ -181,7 +180,7 @@ class Lane(Generic[C, R]):
         self._wait_for_zone = lanes.wait_for_zone
         self._observer = lanes.observer
         self._queue: ZoneQueue[_QueuedCommand[C, R]] = ZoneQueue(lanes.settings.queue_max)
-        self._last_place = 0
+        self._last_position = 0
         self._pump_task: asyncio.Task[None] | None = None
         self._waiters: set[asyncio.Task[None]] = set()
         self._contended_zones: deque[str] = deque()
@@ -189,23 +188,23 @@ class Lane(Generic[C, R]):
         self._idle.set()
 
     def submit(self, command: C) -> asyncio.Future[R]:
-        """Queues a command. The future gives its outcome, or raises the Problem that it met."""
+        """Queue a command. The future returns its outcome or raises its Problem."""
         loop = asyncio.get_running_loop()
-        self._last_place += 1
-        entry: _QueuedCommand[C, R] = _QueuedCommand(command, loop.create_future(), self._last_place)
+        self._last_position += 1
+        entry: _QueuedCommand[C, R] = _QueuedCommand(command, loop.create_future(), self._last_position)
         if evicted := self._queue.put(entry):
             self._reject(evicted, self._queue_full())
         self._start_pump()
         return entry.future
 
     async def drain(self) -> None:
-        """Returns when every command that was let in has its answer."""
+        """Return when every accepted command has its outcome."""
         await self._idle.wait()
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    # -- the pump: takes batches while there are any ------------------------------------------------------------
+    # -- the pump: runs batches while there are commands --------------------------------------------------------
 
     def _start_pump(self) -> None:
         if self._pump_task is None and self._queue.has_ready():
@@ -218,19 +217,19 @@ class Lane(Generic[C, R]):
                 if self._gather_seconds:
                     await asyncio.sleep(self._gather_seconds)
                 if not (batch := self._queue.take(self._batch_max)):
-                    break  # somebody who waited for a zone has taken it along
+                    break  # a waiter of a contended zone has taken the commands
                 busy = await self._process(batch, wait_for_locks=False)
                 if busy and not self._set_aside_busy(busy, is_whole_batch=len(busy) == len(batch)):
-                    # Nobody is free to wait for them: try again in a moment, not at once.
+                    # No waiter is free: retry after a pause, not at once.
                     await asyncio.sleep(self._limits.busy_seconds / 5)
         finally:
             self._pump_task = None
             self._update_idle()
 
     def _set_aside_busy(self, busy: list[_QueuedCommand[C, R]], *, is_whole_batch: bool) -> bool:
-        """Busy zones stand first in the next batch; those busy for long, or with nobody beside them, are waited for,
-        as far as there are waiters: a zone that is busy for a moment must not queue behind those that are stuck.
-        False if there was nobody beside them and nobody to wait."""
+        """Put commands of busy zones first in the next batch. A zone that has been busy for long, or is the only one in
+        the batch, gets a waiter if one is free: a zone that is busy for a moment must not queue behind those that are
+        stuck. Return False if the batch had nothing else and no waiter was free."""
         now = asyncio.get_running_loop().time()
         self._queue.put_back(busy)
         has_waiter = False
@@ -260,13 +259,15 @@ class Lane(Generic[C, R]):
             finally:
                 self._queue.resume_zone(zone_id)
                 self._start_pump()
-        # Not left to the callback: until that runs, a zone put aside would count on a waiter that looks no more.
+        # Not left to the callback: until that runs, a contended zone would count on a waiter that has stopped looking.
         self._waiters.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def _serve_contended_zone(self, zone_id: str) -> None:
-        """Serves a zone that others hold, too, for as long as it has commands and nobody else waits for a waiter. What
-        is to be done is taken after the turnstile: what gathers before it goes into the same batch, where taken
-        before, each replica would wait with half of its commands, and then again with the other half."""
+        """Serve a zone whose lock others hold, too, while it has commands and no other zone needs the waiter.
+
+        Commands are taken after the wait, so that those that arrive meanwhile join the same batch. Taken before, each
+        replica would wait with half of its commands, and then again with the other half.
+        """
         for _ in range(self._limits.zone_batches_max):
             await self._try_wait_for_zone(zone_id)
             batch = self._queue.take_zone(zone_id, self._batch_max)
@@ -282,7 +283,7 @@ class Lane(Generic[C, R]):
         try:
             await self._wait_for_zone(zone_id)
         except TransientError as error:
-            # The batch itself will wait, or fail, and say so.
+            # The batch itself waits, or fails and reports it.
             self._report_retry(error.code)
 
     def _on_waiter_done(self, task: asyncio.Task[None]) -> None:
@@ -296,7 +297,7 @@ class Lane(Generic[C, R]):
         if self._pump_task is None and not self._waiters:
             self._idle.set()
 
-    # -- one batch: every command of it is answered, or comes back as busy ---------------------------------------
+    # -- one batch: every command gets an outcome, or is returned as busy ----------------------------------------
 
     async def _process(self, batch: list[_QueuedCommand[C, R]], *, wait_for_locks: bool) -> list[_QueuedCommand[C, R]]:
         try:
@@ -312,14 +313,14 @@ class Lane(Generic[C, R]):
                 self._reject(entry, self._database_unavailable())
             return []
         except Exception as error:
-            # So broad because it may be anything that a command makes an operation or a database do.
+            # Broad, because a command may make an operation or the database raise anything.
             return await self._bisect(batch, error, wait_for_locks=wait_for_locks)
         return self._resolve(batch, outcomes)
 
     async def _bisect(
         self, batch: list[_QueuedCommand[C, R]], error: Exception, *, wait_for_locks: bool
     ) -> list[_QueuedCommand[C, R]]:
-        """Whatever it is, it belongs to one command: find it, answer it, and say so. Its neighbours succeed."""
+        """One command causes the error: find it and reject it. The others of the batch succeed."""
         if len(batch) == 1:
             self._reject(batch[0], self._to_problem(error))
             return []
@@ -328,7 +329,7 @@ class Lane(Generic[C, R]):
         return busy + await self._process(batch[middle:], wait_for_locks=wait_for_locks)
 
     async def _execute(self, batch: list[_QueuedCommand[C, R]], *, wait_for_locks: bool) -> Outcomes[R]:
-        """Runs a batch until its outcome is certain, or patience ends."""
+        """Run a batch until its outcome is certain, or retries are exhausted."""
         loop = asyncio.get_running_loop()
         commands = [entry.command for entry in batch]
         deadline = loop.time() + self._limits.batch_seconds
@@ -345,23 +346,23 @@ class Lane(Generic[C, R]):
             except CommitUnknown:
                 self._report_retry("commit_unknown")
                 if await self._find_commit_outcome(attempt):
-                    return attempt.outcomes  # type: ignore[return-value]  # what this lane's own run has put there
+                    return attempt.outcomes  # type: ignore[return-value]  # stored there by this lane's own run
                 if attempts >= self._limits.retry.max_attempts or loop.time() >= deadline:
-                    # Certain, each time, that nothing was written: this is a database that is away.
+                    # Each time it was certain that nothing was written: the database is not reachable.
                     raise
             except TransientError as error:
-                # Whoever got no connection has waited for one already: to do so five times is no kindness to callers.
+                # Without a connection, the attempt has already waited for one. Do not make callers wait five times.
                 self._report_retry(error.code)
                 is_exhausted = attempts >= self._limits.retry.max_attempts or loop.time() >= deadline
                 if error.code in TIMEOUT_CODES and len(commands) > 1:
                     raise
                 if is_exhausted or error.code == CONNECTION_FAILED:
-                    log.warning("lane %s gave up after %d tries: %s", self.name, attempts, error)
+                    log.warning("lane %s gave up after %d attempts: %s", self.name, attempts, error)
                     raise
                 await asyncio.sleep(backoff(self._limits.retry, attempt=attempts, jitter=random.random()) / 1000)
 
     async def _find_commit_outcome(self, attempt: TransactionAttempt) -> bool:
-        """Whether a COMMIT nobody heard of happened. Asks until certain."""
+        """Whether a COMMIT with a lost response took effect. Retries until that is certain."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.unknown_seconds
         attempts = 0
@@ -379,13 +380,13 @@ class Lane(Generic[C, R]):
                 if loop.time() + pause >= deadline:
                     raise OutcomeUnknown(
                         "outcome_unknown",
-                        "The connection to the database was lost during COMMIT and it could not be asked again in "
-                        "time. Repeat the request with the same Idempotency-Key, or look before repeating.",
+                        "The connection to the database was lost during COMMIT, and the outcome could not be read in "
+                        "time. Retry with the same Idempotency-Key, or check the state before you retry.",
                         retry_after=1,
                     ) from error
                 await asyncio.sleep(pause)
 
-    # -- answers -------------------------------------------------------------------------------------------------
+    # -- outcomes ------------------------------------------------------------------------------------------------
 
     def _report_retry(self, code: str) -> None:
         if self._observer:
@@ -412,14 +413,18 @@ class Lane(Generic[C, R]):
         if isinstance(error, Problem):
             return error
         if isinstance(error, ContentError) and error.code.startswith("22"):
-            return Invalid("invalid_value", "The database cannot hold a value of this request.")
+            return Invalid(
+                "invalid_value", "The database rejected a value: a number is out of range or a text is not valid UTF-8."
+            )
         if isinstance(error, ContentError):
-            return Conflict("conflict", "This request contradicts what is stored.")
+            return Conflict("conflict", "This request conflicts with stored data.")
         log.error("lane %s: a command failed", self.name, exc_info=error)
-        return Internal("internal_error", "This request met a defect of the server; its log has the details.")
+        return Internal("internal_error", "Internal error. The server log has the details.")
 
     def _queue_full(self) -> Problem:
-        return Unavailable("queue_full", f"Too many requests wait for {self.name}; try again.", retry_after=1)
+        return Unavailable("queue_full", f"Too many requests are queued for {self.name}. Retry later.", retry_after=1)
 
     def _database_unavailable(self) -> Problem:
-        return Unavailable("database_unavailable", "The database is away or too busy; try again.", retry_after=1)
+        return Unavailable(
+            "database_unavailable", "The database is unreachable or too busy. Retry later.", retry_after=1
+        )

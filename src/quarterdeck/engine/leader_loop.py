@@ -1,14 +1,13 @@
-"""Duties: what one process at a time does, as soon as something is committed.
+"""Leader loops: background work that one process at a time does, as soon as something is committed.
 
-A duty sleeps until a commit wakes it or its interval is over, takes its lease if there is anything to do, and does one
-bounded turn after another until there is nothing left. A process that finds the lease taken lets the holder be for a
-while: however often it is woken, it asks no more than about once a second. A holder that has nothing to do does not
-renew its lease: a server that idles writes nothing.
+A loop sleeps until a commit wakes it or its interval has passed, acquires its lease if there is work, and runs bounded
+cycles until none is left. A process that finds the lease taken backs off: however often it is woken, it tries about
+once a second. A holder without work does not renew its lease, so an idle server writes nothing.
 
-How it fails. A turn that fails is tried again with growing pauses (`Pace`), which wakes do not cut short, or not by
-much: an outage is one line in the log and a try now and then, and nothing else stops for it. A holder that fails time
-and again gives its lease back, since another process may reach what this one does not. A failure that lasts is said
-once more, and louder. A lease that was lost is no failure.
+How it fails. A failed cycle is retried with a backoff (`LoopTiming`), which wake-ups do not shorten, or not by much: an
+outage is one line in the log and an occasional retry, and nothing else stops. A holder that fails repeatedly releases
+its lease, since another process may reach what this one does not. A failure that lasts is logged once more, as
+critical. Losing the lease is not a failure.
 """
 
 from __future__ import annotations
@@ -29,57 +28,57 @@ from quarterdeck.engine.transaction import Engine
 from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.store.interface import StoreError
 
-log = logging.getLogger("quarterdeck.duties")
+log = logging.getLogger("quarterdeck.leader_loop")
 LEASE_MS = 5_000
 LEASE_TAKEN_SECONDS = 1.0
-"""Between two asks for a lease that another holds."""
+"""Between two tries for a lease that another process holds."""
 GATHER_SECONDS = 0.005
-"""Between two turns, unless there is more than one turn's work: what is committed meanwhile goes together."""
+"""Between two cycles, unless more work is pending: commits of that time are processed together."""
 RETRY = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=1_000)
 FAILURES_MAX = 4
-"""Failures in a row after which another process may try."""
+"""Consecutive failures after which another process may try."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopTiming:
-    """When a duty is looked after."""
+    """When a loop runs."""
 
     every_ms: int
-    """By itself, should no wake come."""
+    """The interval, if no wake-up comes."""
     gap_seconds: float = GATHER_SECONDS
-    """Between two turns at least, however often it is woken."""
+    """Minimum time between two cycles, however often it is woken."""
     retry: Policy = RETRY
     alarm_seconds: float | None = None
-    """Failing for so long is an alarm."""
+    """Log as critical after failing for this long."""
     wakes_while_failing: bool = False
-    """Whether a wake ends a pause after a failure, once it has lasted as long as the first: somebody has committed, so
-    the database is back. For pauses that are long."""
+    """Whether a wake-up ends the pause after a failure, once it has lasted as long as the first pause: a commit means
+    that the database is back. For long pauses."""
 
 
 class LeaderWork(Protocol):
-    """What a duty consists of."""
+    """The work of a loop."""
 
     async def is_due(self) -> bool | float:
-        """Whether it is worth a lease, or in how many seconds it will be. Only reads."""
+        """Whether to acquire the lease, or in how many seconds. Only reads."""
 
     async def run_cycle(self, fence: Fence) -> float | None:
-        """Does a bounded part of it. In how many seconds there is more, whoever commits: 0 for at once; None if nothing
-        is left."""
+        """Do a bounded part of the work. Return the seconds until there is more, regardless of commits: 0 for now,
+        None if nothing is left."""
 
     async def on_stop(self, fence: Fence | None) -> None:
-        """The process stops. The fence is there if the lease still is."""
+        """The process stops. `fence` is given if the lease is still held."""
 
 
 class LeaderLoop:
     def __init__(self, name: str, engine: Engine, wakeups: Wakeups, timing: LoopTiming | int, work: LeaderWork) -> None:
-        """A pace that is only a number is how often it is looked after, in milliseconds."""
+        """`timing` as a number is the interval in milliseconds."""
         self.name = name
         self.holder = new_id()
         self.lease = Lease(engine, name, self.holder, LEASE_MS)
         self.error: str | None = None
-        """What is wrong just now."""
+        """The current failure."""
         self.failing_since: float | None = None
-        """By the loop's clock."""
+        """On the loop's clock."""
         self._wakeups = wakeups
         self._timing = timing if isinstance(timing, LoopTiming) else LoopTiming(timing)
         self._interval_seconds = self._timing.every_ms / 1000
@@ -108,8 +107,7 @@ class LeaderLoop:
             log.info("%s stopped where it was: %r", self.name, error)
 
     async def run_now(self) -> None:
-        """Takes turns until nothing is left, for whoever has not started it: what is done by a clock of one's own is
-        not to wait for this one's. Never beside `start`."""
+        """Run cycles until nothing is left, without the loop's own timing. Only if the loop was not started."""
         while (fence := await self.lease.acquire()) is not None:
             if await self._work.run_cycle(fence) != 0:
                 return
@@ -125,19 +123,19 @@ class LeaderLoop:
             unsubscribe()
 
     async def _try_cycle(self) -> tuple[float, bool]:
-        """One turn, if it is ours. How long to rest, and whether a wake ends that."""
+        """Run one cycle if this process holds the lease. Return how long to pause, and whether a wake-up ends it."""
         try:
             pause, can_be_woken = await self._run_cycle()
         except (LeaseLost, WriterFenced) as lost:
-            log.info("%s is another's now: %s", self.name, lost)
+            log.info("%s: another process has taken over: %s", self.name, lost)
             return LEASE_TAKEN_SECONDS, False
         except Exception as error:
-            # So broad because nobody would notice the end of this task: what it does would be late for ever.
+            # Broad, because the end of this task would go unnoticed: its work would never be done again.
             await self._on_failure(error)
             pause = backoff(self._timing.retry, attempt=self._failures, jitter=random.random()) / 1000
             return pause, self._timing.wakes_while_failing
         if self._failures:
-            log.warning("%s goes on after %d failures", self.name, self._failures)
+            log.warning("%s works again after %d failures", self.name, self._failures)
         self._failures, self.error, self.failing_since, self._has_alarmed = 0, None, None, False
         return pause, can_be_woken
 
@@ -162,20 +160,20 @@ class LeaderLoop:
         self.error = f"{error}" if isinstance(error, BusUnavailable) else repr(error)
         is_expected = isinstance(error, BusUnavailable | StoreError | Unavailable)
         if self._failures == 1 or not is_expected:
-            log.warning("%s cannot go on: %s", self.name, self.error, exc_info=not is_expected)
+            log.warning("%s failed: %s", self.name, self.error, exc_info=not is_expected)
         alarm = self._timing.alarm_seconds
         if alarm is not None and not self._has_alarmed and now - self.failing_since >= alarm:
             self._has_alarmed = True
-            log.critical("%s has not gone on for %d s: %s", self.name, now - self.failing_since, self.error)
+            log.critical("%s has failed for %d s: %s", self.name, now - self.failing_since, self.error)
         if self._failures % FAILURES_MAX == 0:
-            # If even that cannot be said, the lease runs out by itself.
+            # If that fails, too, the lease expires.
             with contextlib.suppress(StoreError):
                 await self.lease.release()
 
     async def _pause(self, started_at: float, pause: tuple[float, bool]) -> None:
         seconds, can_be_woken = pause
         if seconds == 0:
-            # Never nothing: where reading does not wait, as on SQLite, a long log would keep the loop to itself.
+            # Always yields: on SQLite a read does not suspend, and a long log would block the event loop.
             await asyncio.sleep(0)
             return
         unwakeable_seconds = min(seconds, self._timing.retry.base_ms / 1000) if self._failures else 0.0

@@ -1,12 +1,12 @@
-"""Leases: who alone may run a pass.
+"""Leases: the right of one process to run a pass alone.
 
-A lease is a row with a name, a term and an end, all by the database's clock. Taking it begins a new term; renewing
-keeps it. A holder trusts itself only until the *start* of its last successful attempt plus the time to live, less a
-margin, by its own monotonic clock: so a holder that was frozen knows on waking that it cannot know.
+A lease is a row with a name, a term and an expiry, all by the database's clock. Taking it starts a new term; renewing
+keeps the term. A holder trusts its lease only until the *start* of its last successful renewal plus the TTL, less a
+margin, by its own monotonic clock: so a process that was frozen knows that its lease may have expired.
 
-Knowing is not enough, since it may freeze after looking. So every write of a leased pass first reads the lease row by
-name and term, `for share`, in its own transaction (`Fence.check`). A holder of an older term finds no such row and
-writes nothing; the share lock holds off a taker until the write is committed. Freezing a holder for a minute does no
+That is not enough, since a process may freeze after the check. So every write of a leased pass first reads the lease
+row by name and term, `for share`, in its own transaction (`Fence.check`). A holder of an older term finds no row and
+writes nothing; the share lock blocks a new holder until the write is committed. Freezing a holder for a minute does no
 harm.
 """
 
@@ -26,16 +26,16 @@ from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement
 
 TRUST_MARGIN = 0.1
-"""The share of the time to live that a holder does not trust: clocks drift, and answers take time."""
+"""The share of the TTL that a holder does not trust: clocks drift, and responses take time."""
 
 
 class LeaseLost(Conflict):
-    """Another term has begun."""
+    """Another term has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Proof of a term, to be shown inside each transaction that writes under it."""
+    """Proof of a term. Each transaction that writes under the lease checks it."""
 
     name: str
     term: int
@@ -43,16 +43,19 @@ class Fence:
     async def check(self, tx: Transaction) -> None:
         [rows] = await tx.read(Q.lease_check_term(name=self.name, term=self.term))
         if not rows:
-            raise LeaseLost("lease_lost", f"Term {self.term} of the lease {self.name!r} is over.")
+            raise LeaseLost(
+                "lease_lost",
+                f"Leader term {self.term} of lease {self.name!r} has ended: another process is the leader.",
+            )
 
 
 def valid_terms(terms: Sequence[tuple[str, int]]) -> BoundStatement:
-    """The same for a batch, whose commands show terms of their own: (name, term) of those that are not over."""
+    """The same check for a batch whose commands have their own terms: returns the valid (name, term) pairs."""
     return Q.leases_check_terms(batch=[*terms])
 
 
 class LeaseHolder(msgspec.Struct, frozen=True, array_like=True):
-    """Who has a lease, or had it last."""
+    """The present or last holder of a lease."""
 
     term: int
     holder: str
@@ -65,7 +68,7 @@ async def read_holder(tx: Transaction, name: str) -> LeaseHolder | None:
 
 
 class Lease:
-    """One process's hold, or wish for a hold, on one name."""
+    """One process's use of the lease of one name, held or not."""
 
     def __init__(self, engine: Engine, name: str, holder: str, ttl_ms: int) -> None:
         self._engine = engine
@@ -80,13 +83,13 @@ class Lease:
         return self._name
 
     def fence(self) -> Fence | None:
-        """The fence of the present term, if this process may still believe in it."""
+        """The fence of the current term, if this process can still trust it."""
         if self._term is None or time.monotonic() >= self._trusted_until:
             return None
         return Fence(self._name, self._term)
 
     async def acquire(self) -> Fence | None:
-        """Renews the lease, or takes it if it is free; None while another holds it."""
+        """Renew the lease, or take it if it is free. None while another process holds it."""
         started_at = time.monotonic()
         term = await self._engine.transact(self._renew_or_take)
         self._term = term
@@ -96,7 +99,7 @@ class Lease:
         return self.fence()
 
     async def release(self) -> None:
-        """Gives the lease up, so that another need not wait for its end."""
+        """Release the lease, so that another process need not wait for its expiry."""
         term, self._term = self._term, None
         if term is None:
             return

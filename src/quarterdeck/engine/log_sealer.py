@@ -1,12 +1,12 @@
-"""The sealer: writes the next seal over what is new in the log, or over a floor that was raised.
+"""The sealer: writes the next seal over the new events of the log, or over a raised floor.
 
-One process at a time, by a lease; each seal is written under its fence. The events are read and hashed beforehand, in
-pieces, so that the loop serves others between them; that needs no lock, because rows of the log never change and every
-position up to the head is there. If one is not, somebody removed it before it was sealed: nothing is sealed past it,
-the pass fails, and `qd audit verify` names the row. The server goes on serving.
+One process at a time, by a lease; each seal is written under its fence. The events are read and hashed before that, in
+chunks, so that the event loop serves other tasks in between. That needs no lock, because rows of the log never change
+and every position up to the head exists. If one is missing, it was deleted before it was sealed: nothing is sealed past
+it, the pass fails, and `qd audit verify` names the row. The server continues to serve.
 
-The floor is attested only if retention could have raised it (`core.seals.is_due`): a floor that somebody else wrote
-into the database is not signed by this server.
+A floor is attested only if retention could have raised it (`core.audit_seal.is_expired`): the server does not sign a
+floor that someone else wrote into the database.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from quarterdeck.store.interface import Row, decode
 log = logging.getLogger("quarterdeck.seals")
 SEAL = "seal"
 SEAL_EVENTS_MAX = 1_000
-"""Events under one seal at most: what a reader has to hold at once."""
+"""Maximum events per seal: what a verifier must hold in memory at once."""
 HASH_CHUNK = 250
-"""Events read and hashed in one go, about a millisecond."""
+"""Events read and hashed at once, about a millisecond."""
 LEASE_MS = 5_000
 
 
 class MissingEventError(Exception):
-    """An event went missing before it was sealed."""
+    """An event was deleted before it was sealed."""
 
 
 class LogState(msgspec.Struct, frozen=True):
-    """Where the log and its seals stand."""
+    """The newest seal, and the bounds of the log."""
 
     newest_seal: Seal | None
     bounds: LogBounds
@@ -81,10 +81,10 @@ class LogSealer:
         return Sweep(SEAL, self._settings.seal_interval_ms, SEAL_EVENTS_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
-        """Makes one seal, if there is anything to seal. How many events it speaks of."""
+        """Write one seal if there is anything to seal. Return how many events it covers."""
         state = await self._engine.read(read_log_state)
         if state.bounds.head == state.sealed_pos and state.bounds.floor <= state.attested_floor:
-            return 0  # before the lease is asked for: a server that idles should write nothing
+            return 0  # before the lease is acquired: an idle server writes nothing
         fence = self.lease.fence() or await self.lease.acquire()
         if fence is None:
             return 0
@@ -100,8 +100,8 @@ class LogSealer:
             rows = await self._read_chunk(after, min(HASH_CHUNK, count - len(event_hashes)))
             if not rows or row_position(rows[0]) != after + 1 or row_position(rows[-1]) != after + len(rows):
                 raise MissingEventError(
-                    f"Nothing is sealed after position {state.sealed_pos}: an event after {after} is gone, and the log has "
-                    f"come to {state.bounds.head}. `qd audit verify` names it."
+                    f"Sealing stopped at position {state.sealed_pos}: an event after position {after} is missing, and "
+                    f"the log ends at {state.bounds.head}. Run `qd audit verify` to find it."
                 )
             event_hashes += hash_events(rows)
             await asyncio.sleep(0)
@@ -118,7 +118,7 @@ class LogSealer:
         await fence.check(tx)
         current = await read_log_state(tx)
         if current.newest_seal != expected.newest_seal:
-            return 0  # written by an attempt of ours that nobody heard of; the next pass goes on from there
+            return 0  # written by an earlier attempt whose COMMIT response was lost; the next pass continues there
         floor = await self._floor_to_attest(tx, current)
         if not event_hashes and floor == current.attested_floor:
             return 0
@@ -128,7 +128,7 @@ class LogSealer:
         return len(event_hashes)
 
     async def _floor_to_attest(self, tx: Transaction, current: LogState) -> int:
-        """The floor that this seal attests: the raised one, if it may be, or the one before."""
+        """The floor that this seal attests: the raised one if retention permits it, otherwise the previous one."""
         raised, newest = current.bounds.floor, current.newest_seal
         if newest is None or raised <= newest.floor:
             return current.attested_floor
@@ -138,5 +138,5 @@ class LogSealer:
             return raised
         if raised != self._rejected_floor:
             self._rejected_floor = raised
-            log.error("log_head has a floor of %d, which retention would not set: it is not attested", raised)
+            log.error("log_head has floor %d, which retention would not set; it is not attested", raised)
         return newest.floor

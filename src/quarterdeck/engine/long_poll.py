@@ -1,21 +1,21 @@
-"""Who waits for work in this process.
+"""Long polls: claims that wait in this process for work.
 
-A claim that finds nothing may wait. Its waiter stands here, in the memory of one process, by a key that says what it
-waits for, as a hint for three who may have something for it:
+A claim that finds nothing may wait. Its long poll is kept in the memory of this process, by a key that says what it
+waits for. Three things end the wait:
 
-- a batch of this process that makes something due hands it over in its own commit (the room's exchange);
-- a commit anywhere wakes the lookout, which asks once, for everybody who waits, what may begin now, and has as many of
-  them ask again as can be served;
-- the lookout's own clock, for what waits for its moment; and the interval, should a wake be lost.
+- a batch of this process that creates work assigns it to the poll in its own commit (the component's `BatchRunner`);
+- a commit in any process wakes the watcher, which reads once for all polls what is ready, and lets as many of them
+  claim again as can be served;
+- the watcher's timer, for work that becomes due at a known time, and its interval, in case a wake-up is lost.
 
-Whoever is gone when something is handed to it (its client hung up, its time ran out) has the lease given back: such an
-attempt does not count.
+If a poll has ended when work is delivered to it (the client disconnected, the timeout passed), the lease is returned.
+Such an attempt does not count.
 
-| type     | what it stands for                                                          |
+| type     | meaning                                                                     |
 |----------|-----------------------------------------------------------------------------|
-| `C`      | the claim: a frozen struct with a field `waiter`                              |
-| `K`      | what one waits for: a service, a zone                                        |
-| `I`      | one thing that is leased                                                     |
+| `C`      | the claim: a frozen struct with a field `waiter`                            |
+| `K`      | what a poll waits for: a service, a zone                                    |
+| `I`      | one leased item                                                             |
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ import msgspec
 from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.store.interface import TransientError
 
-log = logging.getLogger("quarterdeck.waiting")
+log = logging.getLogger("quarterdeck.long_poll")
 GATHER_SECONDS = 0.005
-"""Between two looks: what is committed meanwhile is found by the next one."""
+"""Between two checks: commits of that time are found by the next one."""
 C = TypeVar("C", bound=msgspec.Struct)
 K = TypeVar("K", str, tuple[str, str])
-I = TypeVar("I")  # noqa: E741 - a letter of the table above
+I = TypeVar("I")  # noqa: E741 - as in the table above
 O = TypeVar("O")  # noqa: E741 - the outcome of a claim
 
 
 @dataclass(slots=True, eq=False)
 class LongPoll(Generic[C, K, I]):
-    """One claim that waits, however often it asks meanwhile."""
+    """One waiting claim, however often it is submitted meanwhile."""
 
     claim: C
     key: K
     delivered: tuple[I, ...] | None = None
-    """What it was told: what it has been handed, or nothing, which means: ask again. None if it was told neither."""
+    """The delivered items. Empty means: claim again. None if nothing was delivered yet."""
     is_closed: bool = False
-    """Nobody is there any more for what it may be handed."""
+    """The client does not wait any more."""
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self) -> None:
@@ -61,7 +61,7 @@ class LongPoll(Generic[C, K, I]):
         self._ready.set()
 
     def take_delivered(self) -> tuple[I, ...]:
-        """What it was handed, if anything; from here on that is whoever's took it."""
+        """Take the delivered items, if any. The caller owns them from now on."""
         delivered, self.delivered = self.delivered, None
         self._ready.clear()
         return delivered or ()
@@ -70,14 +70,14 @@ class LongPoll(Generic[C, K, I]):
 class LongPolls(Generic[C, K, I]):
     def __init__(self, item_key: Callable[[I], Hashable]) -> None:
         self.item_key = item_key
-        """By which two leases of the same thing are known to be that."""
+        """Two leases of the same item have the same key."""
         self._by_key: dict[K, dict[LongPoll[C, K, I], None]] = {}
         self.on_undelivered: Callable[[Sequence[I]], None] = lambda items: None
-        """Told of leases that nobody is there for any more."""
+        """Called with leases whose client does not wait any more."""
         self.wakeup = asyncio.Event()
-        """Somebody waits who may have missed a wake."""
+        """Set when a poll is added: it may have missed a wake-up."""
         self.is_closed = False
-        """The server stops: nobody waits any longer."""
+        """The server stops: no claim waits any longer."""
 
     def __len__(self) -> int:
         return sum(len(polls) for polls in self._by_key.values())
@@ -86,7 +86,7 @@ class LongPolls(Generic[C, K, I]):
         return sorted(self._by_key)
 
     def waiting(self, key: K) -> list[LongPoll[C, K, I]]:
-        """In the order in which they came."""
+        """In order of arrival."""
         return [*self._by_key.get(key, ())]
 
     def add(self, poll: LongPoll[C, K, I]) -> None:
@@ -99,7 +99,7 @@ class LongPolls(Generic[C, K, I]):
         self.wakeup.set()
 
     def remove(self, poll: LongPoll[C, K, I]) -> None:
-        """It waits no more, for whatever reason; what was handed to it and not taken is given back."""
+        """Stop waiting. Items that were delivered and not taken are returned."""
         self._discard(poll)
         poll.is_closed = True
         if undelivered := poll.take_delivered():
@@ -110,18 +110,18 @@ class LongPolls(Generic[C, K, I]):
         if poll.is_closed:
             self.on_undelivered(items)
             return
-        # It may have been told to ask again while this was being committed. It has these all the same: given back now,
-        # they would be taken from under the claim that asks again, which finds them by its id.
+        # It may have been signaled to claim again while this was committed. It still gets these items: returned
+        # now, they would be lost for the repeated claim, which finds them by its id.
         if items or poll.delivered is None:
             poll.finish(items)
 
     def retry_first(self, key: K, count: int) -> None:
-        """The first of those who wait for it."""
+        """Let the first `count` polls of this key claim again."""
         for poll in self.waiting(key)[:count]:
             self.retry(poll)
 
     def retry(self, poll: LongPoll[C, K, I]) -> None:
-        """Has this one ask again, if it waits: it, and not whoever came first, suits what there is."""
+        """Let this poll claim again if it still waits. For work that suits this poll and not the first one."""
         if poll in self._by_key.get(poll.key, ()):
             self._discard(poll)
             poll.finish(())
@@ -139,7 +139,7 @@ class LongPolls(Generic[C, K, I]):
 
 
 class Watcher(Generic[C, K, I]):
-    """Looks for all who wait in this process at once, when something may have become due."""
+    """Checks for all long polls of this process at once, when something may have become ready."""
 
     def __init__(
         self,
@@ -147,12 +147,12 @@ class Watcher(Generic[C, K, I]):
         polls: LongPolls[C, K, I],
         check: Callable[[Sequence[K]], Awaitable[float]],
         poll_seconds: float,
-        name: str = "lookout",
+        name: str = "watcher",
     ) -> None:
         self._wakeups = wakeups
         self._polls: LongPolls[C, K, I] = polls
         self._check: Callable[[Sequence[K]], Awaitable[float]] = check
-        """Has those ask again who can be served; how long until the next can be."""
+        """Lets those polls claim again that can be served. Returns the seconds until the next can be."""
         self._poll_seconds = poll_seconds
         self._name = name
         self._task: asyncio.Task[None] | None = None
@@ -176,11 +176,11 @@ class Watcher(Generic[C, K, I]):
                     try:
                         pause = min(pause, await self._check(keys))
                     except TransientError as error:
-                        # The database is away. Whoever waits goes on waiting, and the next look may find it back.
-                        log.debug("%s cannot look for those who wait: %s", self._name, error)
+                        # The database is not reachable. Polls keep waiting, and the next check may find it back.
+                        log.debug("%s: cannot check for work: %s", self._name, error)
                     except Exception:
-                        # So broad because a lookout that ended would leave everybody waiting, and nobody would know.
-                        log.exception("%s could not look after those who wait for work", self._name)
+                        # Broad, because the end of this task would go unnoticed: all polls would wait in vain.
+                        log.exception("%s: check for work failed", self._name)
                 await self._wait(wakeup, pause if keys else None)
                 wakeup.clear()
                 await asyncio.sleep(GATHER_SECONDS)
@@ -199,8 +199,7 @@ class Watcher(Generic[C, K, I]):
 async def claimed_items(
     claim_future: asyncio.Future[O], get_items: Callable[[O], tuple[I, ...]], polls: LongPolls[C, K, I]
 ) -> tuple[I, ...]:
-    """What a claim that was submitted is given. Should whoever asked be gone before, what it is given all the same, a
-    moment from now, goes back."""
+    """The items of a submitted claim. If the caller is canceled before they arrive, they are returned."""
 
     def return_items(done: asyncio.Future[O]) -> None:
         if not done.cancelled() and done.exception() is None:
@@ -216,18 +215,18 @@ async def claimed_items(
 async def wait_for_work(
     claim: C, key: K, submit: Callable[[C], Awaitable[tuple[I, ...]]], polls: LongPolls[C, K, I], timeout_seconds: float
 ) -> tuple[I, ...]:
-    """Asks, and asks again whenever there may be something, until something was given or the time is up."""
+    """Claim, and claim again whenever there may be work, until items arrive or the time is up."""
     deadline = asyncio.get_running_loop().time() + timeout_seconds
     poll: LongPoll[C, K, I] = LongPoll(claim, key)
     try:
         while True:
             items = await submit(msgspec.structs.replace(claim, waiter=poll))
             if poll.delivered:
-                # Handed over while it asked again. By the same claim_id it found the same; whatever else goes back.
+                # Delivered while it claimed again. The same claim_id found the same items; return any others.
                 delivered = poll.take_delivered()
                 delivered_keys = {polls.item_key(item) for item in delivered}
                 polls.on_undelivered([item for item in items if polls.item_key(item) not in delivered_keys])
-                # Of the same lease the later word: by an older one it could not be given back.
+                # Of the same lease, use the later version: an older one could not be returned.
                 newest = {polls.item_key(item): item for item in items}
                 return tuple(newest.get(polls.item_key(item), item) for item in delivered)
             if items:

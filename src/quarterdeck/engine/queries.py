@@ -1,4 +1,4 @@
-"""The engine's own statements."""
+"""The SQL statements of the engine."""
 
 from quarterdeck.store.sql import load
 

@@ -1,9 +1,9 @@
-"""Sweeps: bounded passes that repeat.
+"""Sweeps: bounded background passes that are repeated.
 
-A room says what one pass does (`run_once`, which moves at most `batch` rows and says how many); the runner adds the
-rest: a first delay that differs by sweep and process, so that replicas do not all sweep at once; a time limit;
-repetition while passes come back full; counting; and a wake-up, by which a test or an operator has a pass made now
-and learns when it is done. A pass that fails is logged, counted, and tried again at its next turn.
+A component defines one pass (`run_once`, which changes at most `batch` rows and returns how many). The runner adds the
+rest: a random first delay, so that replicas do not all sweep at once; a time limit; repetition while passes are full;
+counting; and `run_now`, by which a test or an operator runs a pass and waits for it. A failed pass is logged, counted
+and retried after its interval.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 
 log = logging.getLogger("quarterdeck.sweeps")
 PASSES_MAX = 100
-"""Full passes in a row before other sweeps and requests get a turn."""
+"""Maximum full passes in a row, so that other sweeps and requests run in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Sweep:
     every_ms: int
     batch: int
     run_once: Callable[[int], Awaitable[int]]
-    """Makes one pass over at most this many rows; how many it moved."""
+    """Runs one pass over at most this many rows. Returns how many it changed."""
     timeout_seconds: float = 30.0
 
 
@@ -48,11 +48,11 @@ class SweepRunner:
         return [*self._sweeps.values()]
 
     def add_observer(self, observer: SweepObserver) -> None:
-        """Has one more hear of every pass."""
+        """Notify one more observer of every pass."""
         self._observers.append(observer)
 
     def start(self, only: Collection[str] | None = None) -> None:
-        """Begins to repeat every sweep, or those named."""
+        """Start to repeat all sweeps, or only those named."""
         self._tasks = [
             asyncio.create_task(self._repeat(sweep), name=f"sweep {sweep.name}")
             for sweep in self._sweeps.values()
@@ -68,7 +68,7 @@ class SweepRunner:
         self._tasks = []
 
     async def run_now(self, name: str) -> int:
-        """Sweeps until a pass comes back less than full; how many rows moved. Never beside another run of the same."""
+        """Run passes until one is not full. Return how many rows changed. Runs of one sweep never overlap."""
         sweep = self._sweeps[name]
         changed = 0
         async with self._locks[name]:
@@ -88,8 +88,8 @@ class SweepRunner:
             await asyncio.sleep(pause)
             try:
                 await self.run_now(sweep.name)
-            except Exception:  # a pass that fails must not end the sweep; the next turn tries again
-                log.exception("the sweep %s failed; it is tried again in %d ms", sweep.name, sweep.every_ms)
+            except Exception:  # a failed pass must not end the sweep; it is retried after the interval
+                log.exception("sweep %s failed; retried in %d ms", sweep.name, sweep.every_ms)
                 for observer in self._observers:
                     observer.on_failed(sweep.name)
             pause = sweep.every_ms / 1000

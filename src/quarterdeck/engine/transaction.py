@@ -1,9 +1,9 @@
 """One transaction, as an operation sees it.
 
-`read` and `write` are the store's (one round trip each time something is read; what is queued goes out with COMMIT).
-`emit` tells of a transition. `now` is the database's clock, read right after the locks of the first read. When the
-operation is done, the `within` listeners hear of its events, in the same transaction, until no new events arise;
-then the log is appended to, and the whole is committed.
+`read` and `write` are the store's: each read is one round trip, and queued writes are sent with COMMIT. `emit` records
+a transition as an event. `now` is the database's clock, read right after the locks of the first read. After the
+operation, the transaction listeners get its events, in the same transaction, until no new events arise. Then the events
+are appended to the log, and everything is committed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger("quarterdeck.engine")
 T = TypeVar("T")
 CommitCallback = Callable[[], None]
 LISTENER_ROUNDS_MAX = 32
-"""Listeners that still cause events after this many rounds are a cycle, and a bug."""
+"""Listeners that still emit events after this many rounds form a cycle, which is a bug."""
 
 
 class Transaction:
@@ -33,14 +33,14 @@ class Transaction:
         self._store_tx = store_tx
         self._now: Millis | None = None
         self.wait_for_locks = wait_for_locks
-        """Whether to wait for a zone's lock, or to pass over the zones that are busy."""
+        """Whether to wait for a zone's lock, or to skip zones that are locked."""
         self.events: list[NewEvent] = []
         self.commit_callbacks: list[CommitCallback] = []
 
     @property
     def now(self) -> Millis:
         if self._now is None:
-            raise RuntimeError("a transaction has no time before its first read")
+            raise RuntimeError("Transaction.now is not set before the first read")
         return self._now
 
     async def read(self, *statements: BoundStatement) -> list[list[Row]]:
@@ -57,8 +57,11 @@ class Transaction:
         self.events.append(event)
 
     def on_commit(self, callback: CommitCallback) -> None:
-        """Has something done, in this process, once the transaction has surely been committed. It may be done never: a
-        process can end in between. So it wakes and hands over; what must be true is written."""
+        """Call a function in this process after the commit.
+
+        It may never be called, since the process can end in between. So use it to wake and to deliver; anything that
+        must be durable is written.
+        """
         self.commit_callbacks.append(callback)
 
 
@@ -67,7 +70,7 @@ TransactionListener = Callable[[Transaction, Sequence[NewEvent]], Awaitable[None
 
 @dataclass(slots=True)
 class TransactionAttempt:
-    """One try at a transaction: what was decided before COMMIT was sent, in case nobody hears of the COMMIT."""
+    """One attempt at a transaction: what was decided before COMMIT was sent, in case its response is lost."""
 
     key: int
     zones: Collection[str] = ()
@@ -79,12 +82,12 @@ class TransactionAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Runs operations in transactions. Made once, in the composition root."""
+    """Runs operations in transactions. Created once, in the composition root."""
 
     store: Store
     transaction_listeners: Sequence[TransactionListener] = field(default=())
     after_commit: Callable[[Sequence[NewEvent]], None] = lambda events: None
-    """Told what was committed: wakes whoever follows the log in this process, and counts."""
+    """Called with the committed events: wakes readers of the log in this process, and counts."""
 
     async def transact(
         self,
@@ -94,7 +97,7 @@ class Engine:
         wait_for_locks: bool = True,
         attempt: TransactionAttempt | None = None,
     ) -> T:
-        """Runs an operation. Of zone tables it sees the rows of `zones`, and no others."""
+        """Run an operation. In tables with a zone it sees only the rows of `zones`."""
 
         async def work(store_tx: StoreTransaction) -> tuple[T, Transaction]:
             tx = Transaction(store_tx, wait_for_locks)
@@ -119,7 +122,7 @@ class Engine:
         )
 
     async def was_committed(self, attempt: TransactionAttempt) -> bool:
-        """Waits until the transaction is surely over, then looks for its witness."""
+        """Wait until the transaction has ended, then look for its proof in the log."""
         await self.store.wait_until_ended(attempt.key)
         proof = attempt.proof
         if proof is None:
@@ -137,8 +140,8 @@ class Engine:
             try:
                 callback()
             except Exception:
-                # What is committed is committed: whoever ran it must not be told that it failed.
-                logger.exception("a listener failed after a commit")
+                # The transaction is committed, so its caller must not get an error.
+                logger.exception("a callback failed after a commit")
 
     async def _notify_listeners(self, tx: Transaction) -> None:
         notified = 0
@@ -149,4 +152,4 @@ class Engine:
             notified = len(tx.events)
             for listener in self.transaction_listeners:
                 await listener(tx, new_events)
-        raise RuntimeError("listeners keep causing events for each other")
+        raise RuntimeError("transaction listeners keep emitting events for each other")

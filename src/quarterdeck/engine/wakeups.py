@@ -1,9 +1,9 @@
-"""Waking: whoever follows the log looks at once instead of at its next turn.
+"""Wake-ups: readers of the log read at once instead of after their interval.
 
-After a commit the process wakes its own subscribers, and has the others' woken by a carrier (`store.notify` on
-PostgreSQL; SQLite has one process and needs none). A wake says only "look": it carries nothing, several may arrive as
-one, and one may be lost with the connection that carried it. So whoever subscribes looks again at an interval, too,
-and nothing but latency depends on a wake.
+After a commit the process wakes its own subscribers, and those of other processes by a transport
+(`store.postgres_notify` on PostgreSQL; SQLite has one process and needs none). A wake-up has no content, several may
+arrive as one, and one may be lost with its connection. So subscribers also poll at an interval, and only latency
+depends on a wake-up.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-log = logging.getLogger("quarterdeck.wake")
+log = logging.getLogger("quarterdeck.wakeups")
 WakeupCallback = Callable[[], None]
 
 
 class WakeupTransport(Protocol):
-    """Takes wakes to the other processes on the same database, and brings theirs."""
+    """Sends wake-ups to the other processes on the same database, and receives theirs."""
 
     def start(self, on_wakeup: WakeupCallback) -> None:
-        """Begins to listen; `heard` is called on the loop for every wake of another process."""
+        """Start to listen. `on_wakeup` is called on the event loop for every wake-up of another process."""
 
     def send(self) -> None:
-        """Has the others woken soon. Never waits, and never fails: a wake that cannot be sent is late or lost."""
+        """Wake the other processes soon. Never waits and never fails: a wake-up may be late or lost."""
 
     async def stop(self) -> None: ...
 
 
 class Wakeups:
-    """One process's wakes. Everything here happens on the loop."""
+    """The wake-ups of one process. Everything here runs on the event loop."""
 
     def __init__(self, transport: WakeupTransport | None = None) -> None:
         self._transport = transport
@@ -45,8 +45,8 @@ class Wakeups:
             await self._transport.stop()
 
     def subscribe(self, callback: WakeupCallback) -> Callable[[], None]:
-        """Has `callback` called whenever there may be something new, here or elsewhere; the answer unsubscribes.
-        It should do no more than set an event: it runs between a commit and the answer to whoever waited for it."""
+        """Call `callback` whenever there may be something new, in this process or another. Return a function that
+        unsubscribes. The callback should only set an event: it runs between a commit and the response to its caller."""
         self._last_subscription_id += 1
         subscription_id = self._last_subscription_id
         self._subscribers[subscription_id] = callback
@@ -57,7 +57,7 @@ class Wakeups:
         return unsubscribe
 
     def notify(self) -> None:
-        """Something was committed by this process: its own subscribers learn of it now, the others' in a moment."""
+        """Something was committed by this process: wake its own subscribers now, and other processes shortly."""
         self._notify_subscribers()
         if self._transport:
             self._transport.send()
@@ -66,5 +66,5 @@ class Wakeups:
         for callback in [*self._subscribers.values()]:
             try:
                 callback()
-            except Exception:  # one subscriber's defect must not keep the others asleep, nor fail the commit
-                log.exception("a subscriber failed to wake")
+            except Exception:  # a bug in one subscriber must not block the others, nor fail the commit
+                log.exception("a wake-up callback failed")

@@ -1,9 +1,9 @@
-"""Whose turn it is.
+"""The queue of a lane: fair between zones, bounded.
 
-Commands wait by zone, each zone in order of arrival. While everything fits into one batch, everything is taken. When
-it does not, zones take turns, one command each, so a zone with a thousand commands waiting delays another's one by a
-single place. The same holds at the door: when the queue is full, a newcomer whose zone holds less than its share
-takes the place of the newest command of the zone that holds most.
+Commands are queued by zone, each zone in order of arrival. If all fit into one batch, all are taken. Otherwise zones
+alternate, one command each, so a zone with a thousand queued commands delays the single command of another by one
+place. Eviction is fair, too: if the queue is full, a new command of a zone with less than its share replaces the newest
+command of the zone with the most.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ZoneQueue(Generic[E]):
         return any(zone not in self._paused for zone in self._zones)
 
     def put(self, entry: E) -> E | None:
-        """Queues an entry. Returns the entry that had to give way: another zone's newest, this one, or None."""
+        """Queue an entry. Return the evicted entry: another zone's newest, this one, or None."""
         evicted = None
         if self._size >= self._capacity:
             evicted = self._evict(entry)
@@ -49,11 +49,11 @@ class ZoneQueue(Generic[E]):
         return evicted
 
     def put_back(self, entries: list[E]) -> None:
-        """Returns entries that could not be served, to stand first again. They have been let in: never refused."""
+        """Return entries that could not be processed to the front. They were accepted, so none is evicted."""
         returned = {zone: self._zones.pop(zone, deque()) for zone in dict.fromkeys(e.zone_id for e in entries)}
         for entry in reversed(entries):
             returned[entry.zone_id].appendleft(entry)
-        # The order of this dictionary is the order of turns.
+        # The order of this dictionary is the order in which zones alternate.
         self._zones = {**returned, **self._zones}
         self._size += len(entries)
 
@@ -66,11 +66,11 @@ class ZoneQueue(Generic[E]):
         else:
             taken = list(self._take_round_robin(limit))
             self._size -= len(taken)
-        taken.sort(key=_place)
+        taken.sort(key=_position)
         return taken
 
     def take_zone(self, zone_id: str, limit: int) -> list[E]:
-        """One zone's next entries, held or not."""
+        """One zone's next entries, paused or not."""
         queue = self._zones.get(zone_id)
         taken: list[E] = []
         while queue and len(taken) < limit:
@@ -81,7 +81,7 @@ class ZoneQueue(Generic[E]):
         return taken
 
     def pause_zone(self, zone_id: str) -> None:
-        """Keeps a zone out of batches while somebody waits for its lock."""
+        """Exclude a zone from batches while a waiter waits for its lock."""
         self._paused.add(zone_id)
 
     def resume_zone(self, zone_id: str) -> None:
@@ -96,7 +96,7 @@ class ZoneQueue(Generic[E]):
             yield queue.popleft()
             remaining -= 1
             if queue:
-                # Back in at the end of the dictionary: the next batch begins with the zones this one did not reach.
+                # Re-inserted at the end of the dictionary: the next batch starts with the zones this one did not reach.
                 self._zones[zone] = queue
                 zones.append(zone)
 
@@ -110,5 +110,5 @@ class ZoneQueue(Generic[E]):
         return evicted
 
 
-def _place(entry: QueueEntry) -> int:
+def _position(entry: QueueEntry) -> int:
     return entry.position

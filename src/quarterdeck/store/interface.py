@@ -1,4 +1,4 @@
-"""The interface both engines offer, and the three kinds of failure they sort everything into."""
+"""The interface of both engines, and the three types of failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = tuple[object, ...]
 
 
 class StoreError(Exception):
-    """`code` is the engine's own (an SQLSTATE, or SQLite's error name): for logs and tests, never shown to callers."""
+    """`code` is the engine's (an SQLSTATE, or SQLite's error name): for logs and tests, never shown to callers."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -23,25 +23,25 @@ class StoreError(Exception):
 
 
 class ContentError(StoreError):
-    """A value or a constraint: the same content fails again, and its neighbours in the batch are innocent."""
+    """A value or a constraint was violated. The same content fails again; other commands of the batch may succeed."""
 
 
 class TransientError(StoreError):
-    """Nothing was written; the same content may well succeed in a moment."""
+    """Nothing was written. The same content may succeed on a retry."""
 
 
 class CommitUnknown(TransientError):
-    """The connection was lost between sending COMMIT and hearing of it."""
+    """The connection was lost after COMMIT was sent and before its result arrived."""
 
 
 class StoreTransaction(Protocol):
-    """What work may do inside a transaction."""
+    """What a function may do inside a transaction."""
 
     async def read(self, *statements: BoundStatement) -> list[list[Row]]:
-        """Sends what is queued and these, in order, in one round trip; the rows of each of these."""
+        """Send the queued statements and these, in order, in one round trip. Return the rows of each of these."""
 
     def write(self, statement: BoundStatement) -> None:
-        """Queues a statement whose rows nobody needs. It goes out with the next read or with COMMIT."""
+        """Queue a statement whose rows are not needed. It is sent with the next read or with COMMIT."""
 
 
 StoreWork = Callable[[StoreTransaction], Awaitable[T]]
@@ -51,22 +51,27 @@ class Store(Protocol):
     kind: Literal["sqlite", "postgresql"]
 
     async def transact(self, work: StoreWork[T], key: int | None = None, zones: Collection[str] = ()) -> T:
-        """Runs work in one durable transaction. `key` marks it, so that `settled(key)` can find out about it later.
-        `zones` are all that its callers were authenticated for: a second wall lets it see no other zone's rows."""
+        """Run a function in one durable transaction.
+
+        `key` marks the transaction for `wait_until_ended(key)`. `zones` are the zones that its callers were
+        authenticated for; row-level security hides the rows of all others.
+        """
 
     async def read(self, work: StoreWork[T], zones: Collection[str] = (), *, for_writer: bool = False) -> T:
-        """Runs work that only reads, behind the same wall. Readers are held to a part of the connections, so that
-        writers find one, and what is read for a writer is not."""
+        """Run a function that only reads, under the same row-level security.
+
+        Readers may use only a part of the connections, so that writers find a free one. `for_writer` lifts that limit.
+        """
 
     async def wait_until_ended(self, key: int) -> None:
-        """Returns once no transaction marked with this key is still under way on the database."""
+        """Return once no transaction with this key is running on the database."""
 
     async def ping(self) -> None:
-        """Raises TransientError while the database is away."""
+        """Raises `TransientError` while the database is not reachable."""
 
     async def close(self) -> None: ...
 
 
 def decode(rows: Sequence[Row], row_type: type[S]) -> list[S]:
-    """Rows into structs declared `array_like`, whose fields stand in the order of the select list."""
-    return msgspec.convert(rows, list[row_type])  # type: ignore[valid-type]  # a type made of a value: for msgspec, not for mypy
+    """Convert rows to `array_like` structs, whose fields are in the order of the select list."""
+    return msgspec.convert(rows, list[row_type])  # type: ignore[valid-type]  # mypy rejects a type made from a value

@@ -1,7 +1,7 @@
-"""Schema changes: one Alembic tree for both engines, and the sentences a server says about a schema it cannot serve.
+"""Schema changes: one Alembic tree for both engines, and the messages about a schema that this release cannot serve.
 
-`upgrade` imports Alembic and SQLAlchemy, so it runs in a process of its own (`python -m quarterdeck db upgrade`, which
-`qd up` starts when a SQLite file needs it); the checks below import neither.
+`upgrade` imports Alembic and SQLAlchemy, so it runs in a separate process (`python -m quarterdeck db upgrade`, which
+`qd up` starts when a SQLite file needs it). The checks below import neither.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ VERSIONS = Path(__file__).parent / "migrations" / "versions"
 MIGRATION_LOCK = 0x71756172746572
 """The advisory lock under which PostgreSQL is migrated ("quarter" in ASCII)."""
 COMPATIBLE_REVISIONS: tuple[str, ...] = ()
-"""Revisions of the release before this one, which this release can serve until it is upgraded."""
+"""Revisions of the previous release that this release can serve until the database is upgraded."""
 
 
 def revisions() -> list[str]:
-    """Every revision this release knows, oldest first: the files are named by them."""
+    """All revisions of this release, oldest first, from the file names."""
     return sorted(path.name.split("_")[0] for path in VERSIONS.glob("[0-9]*.py"))
 
 
 def schema_mismatch(current: str | None) -> str | None:
-    """Why this release cannot serve a schema at this revision, with the command that mends it; or None."""
+    """Why this release cannot serve a schema at this revision, with the command that fixes it; or None."""
     all_revisions = revisions()
     if current == all_revisions[-1] or current in COMPATIBLE_REVISIONS:
         return None
@@ -41,12 +41,12 @@ def schema_mismatch(current: str | None) -> str | None:
         )
     return (
         f"The database is at revision {current}, which is ahead of this release ({all_revisions[-1]}). "
-        "Run a release that knows it, or restore a backup made before the upgrade."
+        "Run a release that has this revision, or restore a backup made before the upgrade."
     )
 
 
 def current_revision(url: str) -> str | None:
-    """The revision a database is at, or None if it has no schema. Imports no migration machinery."""
+    """The revision of a database, or None if it has no schema. Does not import Alembic."""
     if path := sqlite_path(url):
         if not path.exists():
             return None
@@ -69,14 +69,14 @@ def _postgres_revision(url: str) -> str | None:
     try:
         import psycopg
     except ImportError as error:
-        raise StoreError("driver", "PostgreSQL needs more: pip install 'quarterdeck[postgres]'.") from error
+        raise StoreError("driver", "PostgreSQL needs an extra: pip install 'quarterdeck[postgres]'.") from error
     try:
         with psycopg.connect(url, connect_timeout=5, autocommit=True) as connection:
             found = connection.execute("select to_regclass('alembic_version')").fetchone()
             if not found or found[0] is None:
                 return None
             try:
-                # The login may have no right of its own but to act as the server.
+                # The login may have no privilege except to act as the server role.
                 connection.execute(
                     "select set_config('role', %s, false) where not has_table_privilege('alembic_version', 'select')",
                     [SERVER],
@@ -96,13 +96,13 @@ def sqlite_path(url: str) -> Path | None:
         return Path(unquote(parts.path[1:]))
     if parts.scheme in ("postgresql", "postgres"):
         return None
-    # No more than the scheme: what stands in a malformed URL may well be a password.
+    # Only the scheme: a malformed URL may contain a password.
     masked_url = f"{parts.scheme}:…" if parts.scheme else "the database's URL"
     raise StoreError("url", f"{masked_url} is neither sqlite:///FILE nor postgresql://HOST/DATABASE.")
 
 
 def upgrade(url: str, target: str = "head") -> str:
-    """Brings a database to a revision, and returns the revision it is at. Two at once do no harm."""
+    """Upgrade a database to a revision and return its revision. Safe to run twice at the same time."""
     from alembic import command
     from alembic.config import Config
     from sqlalchemy import Connection
@@ -116,24 +116,24 @@ def upgrade(url: str, target: str = "head") -> str:
         command.upgrade(config, target)
     reached = current_revision(url)
     if reached is None:
-        raise StoreError("migration", "the upgrade left no revision behind")
+        raise StoreError("migration", "the upgrade wrote no revision")
     return reached
 
 
 def initialize(url: str) -> tuple[str | None, str]:
-    """Makes the schema where there is none, or brings it to head; the revision before, and the one it is at now.
+    """Create the schema or upgrade it to head. Return the revisions before and after.
 
-    A database that is missing or empty is made, one that is behind upgraded, one at head left as it is; one that is
-    ahead is refused, and so is one with tables and no revision: they are somebody else's, or a copy that is not whole.
+    A missing or empty database is created, one that is behind is upgraded, one at head is left as it is. Refused: one
+    that is ahead, and one with tables but no revision, which belongs to another program or is an incomplete copy.
     """
     before = current_revision(url)
     raise_if_ahead(before)
     if before is None and _has_tables(url):
         raise StoreError(
             "migration",
-            "The database holds tables and no revision: it is something else's, or not whole. Nothing was changed. "
-            "Name an empty database, restore a backup, or, to have the schema beside what is there, run "
-            "`qd db upgrade`.",
+            "The database has tables but no revision: it belongs to another program or is an incomplete copy. Nothing "
+            "was changed: use an empty database, restore a backup, or run `qd db upgrade` to add the schema to the "
+            "existing tables.",
         )
     return before, upgrade(url) if before != revisions()[-1] else before
 
@@ -153,7 +153,7 @@ def _has_tables(url: str) -> bool:
 
     try:
         with psycopg.connect(url, connect_timeout=5, autocommit=True) as connection:
-            # What an extension made is nobody's data.
+            # Tables of an extension do not count.
             row = connection.execute(
                 "select exists (select from pg_catalog.pg_class c"
                 " join pg_catalog.pg_namespace n on n.oid = c.relnamespace"
@@ -167,14 +167,14 @@ def _has_tables(url: str) -> bool:
 
 
 def raise_if_ahead(current: str | None) -> None:
-    """A newer release has been here; this one does not know how to go on from there, nor back."""
+    """Raises `StoreError` for a revision of a newer release: this one can neither upgrade nor downgrade it."""
     if current is not None and current not in revisions():
         raise StoreError("migration", schema_mismatch(current) or "")
 
 
 @contextlib.contextmanager
 def _locked_connection(url: str) -> Iterator[object]:
-    """A connection in a transaction that nobody else migrates beside."""
+    """A connection in a transaction that holds the migration lock."""
     import sqlalchemy
 
     path = sqlite_path(url)
@@ -182,7 +182,7 @@ def _locked_connection(url: str) -> Iterator[object]:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
         def connect() -> sqlite3.Connection:
-            # Autocommit for the driver, so that our own BEGIN IMMEDIATE is the one that counts, DDL included.
+            # Driver autocommit, so that our own BEGIN IMMEDIATE encloses everything, including DDL.
             return sqlite3.connect(path, isolation_level=None, timeout=30)
 
         engine = sqlalchemy.create_engine("sqlite://", creator=connect, poolclass=sqlalchemy.NullPool)

@@ -1,17 +1,17 @@
-"""PostgreSQL 14+: libpq's pipeline mode (`pipeline.py`) over a pool of connections.
+"""PostgreSQL 14+: libpq's pipeline mode (`postgres_pipeline.py`) over a pool of connections.
 
-Each round trip costs the loop an iteration, in which it serves its neighbours' sockets, so few round trips matter more
-than cheap ones: BEGIN, locks and loads travel together; writes and COMMIT travel together.
+Each round trip costs an iteration of the event loop, in which it serves other sockets. So few round trips matter more
+than cheap ones: BEGIN, locks and loads are sent together; writes and COMMIT are sent together.
 
-Locks are a statement of their own. Under READ COMMITTED each statement sees what was committed before it began, so
-the loads that follow a lock in the same pipeline see everything its former holder wrote.
+Locks are separate statements. Under READ COMMITTED each statement sees what was committed before it started, so the
+loads that follow a lock in the same pipeline see everything that its previous holder wrote.
 
-A replica that freezes between lock and commit must not hold the others up, and a plan made when the tables were empty
-must not be kept when they are full: both are settings of the connection (`OPTIONS`).
+A replica that freezes between lock and commit must not block the others, and a plan made for empty tables must not be
+kept when they are full. Settings of the connection prevent both (`CONNECTION_OPTIONS`).
 
-Each connection acts as a role that row-level security holds (`roles.py`). A transaction says first of all which zones
-it was authenticated for; what is read outside of one says so in each round trip, since the statements before one sync
-are one implicit transaction. The setting ends with the transaction, so the connection's next user inherits nothing.
+Each connection acts as a role under row-level security (`postgres_roles.py`). A transaction first sets the zones it was
+authenticated for. A read outside a transaction sets them in each round trip, since the statements before one sync are
+one implicit transaction. The setting ends with the transaction, so the next user of the connection does not inherit it.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ CONNECTION_OPTIONS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
-    # Joins are made in the order they are written, the batch first: of tables that it takes for empty the planner would
-    # join one to the other, and the batch to what comes out.
+    # Joins run in the order in which they are written, the batch first: if the planner takes two tables for empty, it
+    # joins them to each other and the batch to the result.
     "join_collapse_limit": "1",
-    # A batch is looked up row by row, by index. What the planner knows of a young table is a guess, and by its own
-    # prices it would now and then compare every row of the batch with every row of the table: seconds, for thousands.
+    # A batch is looked up row by row, by index. The planner has only a guess about a new table, and with its default
+    # costs it sometimes compares every row of the batch with every row of the table: seconds, for thousands of rows.
     "cpu_operator_cost": "0.1",
     "random_page_cost": "0.01",
     "seq_page_cost": "0.01",
     "default_transaction_isolation": "read\\ committed",
-    # A peer that vanishes in mid-sentence leaves the backend waiting for bytes, where no other time-out runs.
+    # If the peer disappears in the middle of a message, the backend waits for bytes, and no other timeout applies.
     "tcp_user_timeout": "10000",
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
@@ -71,7 +71,7 @@ class PostgresTransaction:
     ) -> None:
         self._connection = connection
         self._prefix = prefix
-        """What every round trip begins with."""
+        """Statements that start every round trip."""
         self.queued = [*queued]
 
     async def read(self, *statements: BoundStatement) -> list[list[Row]]:
@@ -89,16 +89,16 @@ class PostgresStore:
         self._pool = pool
         self._has_row_security = role == SERVER
         self._reader_slots = asyncio.Semaphore(max(1, pool.max_size // 2))
-        """Half of the pool at most: whatever is read, and however slowly, writers find a connection."""
+        """At most half of the pool, so that slow reads never leave writers without a connection."""
         self._cached_connections: list[Connection] = []
-        """A few connections between two uses. The pool makes and counts them; to ask it each time is a tenth of what a
-        small batch costs."""
+        """A few idle connections. The pool creates and counts them; calling it each time costs a tenth of a small
+        batch."""
         self._pool_waiters = 0
-        """Who waits for the pool: a connection that is kept at hand would never reach them."""
+        """How many wait for the pool. They would never get a connection that is cached here."""
 
     @classmethod
     async def open(cls, url: str, pool_max: int, role: Role = SERVER) -> PostgresStore:
-        """Raises a StoreError with a sentence if the wall would not hold this login in this role."""
+        """Raises `StoreError` if row-level security would not apply to this login in this role."""
         await require_row_security(url, role)
         pool = AsyncConnectionPool(
             url,
@@ -121,11 +121,11 @@ class PostgresStore:
             name="quarterdeck",
         )
         try:
-            # Waited for: a start that fails with connections still on their way could not end for them.
+            # Waits: a start that fails while connections are still being opened could not end because of them.
             await pool.open(wait=True, timeout=OPEN_SECONDS)
         except PoolTimeout as error:
             await pool.close()
-            raise TransientError("08001", "no connection to the database could be had in time") from error
+            raise TransientError("08001", "no database connection was available in time") from error
         return cls(pool, role)
 
     async def transact(self, work: StoreWork[T], key: int | None = None, zones: Collection[str] = ()) -> T:
@@ -135,7 +135,7 @@ class PostgresStore:
             try:
                 result = await work(tx)
             except BaseException:
-                # A cancellation too: the connection goes back, and must not take a transaction with it.
+                # Also on cancellation: the connection is reused and must not keep a transaction open.
                 await _roll_back(connection)
                 raise
             await self._commit(connection, tx.queued)
@@ -147,7 +147,7 @@ class PostgresStore:
             return await work(PostgresTransaction(connection, [], self._zone_setting(zones)))
 
     async def wait_until_ended(self, key: int) -> None:
-        # The old backend holds this lock until its transaction is over, whichever way: winning it means it is over.
+        # The old backend holds this lock until its transaction has ended, so acquiring it means that it has ended.
         async with self._connection() as connection:
             await round_trip(connection, [BEGIN(), LOCK_KEY(key=key), ROLLBACK()], 0)
 
@@ -161,12 +161,12 @@ class PostgresStore:
         await self._pool.close()
 
     def _zone_setting(self, zones: Collection[str]) -> list[BoundStatement]:
-        """Said also when there are none: what an administrator may have set for the database must not count."""
+        """Also set without zones, to override a value that an administrator may have set for the database."""
         if not self._has_row_security:
             return []
         zone_list = ",".join(zones)
         if zone_list.count(",") != max(0, len(zones) - 1):
-            raise ContentError("22023", "a zone's id cannot hold a comma")
+            raise ContentError("22023", "a zone id must not contain a comma")
         return [SET_ZONES(zones=zone_list)]
 
     @contextlib.asynccontextmanager
@@ -176,7 +176,7 @@ class PostgresStore:
             yield connection
         finally:
             if connection.closed:
-                # Where one was lost the others may be, too: none of them should cost somebody else a try.
+                # If one connection is lost, the others may be, too. Drop all, so that none costs another caller a try.
                 lost, self._cached_connections = [connection, *self._cached_connections], []
                 for lost_connection in lost:
                     await lost_connection.close()
@@ -191,7 +191,7 @@ class PostgresStore:
         try:
             return await self._pool.getconn()
         except (PoolTimeout, TooManyRequests, psycopg.Error) as error:
-            raise TransientError("08001", "no connection to the database could be had in time") from error
+            raise TransientError("08001", "no database connection was available in time") from error
         finally:
             self._pool_waiters -= 1
 
@@ -204,7 +204,7 @@ class PostgresStore:
         try:
             await round_trip(connection, [*queued, COMMIT()], 0)
         except TransientError as error:
-            # Lost while nothing but COMMIT's own answer was missing, or before: nobody here can tell which.
+            # Lost before or after COMMIT took effect: that cannot be known here.
             if connection.closed or connection.pgconn.status != pq.ConnStatus.OK:
                 raise CommitUnknown(error.code, "the connection was lost during COMMIT") from error
             await _roll_back(connection)
@@ -215,14 +215,14 @@ class PostgresStore:
 
 
 def connection_options(url: str, role: Role) -> str:
-    """Ours come after those of the URL, and win."""
+    """Our options come after those of the URL and override them."""
     url_options = str(conninfo_to_dict(url).get("options") or "")
     own_options = " ".join(f"-c {name}={value}" for name, value in {**CONNECTION_OPTIONS, "role": role}.items())
     return f"{url_options} {own_options}".strip()
 
 
 async def _roll_back(connection: Connection) -> None:
-    """Rolls back; a connection that cannot even do that is closed, and the server rolls back for it."""
+    """Roll back. If that fails, close the connection, and PostgreSQL rolls back."""
     if connection.closed:
         return
     try:

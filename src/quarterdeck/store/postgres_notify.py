@@ -1,9 +1,9 @@
-"""Wakes between processes, by PostgreSQL's NOTIFY.
+"""Wake-ups between processes, by PostgreSQL's NOTIFY.
 
-One connection of its own, which sends and listens. Never a lane's: a NOTIFY inside a transaction has its commit take a
-lock that is one for the whole cluster, and the commits of all lanes would queue up behind each other. At most one is
-sent in EVERY seconds; what is to be sent meanwhile is that one, since a wake carries nothing. A connection that is lost
-is made again, with growing pauses; whoever is woken looks at an interval too, so meanwhile wakes are late and no more.
+A separate connection sends and listens, never one of a lane: a NOTIFY inside a transaction makes its commit take a
+cluster-wide lock, and the commits of all lanes would queue behind each other. At most one NOTIFY is sent per
+`NOTIFY_INTERVAL_SECONDS`; it covers all wake-ups of that time, since a wake-up has no content. A lost connection is
+reopened with a backoff. Receivers also poll at an interval, so until then wake-ups are only late.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from psycopg.pq.abc import PGconn
 
 from quarterdeck.core.retry import Policy, backoff
 
-log = logging.getLogger("quarterdeck.wake")
+log = logging.getLogger("quarterdeck.wakeups")
 NOTIFY_INTERVAL_SECONDS = 0.02
 RESPONSE_SECONDS = 7.0
-"""Seconds for a NOTIFY to be answered, after which the connection is given up."""
+"""A connection is closed if a NOTIFY gets no response for this long."""
 BACKOFF = Policy(max_attempts=0, base_ms=100, cap_ms=5_000)
 LISTEN = b"listen quarterdeck"
 NOTIFY = b"notify quarterdeck"
 CONNECTION_OPTIONS: dict[str, str | int] = {
     "application_name": "quarterdeck-wake",
     "connect_timeout": 5,
-    # A peer that vanished would otherwise be listened to for ever.
+    # Without these, a connection to a peer that disappeared would never be closed.
     "tcp_user_timeout": 10_000,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
-    # Only a node that can be written to takes a NOTIFY.
+    # Only a writable node accepts a NOTIFY.
     "target_session_attrs": "read-write",
 }
 
 
 class NotifyTransport:
-    """Carries the wakes of one process; see `engine.wake.Carrier`."""
+    """The wake-up transport of one process; see `engine.wakeups.WakeupTransport`."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._on_wakeup: Callable[[], None] = lambda: None
         self._is_send_pending = False
-        """Whether the others are still to be told of something."""
+        """Whether a wake-up is still to be sent."""
         self._activity = asyncio.Event()
-        """There is something to read, or to send."""
+        """There is something to read or to send."""
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self, on_wakeup: Callable[[], None]) -> None:
         self._on_wakeup = on_wakeup
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="wakes")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="wakeups")
 
     def send(self) -> None:
-        # Most commits find that the others are about to be told anyway.
+        # Most commits find a wake-up already pending.
         if not self._is_send_pending:
             self._is_send_pending = True
             self._activity.set()
@@ -75,23 +75,23 @@ class NotifyTransport:
             try:
                 await self._serve_connection()
             except Exception as error:
-                # So broad because nobody would notice the end of this task: wakes would be late from then on, for ever.
+                # Broad, because the end of this task would go unnoticed: all later wake-ups would be late.
                 self._failures += 1
-                # What was on its way may be lost: the others are told again as soon as they can be.
+                # A wake-up that was being sent may be lost: send again after the reconnect.
                 self._is_send_pending = True
                 if self._failures == 1:
-                    log.warning("no wakes from or to other processes until PostgreSQL is back: %r", error)
+                    log.warning("no wake-ups from or to other processes until PostgreSQL is back: %r", error)
             await asyncio.sleep(backoff(BACKOFF, attempt=self._failures, jitter=random.random()) / 1000)
 
     async def _serve_connection(self) -> None:
-        """Until the connection is lost."""
+        """Returns when the connection is lost."""
         connection = await AsyncConnection.connect(make_conninfo(self._url, **CONNECTION_OPTIONS), autocommit=True)
         try:
             await connection.execute(LISTEN)
             if self._failures:
-                log.info("wakes come and go again")
+                log.info("wake-ups between processes work again")
             self._failures = 0
-            # Whatever was sent while nobody listened here is not sent again.
+            # Wake-ups sent while this process did not listen are not repeated.
             self._on_wakeup()
             await self._send_and_receive(connection.pgconn)
         finally:
@@ -109,20 +109,20 @@ class NotifyTransport:
             if self._is_send_pending and is_idle and loop.time() >= sent_at + NOTIFY_INTERVAL_SECONDS:
                 self._is_send_pending, is_idle, sent_at = False, False, loop.time()
                 pgconn.send_query(NOTIFY)
-            # A peer without room for twenty bytes is a peer that does not answer.
+            # If not even 20 bytes can be written, the peer does not respond, and the timeout below applies.
             pgconn.flush()
             if is_idle:
                 await self._wait(sent_at + NOTIFY_INTERVAL_SECONDS if self._is_send_pending else None, pgconn.socket)
             elif loop.time() < sent_at + RESPONSE_SECONDS:
                 await self._wait(sent_at + RESPONSE_SECONDS, pgconn.socket)
             else:
-                raise TimeoutError("a NOTIFY was not answered")
+                raise TimeoutError("no response to a NOTIFY")
 
     async def _wait(self, deadline: float | None, descriptor: int) -> None:
-        """There is something to do, or the instant has come."""
+        """Wait until there is something to do or the deadline has passed."""
         loop = asyncio.get_running_loop()
-        # Only while waiting: libpq closes the socket of a connection that is lost, and the loop must not watch a
-        # descriptor that is somebody else's next.
+        # Only while waiting: libpq closes the socket of a lost connection, and the descriptor may be reused for
+        # something else.
         loop.add_reader(descriptor, self._activity.set)
         try:
             with contextlib.suppress(TimeoutError):
@@ -133,7 +133,7 @@ class NotifyTransport:
 
 
 def _is_finished(pgconn: PGconn) -> bool:
-    """Whether the statement that was sent is over. Raises if it failed: a NOTIFY fails for no reason of its own."""
+    """Whether the statement has finished. Raises if it failed, which only the connection can cause."""
     while not pgconn.is_busy():
         result = pgconn.get_result()
         if result is None:
@@ -144,7 +144,7 @@ def _is_finished(pgconn: PGconn) -> bool:
 
 
 def _received_wakeup(pgconn: PGconn) -> bool:
-    """Whether another process has sent a wake; what this one sent comes back, too."""
+    """Whether another process sent a wake-up. Notifications of this process come back, too."""
     received = False
     while notice := pgconn.notifies():
         received = received or notice.be_pid != pgconn.backend_pid

@@ -1,8 +1,8 @@
-"""One round trip to PostgreSQL, however many statements it carries, on libpq's pipeline mode.
+"""One round trip to PostgreSQL for any number of statements, in libpq's pipeline mode.
 
-psycopg's own pipeline talks to the socket after every statement: a batch of twelve cost forty wake-ups of the loop,
-and each wake-up waits for the loop to serve its neighbours. Here everything is queued first, sent with one sync, and
-read when it has arrived. psycopg still makes the connections, speaks libpq, and turns bytes into Python.
+psycopg's own pipeline uses the socket after every statement: a batch of twelve woke the event loop forty times, and
+each time waits until the loop has served other sockets. Here all statements are queued, sent with one sync, and read
+when the results have arrived. psycopg still opens the connections, wraps libpq, and converts values to Python.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from quarterdeck.store.interface import ContentError, Row, StoreError, Transient
 from quarterdeck.store.sql import BoundStatement, Statement
 
 RESPONSE_SECONDS = 7.0
-"""Seconds without a word after which a connection is given up: longer than any time-out of the server's."""
+"""A connection is closed if it gets no response for this long: longer than any timeout of PostgreSQL."""
 UNPREPARED = frozenset({"begin", "commit", "rollback"})
-"""Not worth a prepared statement's place, and worth being readable on the wire."""
+"""Too cheap to prepare, and easier to recognise on the wire."""
 _DATA = "22"
 _CONTENT = (_DATA, "23")
 _READ_ONLY = "25006"
@@ -31,7 +31,7 @@ _TRANSIENT = ("08", "25P03", _READ_ONLY, "40", "53", "55", "57", "58")
 
 
 class Connection(AsyncConnection[TupleRow]):
-    """A connection that remembers which statements it has prepared."""
+    """A connection that tracks which statements it has prepared."""
 
     prepared: set[str]
 
@@ -39,9 +39,9 @@ class Connection(AsyncConnection[TupleRow]):
 async def round_trip(
     connection: Connection, statements: Sequence[BoundStatement], result_count: int
 ) -> list[list[Row]]:
-    """Sends all statements at once; gives the rows of the last `wanted` of them. Raises a sorted StoreError."""
+    """Send all statements at once and return the rows of the last `result_count`. Raises a classified `StoreError`."""
     pgconn = connection.pgconn
-    # Before anything is sent: a value that cannot be sent must not cost the connection.
+    # Before anything is sent: an invalid value must not cost the connection.
     encoded = [(bound.statement, _encode_params(bound)) for bound in statements]
     try:
         if pgconn.pipeline_status == pq.PipelineStatus.OFF:
@@ -52,7 +52,7 @@ async def round_trip(
         await connection.close()
         raise TransientError("08006", "the connection to the database was lost") from error
     except BaseException:
-        # Whoever waited was cancelled, and answers are still on their way: this connection cannot be used again.
+        # Canceled while results are still arriving: this connection cannot be reused.
         await connection.close()
         raise
     query_results = []
@@ -60,13 +60,13 @@ async def round_trip(
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
             store_error = classify_error(result)
             if store_error.code == _READ_ONLY:
-                # This node was demoted: the next connection should look for the one that writes.
+                # This node was demoted: the next connection must find the writable one.
                 await connection.close()
             raise store_error
         if prepared is None:
             query_results.append(result)
         else:
-            # One by one: what was prepared before a failure stays prepared, whatever is rolled back.
+            # One by one: statements prepared before a failure stay prepared, also after a rollback.
             connection.prepared.add(prepared)
     transformer = Transformer(connection)
     return (
@@ -77,7 +77,7 @@ async def round_trip(
 
 
 def _send(connection: Connection, encoded: Sequence[tuple[Statement, list[bytes | None]]]) -> list[str | None]:
-    """Queues everything and one sync. For each result to come: the name it prepares, or None if it answers."""
+    """Queue everything and one sync. Per expected result: the name it prepares, or None if it is a query's."""
     pgconn = connection.pgconn
     expected: list[str | None] = []
     for statement, params in encoded:
@@ -95,7 +95,7 @@ def _send(connection: Connection, encoded: Sequence[tuple[Statement, list[bytes 
 
 
 async def _receive(pgconn: PGconn) -> list[PGresult]:
-    """The results up to the sync. Waits for the socket only when libpq has nothing more to give."""
+    """The results up to the sync. Waits for the socket only when libpq has no more buffered."""
     results: list[PGresult] = []
     while True:
         has_unsent = bool(pgconn.flush())
@@ -113,7 +113,7 @@ async def _receive(pgconn: PGconn) -> list[PGresult]:
 
 
 async def _wait_for_socket(descriptor: int, *, writing: bool) -> None:
-    """Until there is something to read, or, while not all is sent, room to write. TimeoutError after PATIENCE."""
+    """Wait until the socket is readable, or writable if not all is sent. TimeoutError after `RESPONSE_SECONDS`."""
     loop = asyncio.get_running_loop()
     socket_ready = loop.create_future()
 
@@ -149,15 +149,17 @@ def _load_rows(transformer: AdaptTransformer, result: PGresult) -> list[Row]:
 def _encode_params(bound: BoundStatement) -> list[bytes | None]:
     values = [None if value is None else str(value).encode() for value in bound.positional_params()]
     if any(value is not None and b"\0" in value for value in values):
-        # libpq would end the text there without a word.
-        raise ContentError("22021", "text cannot hold U+0000")
+        # libpq would silently cut the text there.
+        raise ContentError("22021", "text must not contain U+0000")
     return values
 
 
 def classify_error(result: PGresult) -> StoreError:
-    """Sorts by SQLSTATE class; a failure without one is the connection itself. The text is for logs, so no value of a
-    row may be in it: DETAIL and CONTEXT, which quote them, are not read, and of a data exception, which quotes them in
-    its first line, what stands before the quotation is all."""
+    """Classify by SQLSTATE class. A failure without one is a failure of the connection.
+
+    The text is for logs, so it must not contain values of a row. DETAIL and CONTEXT quote values and are not read. A
+    data exception (class 22) quotes them in its message, so only the part before the quotation is kept.
+    """
     sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE)
     if sqlstate is None:
         return TransientError("08006", "the connection to the database was lost")

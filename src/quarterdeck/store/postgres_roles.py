@@ -1,18 +1,17 @@
-"""Who this server is to PostgreSQL, and why it would rather not start than be somebody else.
+"""The PostgreSQL roles of the server, and why it refuses to start with any other.
 
-Row-level security is the second wall around a zone: whatever a statement forgets to name, the database shows and
-changes rows of the zones its transaction was authenticated for, and no others. A wall holds only those who cannot walk
-around it, and superusers, owners of a table and roles with BYPASSRLS can. So the tables belong to whoever migrates
-them, and a server acts as one of two roles that own nothing:
+Row-level security confines a transaction to the zones it was authenticated for, even if a statement lacks the
+condition. Superusers, owners of a table and roles with BYPASSRLS bypass it. So the tables belong to the login that
+migrates them, and a server acts as one of two roles that own nothing:
 
-| role                 | sees                                           | used by                                  |
-|----------------------|------------------------------------------------|------------------------------------------|
-| `quarterdeck_server` | the zones named in `quarterdeck.zones`         | everything done for a caller             |
-| `quarterdeck_sweep`  | every zone; removes what is old, seals the log  | sweeps, the tailer, lists across zones   |
+| role                 | sees                                             | used by                                  |
+|----------------------|--------------------------------------------------|------------------------------------------|
+| `quarterdeck_server` | the zones in `quarterdeck.zones`                 | everything done for a caller             |
+| `quarterdeck_sweep`  | all zones; deletes expired rows, seals the log   | sweeps, the tailer, lists across zones   |
 
-Neither can log in. The login of the database's URL becomes one of them by a startup option of each connection, so that
-RESET ROLE returns to the role and not to the login. A login that may not, or a role that the wall would not hold,
-stops the start with a sentence that says what an administrator has to run.
+Neither can log in. The login of the database URL becomes one of them by a startup option of each connection, so that
+RESET ROLE returns to the role and not to the login. If the login may not act as the role, or if row-level security does
+not apply to the role, the server does not start and says what an administrator must run.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ ROLES: Final[tuple[Role, Role]] = (SERVER, SWEEP)
 
 
 def create_roles_sql(roles: Sequence[Role] = ROLES) -> str:
-    """What makes the roles, for an administrator to run."""
+    """SQL that creates the roles, for an administrator to run."""
     return " ".join(f"CREATE ROLE {role} NOLOGIN;" for role in roles)
 
 
 def grant_roles_sql(login: str) -> str:
-    """What lets a login act as them."""
+    """SQL that lets a login act as the roles."""
     quoted = login.replace('"', '""')
     return f'GRANT {", ".join(ROLES)} TO "{quoted}";'
 
 
 def role_denied_message(login: str, role: Role) -> str:
-    return f"The login {login} may not act as {role}. An administrator has to run: {grant_roles_sql(login)}"
+    return f"The login {login} may not act as {role}. An administrator must run: {grant_roles_sql(login)}"

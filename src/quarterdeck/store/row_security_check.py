@@ -1,4 +1,4 @@
-"""Whether the wall would hold this server: asked before it serves, of the database itself (`roles.py` says why)."""
+"""Checks, before the server serves, that row-level security applies to its role (`postgres_roles.py` says why)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ where c.relkind in ('r', 'p') and pg_has_role(current_user, c.relowner, 'USAGE')
   and c.relnamespace = (select z.relnamespace from pg_class z where z.oid = to_regclass('zones'))
 order by 1 limit 1
 """
-# Not active: the policies are off, or do not count for this role, for whatever reason the questions above overlooked.
+# Policies that are off or do not apply to this role, for a reason that the queries above do not cover.
 _UNPROTECTED_TABLE = """
 select c.relname from pg_class c
 where c.relkind in ('r', 'p') and not row_security_active(c.oid)
@@ -30,7 +30,7 @@ order by 1 limit 1
 
 
 async def require_row_security(url: str, role: Role) -> None:
-    """Raises a StoreError with a sentence unless this login may become the role, and the wall would hold it."""
+    """Raises `StoreError` unless this login may act as the role and row-level security applies to it."""
     try:
         async with await AsyncConnection.connect(url, connect_timeout=5, autocommit=True) as connection:
             await _set_role(connection, role)
@@ -41,7 +41,7 @@ async def require_row_security(url: str, role: Role) -> None:
 
 
 async def _set_role(connection: AsyncConnection, role: Role) -> None:
-    # Asked as a statement: a startup option that is refused has no code to tell the reasons apart by.
+    # As a statement: a refused startup option has no error code that distinguishes the reasons.
     try:
         await connection.execute(SET_ROLE, [role])
     except psycopg.errors.InsufficientPrivilege as error:
@@ -49,13 +49,13 @@ async def _set_role(connection: AsyncConnection, role: Role) -> None:
     except psycopg.errors.InvalidParameterValue as error:
         raise StoreError(
             "role",
-            f"PostgreSQL has no role {role}. A dump that was restored without it has lost its policies: make the roles "
+            f"PostgreSQL has no role {role}. A dump that was restored without it has no policies: create the roles "
             f"({create_roles_sql()}), then restore again.",
         ) from error
 
 
 async def _bypass_reason(connection: AsyncConnection, role: Role) -> str | None:
-    """Why the wall would not hold the role that this connection acts as now."""
+    """Why row-level security would not apply to the current role of this connection."""
     is_superuser, has_bypass = await _fetch_row(connection, _ROLE_ATTRIBUTES)
     if is_superuser:
         return _bypass_message(role, "is a superuser", f"ALTER ROLE {role} NOSUPERUSER;")
@@ -64,7 +64,7 @@ async def _bypass_reason(connection: AsyncConnection, role: Role) -> str | None:
     if not (await _fetch_row(connection, _CAN_SEE_TABLES))[0]:
         return (
             f"{role} does not find the tables: their schema is not in its search_path, or it may not use it. An "
-            f"administrator has to run: GRANT USAGE ON SCHEMA … TO {role}; or ALTER DATABASE … SET search_path = …;"
+            f"administrator must run: GRANT USAGE ON SCHEMA … TO {role}; or ALTER DATABASE … SET search_path = …;"
         )
     if owned := await _fetch_row(connection, _OWNED_TABLE):
         reason = f"owns the table {owned[0]}, or is a member of the role that does"
@@ -78,7 +78,7 @@ async def _bypass_reason(connection: AsyncConnection, role: Role) -> str | None:
 
 
 def _bypass_message(role: Role, reason: str, remedy: str) -> str:
-    return f"{role} {reason}: row-level security would not hold it. An administrator has to run: {remedy}"
+    return f"{role} {reason}: row-level security would not apply to it. An administrator must run: {remedy}"
 
 
 async def _fetch_row(connection: AsyncConnection, statement: str) -> tuple[object, ...]:

@@ -1,42 +1,42 @@
 """Named statements, one text for both engines.
 
-A `queries.sql` holds statements like this, each with its reason:
+A `queries.sql` holds statements like this, each with a comment that gives its reason:
 
     -- name: session_get
-    -- Gathered: one statement answers every caller that is waiting.
+    -- Batched: one statement serves all waiting callers.
     select s.id, s.status
     from rows(:batch as b, zone_id text, id text)
     join agent_sessions s on s.zone_id = b.zone_id and s.id = b.id
 
-The list of fragments that are spelt differently by the engines is closed:
+Only these fragments are rendered differently for the engines:
 
 | fragment                                 | PostgreSQL                            | SQLite                           |
 |------------------------------------------|---------------------------------------|----------------------------------|
 | `rows(:p as b, id text, n bigint)`       | `jsonb_array_elements` of arrays      | `json_each` of arrays            |
-| `now_ms()`                               | `clock_timestamp()` in milliseconds   | a function the engine registers  |
+| `now_ms()`                               | `clock_timestamp()` in milliseconds   | a function that `sqlite.py` adds |
 | `octets(t.x)`                            | `octet_length(t.x)`                   | `length(cast(t.x as blob))`      |
-| `join each t d on …` (one line)          | a lateral join that stays one         | `join t d on …`                  |
+| `join each t d on …` (one line)          | a lateral join that is not flattened  | `join t d on …`                  |
 | `for update`, `… skip locked`, `for share` | as written                          | nothing: there is one writer     |
 | `:name`                                  | `$1`                                  | as written                       |
 
-`join each` looks up one row of what is before it after the other, by an index. PostgreSQL takes a recursive query for a
-large one, whatever the statistics say, and would rather read a whole table than look up what it believes is so much.
+`join each` looks up each row of the left side by an index. PostgreSQL overestimates the result of a recursive query,
+whatever the statistics are, and would scan a complete table instead.
 
-A file that selects the same row in many places names its columns once, `-- columns: id, zone_id, …`, and writes
-`columns(s)` for `s.id, s.zone_id, …`; the struct that the rows become has its fields in that order. A second row of the
-same file has a name, `-- columns cascade: id, …`, and is written `columns(c as cascade)`.
+A file that selects the same row in many places lists its columns once, `-- columns: id, zone_id, …`, and writes
+`columns(s)` for `s.id, s.zone_id, …`; the struct for the rows has its fields in that order. A second list in the same
+file has a name, `-- columns cascade: id, …`, and is used as `columns(c as cascade)`.
 
-What a file says in several places may be said once, too: `-- phrase live(a): a.ended_at is null and …`, on as many
-lines as it takes, is written `live(s)`. A phrase may use those above it.
+A repeated condition can be a phrase: `-- phrase live(a): a.ended_at is null and …`, on as many lines as needed, is used
+as `live(s)`. A phrase may use the phrases above it.
 
-A package with many statements has further files by what they are about. What its `queries.sql` says above its first
-statement, columns and phrases, holds for them too.
+A package with many statements has further files by subject. The columns and phrases above the first statement of its
+`queries.sql` apply to them, too.
 
-A line `-- planned: each time` has PostgreSQL plan a statement for the values at hand: a list whose filters may be null
-is best served by another index each time, and one plan kept for all of them would walk the zone.
+A line `-- planned: each time` makes PostgreSQL plan a statement for its current values. A list with nullable filters
+is best served by a different index each time; a single cached plan would scan the zone.
 
-A statement that must differ beyond that is written twice, under one name, marked `-- engine: sqlite` and
-`-- engine: postgresql`, with a `-- differs:` line that says why. A test counts those; the count may only fall.
+A statement that must differ beyond that is written twice under one name, marked `-- engine: sqlite` and
+`-- engine: postgresql`, with a `-- differs:` line that says why. A test counts those; the count may only decrease.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Dialect = Literal["sqlite", "postgresql"]
 Param = str | int | None | list[tuple[object, ...]]
 MAIN_FILE = "queries.sql"
 CHUNK_ROWS = 5_000
-"""Rows that one statement writes at most, where a batch may be of any size."""
+"""Maximum rows per statement, where a batch may have any size."""
 
 _NAME_LINE = re.compile(r"^-- name: (\w+)\s*$")
 _PLANNED_LINE = re.compile(r"^-- planned: each time\b")
@@ -83,9 +83,9 @@ class Statement:
     param_order: tuple[str, ...]
     """Parameter names in PostgreSQL's order of $1, $2, …"""
     planned_each_time: bool = False
-    """PostgreSQL plans it for the values at hand, instead of keeping one plan for all: for lists with filters."""
+    """PostgreSQL plans it for the current values instead of caching one plan: for lists with filters."""
     sqlite_row: str | None = None
-    """The same for one row of the batch, to be run for each: SQLite parses no JSON then, and is half as fast again."""
+    """The same for one row of the batch, run per row: SQLite then parses no JSON and is 1.5 times as fast."""
     row_param_order: tuple[str, ...] = ()
     """The name of the batch, then the other parameters, in the order of ?1, ?2, …"""
 
@@ -104,11 +104,11 @@ class BoundStatement:
         return {name: _to_param(value) for name, value in self.params.items()}
 
     def row_params(self) -> list[tuple[object, ...]]:
-        """The parameters of `sqlite_each`: a tuple for each row of the batch."""
+        """The parameters of `sqlite_row`: a tuple per row of the batch."""
         batch, *others = self.statement.row_param_order
         rows = self.params[batch]
         if not isinstance(rows, list):
-            raise TypeError(f"{batch} of {self.statement.name} is a batch")
+            raise TypeError(f"parameter {batch} of {self.statement.name} must be a list of rows")
         shared = tuple(self.params[name] for name in others)
         return [row + shared for row in rows] if shared else rows
 
@@ -126,14 +126,14 @@ class Statements:
         try:
             return self._statements[name]
         except KeyError:
-            raise AttributeError(f"no statement is named {name!r}") from None
+            raise AttributeError(f"no statement named {name!r}") from None
 
     def __iter__(self) -> Iterator[Statement]:
         return iter(self._statements.values())
 
 
 def load(package: str, file: str = MAIN_FILE) -> Statements:
-    """Reads a package's statements. Called once, when the package's `queries` module is imported."""
+    """Read a package's statements. Called once, when its `queries` module is imported."""
     folder = resources.files(package)
     text = folder.joinpath(file).read_text(encoding="utf-8")
     if file != MAIN_FILE:
@@ -167,7 +167,7 @@ def parse(text: str) -> dict[str, Statement]:
 
 
 def _expand_phrases(text: str) -> str:
-    """The text with its phrases written out, the last one first: it may use those above it."""
+    """Expand phrases, the last one first, because it may use those above it."""
     phrases: dict[tuple[str, str], list[str]] = {}
     for line in _PHRASE_LINE.finditer(text):
         phrases.setdefault((line[1], line[2]), []).append(line[3])
@@ -181,7 +181,7 @@ def _expand_phrases(text: str) -> str:
 def _build_statement(name: str, texts_by_dialect: dict[Dialect | None, list[str]], planned: bool) -> Statement:
     def text_for(dialect: Dialect) -> str:
         lines = texts_by_dialect.get(dialect) or texts_by_dialect.get(None) or []
-        # Neither counts characters: that would read, and PostgreSQL unpack, what is only to be measured.
+        # Bytes, not characters: counting characters would read the value, and PostgreSQL would decompress it.
         octets, join_each = _DIALECT_SQL[dialect]
         return _JOIN_EACH.sub(join_each, _OCTETS_CALL.sub(octets, "\n".join(lines))).strip().rstrip(";")
 
@@ -201,7 +201,7 @@ def _render_sqlite(text: str) -> str:
 
 
 def _render_sqlite_row(text: str) -> tuple[str | None, tuple[str, ...]]:
-    """A statement that writes from one batch, as a statement that writes one row of it."""
+    """Render a statement that writes from one batch as a statement that writes one row."""
     batches = list(_ROWS_CALL.finditer(text))
     if len(batches) != 1 or text.startswith("select"):
         return None, ()
@@ -229,8 +229,8 @@ def _render_postgresql(text: str) -> tuple[str, tuple[str, ...]]:
                 if column_type == "text"
                 else f"(e.v->>{i})::{column_type} as {column_name}"
             )
-        # The offset keeps `->>` in here. It could leak what it is given, so row-level security would let no index of a
-        # guarded table be searched by it; by what it has given, any.
+        # `offset 0` keeps `->>` inside the subquery. `->>` is not leakproof: under row-level security, PostgreSQL does
+        # not use an index for a condition that contains it, but it does for a condition on the result.
         elements = f"jsonb_array_elements(:{match[1]}::jsonb) as e(v) offset 0"
         return f"(select {', '.join(values)} from {elements}) as {match[2]}"  # noqa: S608 - our own text
 
@@ -246,7 +246,7 @@ def _render_postgresql(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def chunks(batch: Sequence[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
-    """A batch in parts that a statement writes well within its time-out."""
+    """Split a batch into parts that one statement writes well within its timeout."""
     for start in range(0, len(batch), CHUNK_ROWS):
         yield [*batch[start : start + CHUNK_ROWS]]
 

@@ -1,12 +1,13 @@
 """SQLite: one file, one server process, one writer.
 
-A transaction runs on the loop's own thread and its awaits all complete at once: the statements of a batch take
-microseconds each, and a thread that takes and drops the GIL at every one of them, beside a busy loop, was measured
-to fall to a twentieth. Only COMMIT leaves the loop: its fsync is the one thing here that waits for hardware, it
-releases the GIL once, and meanwhile the loop reads the requests that will be the next batch.
+A transaction runs on the event loop's thread, and its awaits complete immediately. A statement of a batch takes
+microseconds; in a thread, which takes and releases the GIL for each of them beside a busy loop, throughput fell to a
+twentieth. Only COMMIT runs in a thread: its fsync waits for hardware and releases the GIL once. Meanwhile the loop
+reads the requests of the next batch.
 
-Reads use a connection of their own; WAL lets them see the last commit while a commit is under way. So do checkpoints,
-in a thread of their own: left to the writer, one commit in thirty would wait for the whole log to be copied and synced.
+Reads use a separate connection; with WAL they see the last commit while another is running. Checkpoints also have a
+separate connection and thread: done by the writer, one commit in thirty would wait until the complete WAL is copied and
+synced.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ VERSION_MIN = (3, 38, 0)
 COMMITS_PER_CHECKPOINT = 32
 """Commits between two checkpoints, about a thousand pages under load."""
 WAL_PAGES_MAX = 20_000
-"""Should checkpoints fall behind, the writer makes one itself: the log stays below 80 MB."""
+"""If checkpoints fall behind, the writer runs one itself, so that the WAL stays below 80 MB."""
 STATISTICS_TABLES = "select name from sqlite_schema where type = 'table' and name like 'sqlite_stat_'"
 _CONTENT_CODES = ("SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG", "SQLITE_RANGE")
 _TRANSIENT_CODES = (
@@ -44,7 +45,7 @@ _TRANSIENT_CODES = (
 
 
 class SqliteTransaction:
-    """Statements run as they are named; nothing here ever suspends."""
+    """Statements run immediately; nothing here suspends."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -75,7 +76,7 @@ class SqliteStore:
     def __init__(self, path: Path, clock: Callable[[], Millis] = system_now) -> None:
         if sqlite3.sqlite_version_info < VERSION_MIN:
             raise StoreError(
-                "version", f"SQLite {sqlite3.sqlite_version} is too old; {VERSION_MIN[0]}.{VERSION_MIN[1]} is needed."
+                "version", f"SQLite {sqlite3.sqlite_version} is too old: {VERSION_MIN[0]}.{VERSION_MIN[1]} is required."
             )
         self._writer = _connect(path, clock)
         _delete_statistics(self._writer)
@@ -93,7 +94,7 @@ class SqliteStore:
             self._begin()
             try:
                 result = await work(SqliteTransaction(self._writer))
-            except BaseException:  # a cancellation too: the next transaction is on the same connection
+            except BaseException:  # also a cancellation: the next transaction uses the same connection
                 self._writer.rollback()
                 raise
             await self._commit()
@@ -107,7 +108,7 @@ class SqliteStore:
             self._reader.rollback()
 
     async def wait_until_ended(self, key: int) -> None:
-        """There is never an unknown outcome here: COMMIT answers in this process or the process is gone."""
+        """The outcome is never unknown: COMMIT returns in this process, or the process has ended."""
 
     async def ping(self) -> None:
         try:
@@ -131,12 +132,12 @@ class SqliteStore:
     async def _commit(self) -> None:
         commit = asyncio.get_running_loop().run_in_executor(self._commit_executor, self._writer.execute, "commit")
         try:
-            # Shielded: whoever awaits may be cancelled, but a COMMIT that has begun must be seen to its end before
-            # the next transaction may use this connection.
+            # Shielded: the caller may be canceled, but a started COMMIT must finish before the next transaction may use
+            # this connection.
             await asyncio.shield(commit)
             self._maybe_checkpoint()
         except asyncio.CancelledError:
-            # How it ended is nobody's question any more: whoever asked was cancelled.
+            # The caller was canceled, so the outcome does not matter any more.
             with contextlib.suppress(sqlite3.Error):
                 await commit
             raise
@@ -147,7 +148,7 @@ class SqliteStore:
                 self._writer.rollback()
 
     def _maybe_checkpoint(self) -> None:
-        """Has the log copied into the database now and then, beside the writer, which goes on meanwhile."""
+        """Copy the WAL into the database every `COMMITS_PER_CHECKPOINT` commits. The writer does not wait for it."""
         self._commits_since_checkpoint += 1
         if self._commits_since_checkpoint >= COMMITS_PER_CHECKPOINT and (
             self._running_checkpoint is None or self._running_checkpoint.done()
@@ -161,8 +162,8 @@ class SqliteStore:
         try:
             self._checkpoint_connection.execute("pragma wal_checkpoint(passive)").fetchall()
         except sqlite3.Error as error:
-            # Nothing is lost by it: the log stays as it is, and the next one copies more.
-            log.warning("a checkpoint failed: %s", classify_error(error, "checkpoint"))
+            # Nothing is lost: the WAL stays, and the next checkpoint copies more.
+            log.warning("checkpoint failed: %s", classify_error(error, "checkpoint"))
 
 
 def _connect(path: Path, clock: Callable[[], Millis]) -> sqlite3.Connection:
@@ -182,10 +183,12 @@ def _connect(path: Path, clock: Callable[[], Millis]) -> sqlite3.Connection:
 
 
 def _delete_statistics(connection: sqlite3.Connection) -> None:
-    """Of what ANALYZE, by whoever's hand, has found in a table whose rows are much alike (one zone, one agent that has
-    done nearly everything) SQLite concludes that no index is worth its while. Every statement is a lookup by an index,
-    and without statistics is planned as one. An empty table of them is left behind: the next ANALYZE then changes no
-    schema, so it is not heard of by the connections that are open, and is forgotten here before the next are."""
+    """Delete the statistics of ANALYZE, so that SQLite plans every statement as an index lookup.
+
+    If the rows of a table are much alike (one zone, one agent that has done nearly everything), statistics make SQLite
+    ignore the indexes. An empty statistics table stays: a later ANALYZE then does not change the schema, so open
+    connections do not load its result, and it is deleted here before the next ones open.
+    """
     try:
         tables = [str(name) for [name] in connection.execute(STATISTICS_TABLES).fetchall()]
         first_row_sql = "select 1 from {} limit 1"
@@ -195,13 +198,13 @@ def _delete_statistics(connection: sqlite3.Connection) -> None:
         if filled_tables or not tables:
             connection.execute("analyze sqlite_schema")
     except sqlite3.OperationalError as error:
-        log.warning("SQLite's statistics, which can make it slow, were not removed until the next start: %s", error)
+        log.warning("could not delete SQLite's statistics, which may slow it down, until the next start: %s", error)
     except sqlite3.Error as error:
         raise classify_error(error, "statistics") from error
 
 
 def classify_error(error: sqlite3.Error, context: str) -> StoreError:
-    """Sorts by SQLite's own error name; a constraint or a mismatch is content, all else may pass."""
+    """Classify by SQLite's error name: a constraint or a type mismatch is content, the listed others are transient."""
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     if name.startswith(_CONTENT_CODES):
         return ContentError(name, f"in {context}")

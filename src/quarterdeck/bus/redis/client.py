@@ -1,18 +1,18 @@
-"""Redis: streams that are written once, and slots that never go back.
+"""Redis connections, and how scripts write exactly once, in order and from one process.
 
-Imported only where REDIS_URL is set: the library is an extra.
+Imported only if REDIS_URL is set: the library is an optional dependency.
 
-**Once.** Beside each stream stands a marker: the last position that was written, moved by the script that writes the
-entries (`deliver.lua`). Whoever sends again what it does not know to have been written, because it was killed or cut
-off, finds the marker ahead and adds nothing twice. A marker ahead of the database's own position is believed only if
-the log has that very event there. One of another log (of a database that was restored, or from a hand) is written over;
-one that went with the rest of a wiped Redis is not missed: delivery goes on from the database's position.
+**Once.** Each stream has a marker: the last written position, updated by the script that writes the entries
+(`deliver.lua`). A writer that was killed or cut off sends again what it does not know to be written; it finds the
+marker ahead and adds nothing twice. A marker ahead of the database's position is trusted only if the log has that exact
+event there. A marker of another log (of a restored database, or written by someone else) is replaced. A marker that is
+missing because Redis was wiped does no harm: delivery continues from the database's position.
 
-**In order.** A stream's entries are added in the order of the log, up to the first that Redis refuses for what it is;
-the rest of them waits until the sink has written that down.
+**In order.** The entries of a stream are added in log order, up to the first that Redis rejects for its content. The
+rest waits until the sink has recorded the rejection.
 
-**By one.** The term of the lease stands in Redis, too (`fence.lua`): whoever was frozen while another took over writes
-nothing when it wakes.
+**One writer.** Redis also stores the term of the lease (`fence.lua`): a process that was frozen while another took over
+writes nothing when it resumes.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ T = TypeVar("T")
 
 
 class ErrorCounter:
-    """How often Redis could not be reached, counted over all that is done with it."""
+    """How often Redis could not be reached, over all operations."""
 
     def __init__(self) -> None:
         self.count = 0
 
 
 def connect(url: str, connections: int = 4, encoding_errors: str = "strict") -> Redis:
-    """A client that has not connected yet. Raises ValueError, with a sentence, for a URL that can never be used."""
+    """A client that is not connected yet. Raises ValueError with a message for a URL that can never be used."""
     client = Redis.from_url(
         url,
         decode_responses=True,
@@ -54,7 +54,7 @@ def connect(url: str, connections: int = 4, encoding_errors: str = "strict") -> 
         client_name=PREFIX,
         socket_connect_timeout=CONNECT_SECONDS,
         socket_timeout=REPLY_SECONDS,
-        # Whoever asks is the one who decides when to try again, and what to do meanwhile.
+        # The caller decides when to retry and what to do meanwhile.
         retry=Retry(NoBackoff(), 0),
         max_connections=connections,
         encoding_errors=encoding_errors,
@@ -63,12 +63,12 @@ def connect(url: str, connections: int = 4, encoding_errors: str = "strict") -> 
     try:
         pool.connection_class(**pool.connection_kwargs)
     except TypeError as error:
-        raise ValueError(f"it has a parameter that no connection to Redis has ({error})") from error
+        raise ValueError(f"it has a parameter that Redis connections do not have ({error})") from error
     return client
 
 
 async def call_redis(operation: Callable[[], Awaitable[T]], errors: ErrorCounter | None = None) -> T:
-    """One exchange, bounded in time. Whatever Redis does not answer as asked is Away."""
+    """Run one operation with a time limit. Raises `BusUnavailable` for every failure."""
     task = asyncio.current_task()
     cancelled_before = task.cancelling() if task else 0
     try:
@@ -83,14 +83,14 @@ async def call_redis(operation: Callable[[], Awaitable[T]], errors: ErrorCounter
             errors.count += 1
         raise BusUnavailable(repr(error)) from error
     finally:
-        # The library sends by `wait_for`, which before Python 3.12 now and then loses a cancellation; whoever asked
-        # this task to end would wait for it for ever.
+        # The library sends with `wait_for`, which before Python 3.12 occasionally loses a cancellation. The canceler
+        # would then wait for this task for ever.
         if task and task.cancelling() > cancelled_before:
             raise asyncio.CancelledError
 
 
 def load_script(*names: str) -> str:
-    """A script of these files, one after the other."""
+    """The concatenation of these script files."""
     folder = resources.files("quarterdeck.bus.redis")
     return "\n".join(folder.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in names)
 
@@ -102,7 +102,7 @@ async def run_fenced(
     args: Sequence[RedisValue],
     errors: ErrorCounter | None,
 ) -> list[RedisValue]:
-    """Runs a script behind the fence; a term that stands there and is of no lease of this database is overruled."""
+    """Run a script behind the fence. A stored term that belongs to no lease of this database is replaced."""
     replaced_term = ""
     for _ in range(ATTEMPTS_MAX):
         fenced_args: list[RedisValue] = [str(identity), replaced_term, *args]
@@ -112,9 +112,9 @@ async def run_fenced(
         if reply[0] == 1 or reply[1] != "fence":
             return reply
         if not await identity.checks.holds_lease():
-            raise WriterFenced(f"term {identity.term} is over")
+            raise WriterFenced(f"term {identity.term} has ended")
         replaced_term = str(reply[2])
-    raise BusUnavailable(f"somebody else moves {fence_key(identity.sink_id)} all the time")
+    raise BusUnavailable(f"another writer keeps changing {fence_key(identity.sink_id)}")
 
 
 def fence_key(sink_id: str) -> str:
@@ -129,6 +129,6 @@ def marker_key(sink_id: str, stream: str) -> str:
 
 
 def parse_marker(text: str) -> Marker:
-    """The script has seen that it begins with digits. More than a position can have are of no position."""
+    """The script has checked that the text starts with digits. A position has at most 20 of them."""
     pos, _, event_id = text.partition(" ")
     return Marker(int(pos[:20]), event_id)

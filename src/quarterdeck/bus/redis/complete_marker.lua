@@ -1,8 +1,8 @@
--- Says how the whole of the keys stands: always, or only instead of what the caller has said before. Whoever wipes Redis
--- takes that away with the rest, so nobody says of a half that it is whole.
+-- Writes the state of the mirrored keys: always, or only if the stored state is the expected one. A wipe of Redis
+-- deletes it with the keys, so incomplete keys are never marked as complete.
 --
--- KEYS[2] where it is said; ARGV[3] what is to be said; [4] '1' if only instead of [5]. Answers {1, 1 if it was}.
-local stands = redis.pcall('GET', KEYS[2])
-if ARGV[4] == '1' and stands ~= ARGV[5] then return {1, 0} end
+-- KEYS[2] the state; ARGV[3] the new state; [4] '1' to write only if the stored one is [5]. Returns {1, 1 if written}.
+local stored = redis.pcall('GET', KEYS[2])
+if ARGV[4] == '1' and stored ~= ARGV[5] then return {1, 0} end
 redis.call('SET', KEYS[2], ARGV[3])
 return {1, 1}

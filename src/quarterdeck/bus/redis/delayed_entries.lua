@@ -1,33 +1,33 @@
--- Adds entries to one stream that had to wait, each once. Their positions lie behind the stream's marker, so each is
--- remembered by its own key for longer than anybody could still try to send it.
+-- Adds delayed entries to one stream, each once. Their positions are behind the stream's marker, so each dedupe key is
+-- stored for longer than a writer could still retry the entry.
 --
--- KEYS[2], [3]  the stream; the sorted set of keys that were added late, by the time at which they were
--- ARGV[3] to [5]  now and how long to remember, in milliseconds; MAXLEN;
---                 then for each entry: its key, how many values follow, field, value, ...
+-- KEYS[2], [3]  the stream; the sorted set of the dedupe keys of delayed entries, by the time at which they were added
+-- ARGV[3] to [5]  now and how long to store the keys, in milliseconds; MAXLEN;
+--                 then for each entry: its dedupe key, the number of values, field, value, ...
 --
--- Answers {1, error, ...}: one for each entry, '' for one that stands in the stream.
-local stream, late = KEYS[2], KEYS[3]
-local now, remember, maxlen = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+-- Returns {1, error, ...}: one per entry, '' if the entry is in the stream.
+local stream, delayed = KEYS[2], KEYS[3]
+local now, keep, maxlen = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
--- Something of another type, that somebody has put there, remembers nothing.
-if redis.call('TYPE', late).ok ~= 'zset' then redis.call('DEL', late) end
-redis.call('ZREMRANGEBYSCORE', late, '-inf', now - remember)
+-- A key of another type, which someone else has written, holds no dedupe keys.
+if redis.call('TYPE', delayed).ok ~= 'zset' then redis.call('DEL', delayed) end
+redis.call('ZREMRANGEBYSCORE', delayed, '-inf', now - keep)
 
-local answers = {1}
+local replies = {1}
 local at = 6
 while at <= #ARGV do
   local key, values = ARGV[at], tonumber(ARGV[at + 1])
-  local refused = ''
-  if not redis.call('ZSCORE', late, key) then
+  local rejection = ''
+  if not redis.call('ZSCORE', delayed, key) then
     local added = redis.pcall('XADD', stream, 'MAXLEN', '~', maxlen, '*', unpack(ARGV, at + 2, at + 1 + values))
     if type(added) == 'table' and added.err then
-      refused = added.err
+      rejection = added.err
     else
-      redis.call('ZADD', late, now, key)
+      redis.call('ZADD', delayed, now, key)
     end
   end
-  answers[#answers + 1] = refused
+  replies[#replies + 1] = rejection
   at = at + 2 + values
 end
-redis.call('PEXPIRE', late, remember)
-return answers
+redis.call('PEXPIRE', delayed, keep)
+return replies

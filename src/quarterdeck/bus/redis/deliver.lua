@@ -1,36 +1,37 @@
--- Adds entries to one stream, in order, and moves the stream's marker with them: both or neither.
+-- Adds entries to one stream, in order, and updates the stream's marker with them: both or neither.
 --
--- KEYS[2], [3]  the stream; its marker, "<position> <event id>" of the last event that was written
--- ARGV[3], [4]  'trust' or 'overrule', and the marker that this is about; [5] the position the batch goes on from;
---               [6] MAXLEN; then for each entry: position, event id, how many values follow, field, value, ...
+-- KEYS[2], [3]  the stream; its marker, "<position> <event id>" of the last written event
+-- ARGV[3], [4]  'trust' or 'ignore', and the marker that the caller has checked; [5] the position before the batch;
+--               [6] MAXLEN; then for each entry: position, event id, the number of values, field, value, ...
 --
--- Answers {0, 'marker', what stands there}, having written nothing, if the marker is ahead of the caller and the caller has
--- not said what to think of that one: it has to find out whether it is of its own log. Otherwise {1, entries dealt with,
--- error}. On the first entry that is refused it stops, so that no entry lies behind the marker that is not in the stream.
+-- Returns {0, 'marker', the stored marker} without writing if the marker is ahead of the caller and is not the one that
+-- the caller has checked: the caller must find out whether it belongs to its own log. Otherwise returns {1, the number
+-- of processed entries, error}. It stops at the first rejected entry, so that every entry behind the marker is in the
+-- stream.
 local stream, marker = KEYS[2], KEYS[3]
-local mode, known, after, maxlen = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local mode, checked, after, maxlen = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 
--- Absent, or something of another type that somebody has put there: SET replaces it.
-local stands = redis.pcall('GET', marker)
-if type(stands) ~= 'string' then stands = '' end
-local reached = tonumber(string.match(stands, '^(%d+) ') or '0')
-if reached > after and stands ~= known then return {0, 'marker', stands} end
-if mode == 'overrule' then reached = 0 end
+-- Missing, or of another type, which someone else has written: SET replaces it.
+local stored = redis.pcall('GET', marker)
+if type(stored) ~= 'string' then stored = '' end
+local reached = tonumber(string.match(stored, '^(%d+) ') or '0')
+if reached > after and stored ~= checked then return {0, 'marker', stored} end
+if mode == 'ignore' then reached = 0 end
 
-local last, dealt_with, refused = stands, 0, ''
+local last, processed, rejection = stored, 0, ''
 local at = 7
 while at <= #ARGV do
   local values = tonumber(ARGV[at + 2])
   if tonumber(ARGV[at]) > reached then
     local added = redis.pcall('XADD', stream, 'MAXLEN', '~', maxlen, '*', unpack(ARGV, at + 3, at + 2 + values))
     if type(added) == 'table' and added.err then
-      refused = added.err
+      rejection = added.err
       break
     end
     last = ARGV[at] .. ' ' .. ARGV[at + 1]
   end
-  dealt_with = dealt_with + 1
+  processed = processed + 1
   at = at + 3 + values
 end
-if last ~= stands then redis.call('SET', marker, last) end
-return {1, dealt_with, refused}
+if last ~= stored then redis.call('SET', marker, last) end
+return {1, processed, rejection}

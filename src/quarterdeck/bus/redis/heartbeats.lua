@@ -1,7 +1,7 @@
--- Heartbeats: each is seen for a minute. Of an agent whose status is shown it shows when it was heard of; it makes no
--- status, since the agent may have ended meanwhile.
+-- Writes heartbeats, each for 60 seconds. If the agent's status key exists, its last heartbeat is updated. The key is
+-- not created here, since the agent may have ended meanwhile.
 --
--- ARGV  for each: name, what is told of it, when it was heard of, '1' if it has said what it works on, and that task
+-- ARGV  for each: agent name, heartbeat JSON, time, '1' if the agent reported its current task, and that task
 for at = 1, #ARGV, 5 do
   local status = 'agent:status:' .. ARGV[at]
   redis.call('SETEX', 'agent:heartbeat:' .. ARGV[at], 60, ARGV[at + 1])

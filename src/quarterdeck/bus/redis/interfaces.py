@@ -1,4 +1,4 @@
-"""What the engine needs of the other side. Plain values: nothing here knows of events, sessions or the database."""
+"""The protocols of a bus, as the engine calls them. Plain values: nothing here imports sessions or the database."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import msgspec
 
 
 class BusUnavailable(Exception):
-    """The other side cannot be reached, or is in no state to take anything. Costs no entry an attempt."""
+    """The bus cannot be reached or cannot accept anything now. Does not count as an attempt of an entry."""
 
 
 class SinkEntry(msgspec.Struct, frozen=True):
-    """One occurrence, as it is told to the outside."""
+    """One entry for a stream or channel of the bus, built from an event."""
 
     pos: int
-    """The position of the event it tells of."""
+    """The position of its event."""
     index: int
-    """Which of that event's entries it is, from 0."""
+    """Its number among the entries of that event, from 0."""
     event_id: str
     zone_id: str
     stream: str
     subject: str
-    """Entries of one stream and one subject are told in order, whatever happens."""
+    """Entries of one stream and one subject are always delivered in order."""
     fields: Mapping[str, str]
-    """Flat text, without the signature: that is made when it is sent."""
+    """Flat text, without the signature, which is computed when the entry is sent."""
 
     @property
     def dedupe_key(self) -> str:
@@ -33,28 +33,30 @@ class SinkEntry(msgspec.Struct, frozen=True):
 
 
 class Marker(NamedTuple):
-    """Up to where a stream has been written, as the other side has it. The id of the event makes it good for one
-    history only: of a database that was restored, positions are given out again, and ids are not."""
+    """How far a stream has been written, as stored on the bus.
+
+    The event id makes it valid for one history only: a restored database reuses positions, but not ids.
+    """
 
     pos: int
     event_id: str
 
 
 class DatabaseChecks(Protocol):
-    """The database, asked about what the other side claims."""
+    """Checks in the database what the bus has stored."""
 
     async def has_event(self, marker: Marker) -> bool:
         """Whether the log has this event at this position."""
 
     async def holds_lease(self) -> bool:
-        """Whether the caller's term is still the one that the database knows."""
+        """Whether the caller's term is still the current one in the database."""
 
 
 class WriterIdentity(NamedTuple):
-    """In whose name something is written."""
+    """The lease holder that writes."""
 
     sink_id: str
-    """Whose markers count."""
+    """The owner of the markers."""
     term: int
     holder: str
     checks: DatabaseChecks
@@ -64,58 +66,60 @@ class WriterIdentity(NamedTuple):
 
 
 class WriterFenced(Exception):
-    """Another has taken over: the database says so, too."""
+    """Another process has taken over, and the database confirms it."""
 
 
 class RejectedEntry(NamedTuple):
-    """An entry that the other side refuses for what it is."""
+    """An entry that the bus rejects for its content."""
 
     entry: SinkEntry
     error: str
 
 
 class StreamWriter(Protocol):
-    """Where a sink delivers to. Everything raises Away, and Fenced."""
+    """Where a sink delivers to. All methods raise `BusUnavailable` and `WriterFenced`."""
 
     async def take_over(self, identity: WriterIdentity) -> None:
-        """From here on nobody writes by an older term."""
+        """From now on, no process with an older term can write."""
 
     async def deliver(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> list[RejectedEntry]:
-        """Writes each stream's entries in order, up to the first that is refused, of which there may be one for each
-        stream. What an earlier try has written is not written twice: so the entries go on from the position `after`
-        without a hole, and what is not among them goes to no stream or has been written down elsewhere."""
+        """Write the entries of each stream in order, up to the first that is rejected; at most one per stream is.
+
+        Entries that an earlier try has written are not written twice. For that, the entries must follow the position
+        `after` without a gap: an event without an entry here belongs to no stream or was recorded elsewhere.
+        """
 
     async def deliver_delayed(self, identity: WriterIdentity, entries: Sequence[SinkEntry]) -> list[str | None]:
-        """Writes entries that had to wait, each by itself and once: None, or why it is refused."""
+        """Write delayed entries, each separately and once. Per entry: None, or why it is rejected."""
 
     async def close(self) -> None: ...
 
 
 class SlotCounter(NamedTuple):
-    """How many of a zone's slots are taken, as of a position of the log."""
+    """How many slots of a zone are taken, as of a position of the log."""
 
     zone_id: str
     taken: int
     limit: int
     pos: int
     replaces_pos: str | None = None
-    """The position as the board has it, if that cannot be: it is written over."""
+    """The stored position, if it is impossible: it is replaced."""
 
 
 class StoredSlotCounter(NamedTuple):
-    """What the board has of a zone, as it stands there; whoever wrote it."""
+    """What is stored for a zone, whatever wrote it."""
 
     taken: str | None
     pos: str | None
 
 
 class SlotWriter(Protocol):
-    """Where others read how many slots are taken."""
+    """Where other programs read how many slots are taken."""
 
     async def write(self, slots: Sequence[SlotCounter]) -> int:
-        """Each is written unless the board knows of a later position; how many were. Raises Away."""
+        """Write each counter unless a later position is stored. Return how many. Raises `BusUnavailable`."""
 
     async def read(self, zone_ids: Sequence[str]) -> list[StoredSlotCounter]:
-        """What stands there now. Raises Away."""
+        """The stored counters. Raises `BusUnavailable`."""
 
     async def close(self) -> None: ...

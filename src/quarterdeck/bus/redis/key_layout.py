@@ -1,23 +1,24 @@
-"""What is shown of tasks and agents under keys, for whoever reads Redis instead of asking: names, values and channels,
-which are the seed's.
+"""Redis keys and channels of tasks and agents, for readers that use Redis instead of the API.
 
-| key                                  | what stands there                                                          |
-|--------------------------------------|----------------------------------------------------------------------------|
-| `tasks:pending:{zone}`               | sorted set: tasks that may begin, by (10 − priority)·10¹³ + ms               |
-| `tasks:active:{zone}`                | set: `{task}:{session key}` of what agents hold                             |
-| `agent:tasks:{agent}`                | hash: task → when it was given to the agent, ms                             |
-| `agent:status:{agent}`               | hash: status, current_task, last_heartbeat; gone when the agent has ended   |
+Names and values are those of the original system.
+
+| key                                  | value                                                                       |
+|--------------------------------------|-----------------------------------------------------------------------------|
+| `tasks:pending:{zone}`               | sorted set: ready tasks, by (10 − priority)·10¹³ + ms                       |
+| `tasks:active:{zone}`                | set: `{task}:{session key}` of the tasks that agents hold                   |
+| `agent:tasks:{agent}`                | hash: task → when it was assigned to the agent, ms                          |
+| `agent:status:{agent}`               | hash: status, current_task, last_heartbeat; deleted when the agent ends     |
 | `agent:heartbeat:{agent}`            | JSON, for 60 s after each heartbeat                                         |
-| `coordinator:stale_agents`           | sorted set: agents that are lost, by when they were last heard of           |
-| `session:context:{session key}`      | hash, for an hour after the attempt was last seen to run                    |
-| `coordinator:recovery_queue:{zone}`  | list: tasks that wait for the end of a backoff, the newest first; bounded   |
-| `coordinator:lock:{zone}`            | the process that coordinates, for 30 s                                      |
+| `coordinator:stale_agents`           | sorted set: stale agents, by last heartbeat                                 |
+| `session:context:{session key}`      | hash, for an hour after the attempt was last seen running                   |
+| `coordinator:recovery_queue:{zone}`  | list: tasks that wait for the end of a backoff, newest first; bounded       |
+| `coordinator:lock:{zone}`            | the process that coordinates the zone, for 30 s                             |
 
-Everything that is told of a task or an agent is what its row says (`TaskMark`, `AgentMark`), and never a step from what
-stood there before: so writing twice, or too much, does no harm.
+The values of a task or an agent are computed from its row (`MirroredTask`, `MirroredAgent`), never from what Redis
+holds: writing twice, or too much, does no harm.
 
-An agent's id is its own in its zone only, and the seed's keys of agents name no zone. So an agent of the zone `default`
-is called by its id, and one of any other zone `{zone}/{id}`: no id holds a slash.
+An agent id is unique in its zone only, and these keys of agents contain no zone. So an agent of the zone `default` has
+its id as its name, and one of another zone `{zone}/{id}`: no id contains a slash.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from quarterdeck.core.log_event import LogEvent
 DEFAULT_ZONE = "default"
 PENDING, ACTIVE, RECOVERY = "tasks:pending:", "tasks:active:", "coordinator:recovery_queue:"
 HOLDERS = "quarterdeck:keys-holders:"
-"""Ours: who was shown to hold a task, so that it can be taken away again when nobody knows any more who that was."""
+"""Our own: the holder that is shown for a task, so that its keys can be removed when the row no longer names it."""
 COMPLETE_MARKER = "quarterdeck:keys-whole"
-"""Ours: that all of it has been written since it was last found missing. It goes with everything else."""
+"""Our own: whether all keys have been written since they were last found missing. A wipe deletes it with the keys."""
 AGENT_TASKS, STATUS, HEARTBEAT = "agent:tasks:", "agent:status:", "agent:heartbeat:"
 STALE_AGENTS = "coordinator:stale_agents"
 LOCK = "coordinator:lock:"
@@ -55,7 +56,7 @@ def format_agent_name(ref: Ref) -> str:
 
 
 def parse_agent_name(name: str) -> Ref | None:
-    """Whom a name means; None if nobody can be called so."""
+    """The agent with this name; None if the name is not valid."""
     zone_id, slash, agent_id = name.rpartition("/")
     ref = (zone_id, agent_id) if slash else (DEFAULT_ZONE, name)
     is_canonical = not slash or zone_id != DEFAULT_ZONE
@@ -71,34 +72,34 @@ def active_member(task_id: str, session_key: str) -> str:
 
 
 def possible_task_ids(member: str) -> list[str]:
-    """The tasks that a member of `tasks:active` may be of: both halves of it may hold colons."""
+    """The possible task ids of a member of `tasks:active`: both of its parts may contain colons."""
     ends = [index for index, character in enumerate(member[:130]) if character == ":"]
     return [member[:end] for end in ends if is_path_id(member[:end])]
 
 
-# -- what rows say -----------------------------------------------------------------------------------------------------
+# -- values from rows --------------------------------------------------------------------------------------------------
 
 
 class TaskHolder(NamedTuple):
     agent_id: str
     session_key: str
-    """Empty where the agent works without a session of its own."""
+    """Empty if the agent works without a session key."""
     assigned_at: Millis
     started_at: Millis
 
 
 class MirroredTask(NamedTuple):
-    """What is to be seen of a task."""
+    """The mirrored state of a task."""
 
     zone_id: str
     id: str
     score: int | None = None
-    """If it may begin."""
+    """Set if the task is ready."""
     holder: TaskHolder | None = None
     is_recovering: bool = False
     """It waits for the end of a backoff."""
     is_recent: bool = False
-    """It has changed a moment ago: what is seen of it may be late, and is not wrong."""
+    """It has just changed: Redis may be behind, which is not an error."""
 
     @property
     def ref(self) -> Ref:
@@ -109,7 +110,7 @@ class MirroredAgent(NamedTuple):
     zone_id: str
     id: str
     status: str | None = None
-    """None: there is none, or it has ended."""
+    """None: the agent does not exist or has ended."""
     current_task: str = ""
     last_heartbeat: Millis = 0
     is_stale: bool = False
@@ -121,13 +122,11 @@ class MirroredAgent(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat."""
-
     zone_id: str
     id: str
     status: str
     task_id: str | None
-    """What it works on; empty if it holds nothing, None if it does and has not said on what it works."""
+    """The current task. Empty if the agent holds none; None if it holds some and did not report which is current."""
     at: Millis
 
     @property
@@ -140,11 +139,11 @@ class Heartbeat(NamedTuple):
 
 
 class KeyRemoval(NamedTuple):
-    """Something that stands where it should not."""
+    """A key or member that must be removed."""
 
     key: str
     redis_type: str
-    """Of the key: set, hash, zset, list; or nothing, if all of it is to go."""
+    """Type of the key: set, hash, zset, list. Empty to delete the complete key."""
     member: str = ""
     is_recent: bool = False
 
@@ -152,11 +151,11 @@ class KeyRemoval(NamedTuple):
 KeyOperation = MirroredTask | MirroredAgent | KeyRemoval
 
 
-# -- what stands there -------------------------------------------------------------------------------------------------
+# -- stored keys -------------------------------------------------------------------------------------------------------
 
 
 class KeyFamily(NamedTuple):
-    """Keys of one kind: how their names begin, and of what type they are."""
+    """Keys of one kind: the prefix of their names, and their type."""
 
     prefix: str
     redis_type: str
@@ -172,64 +171,64 @@ KEY_FAMILIES = (
     KeyFamily(STALE_AGENTS, "zset"),
 )
 PREFIXES_WITH_MEMBERS = frozenset({PENDING, ACTIVE, RECOVERY, HOLDERS, AGENT_TASKS, STALE_AGENTS})
-"""Of the others the name says everything."""
+"""The keys of the other families have no members to compare, only a name."""
 
 
 class KeyPage(NamedTuple):
-    """Some of what stands under one key."""
+    """Some of the members of one key."""
 
     family: KeyFamily
     key: str
     members: Sequence[str] = ()
     has_wrong_type: bool = False
-    """It is of another type than it should be."""
+    """The key has another type than its family."""
 
 
 class KeyDifferences(NamedTuple):
-    """What came of a comparison: how much was wrong."""
+    """The result of a comparison: how many differences were found."""
 
     total: int
 
 
 class KeyWriter(Protocol):
-    """Where keys are written. Everything raises Away, and what is told in somebody's name Fenced."""
+    """Writes the keys. All methods raise `BusUnavailable`; those with an identity also `WriterFenced`."""
 
     async def take_over(self, identity: WriterIdentity) -> None: ...
 
     async def write(self, identity: WriterIdentity, operations: Sequence[KeyOperation]) -> KeyDifferences:
-        """Has everything as it is to be."""
+        """Make the keys equal to the operations. Return the differences before."""
 
     async def compare(self, operations: Sequence[KeyOperation]) -> KeyDifferences:
-        """The same without writing."""
+        """Count the differences without writing."""
 
     async def publish(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> None:
-        """Publishes what has happened, in order: what an earlier try has published is not published twice."""
+        """Publish events in order. Events that an earlier try has published are not published twice."""
 
     async def write_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None: ...
 
     def scan(self) -> AsyncIterator[KeyPage]:
-        """Everything that stands there, a page at a time. An empty one only lets others have their turn."""
+        """All stored keys, a page at a time. An empty page only lets other tasks run."""
 
     async def read_state(self) -> str:
-        """What was said of the whole; empty if nothing was, or it went with the rest."""
+        """The stored state of all keys; empty if there is none, or if it was wiped with the keys."""
 
     async def write_state(self, identity: WriterIdentity, state: str, expected: str | None = None) -> bool:
-        """Says it; only if this still stands there, where that is given."""
+        """Store the state of all keys; if `expected` is given, only if that is the stored one."""
 
     async def delete_state(self) -> None: ...
 
     async def show_coordinator(self, zone_ids: Sequence[str], holder: str, *, overwrite: bool) -> None:
-        """Shows who coordinates these zones: surely, or unless somebody else is shown to."""
+        """Show which process coordinates these zones: always, or only if no other process is shown."""
 
     async def listen(self, on_command: Callable[[], None]) -> None:
-        """Calls `heard` whenever a command comes, until it is cancelled."""
+        """Call `on_command` whenever a command arrives, until canceled."""
 
     async def ping(self) -> None: ...
 
     async def close(self) -> None: ...
 
 
-# -- what is told ------------------------------------------------------------------------------------------------------
+# -- published events --------------------------------------------------------------------------------------------------
 
 
 class _TaskEventData(msgspec.Struct, frozen=True, rename="camel"):
@@ -240,7 +239,7 @@ _decode_task_event = msgspec.json.Decoder(_TaskEventData).decode
 
 
 def build_entries(event: LogEvent) -> list[SinkEntry]:
-    """What of an event is to be told: that something has become of a task or an agent. What has, its row says."""
+    """The message of an event of a task or an agent: that it changed. The new values come from its row."""
     if event.type.startswith(TASK_EVENT_PREFIX):
         agent_id = _decode_task_event(event.data).agent_id
         return [_build_entry(event, "tasks", {"task_id": event.subject}, agent_id or "")]
@@ -257,7 +256,7 @@ def _build_entry(event: LogEvent, channel_prefix: str, ids: dict[str, str], agen
 
 
 def changed_refs(entries: Sequence[SinkEntry]) -> tuple[list[Ref], list[Ref]]:
-    """The tasks and the agents that entries are about, each once, in order."""
+    """The tasks and agents that the entries are about, each once, in order."""
     tasks = {(e.zone_id, e.subject): None for e in entries if e.stream.startswith("tasks:")}
     agents = {(e.zone_id, e.fields["agent_id"]): None for e in entries if e.fields["agent_id"]}
     return [*tasks], [*agents]

@@ -1,13 +1,13 @@
-"""Redis: the keys and channels of tasks and agents (`keys` says which).
+"""Writes the Redis keys and channels of tasks and agents (`key_layout` defines them).
 
-Imported only where REDIS_URL is set: the library is an extra.
+Imported only if REDIS_URL is set: the library is an optional dependency.
 
-What is written in somebody's name stands behind the fence of the lease's term (`fence.lua`): whoever was frozen while
-another took over changes nothing. Heartbeats, and who coordinates, are written by every process for itself: they are
-true when they are written, and end by themselves.
+Writes of the lease holder are fenced by its term (`fence.lua`): a process that was frozen while another took over
+changes nothing. Heartbeats, and which process coordinates, are written by every process: they are correct when they are
+written, and expire.
 
-Text that is no UTF-8, which only a stranger's hand writes here, is read and written back byte by byte: it can be taken
-away like anything else.
+Text that is not valid UTF-8, which only other programs write here, is read and written back byte by byte, so that it
+can be removed like anything else.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from quarterdeck.bus.redis.key_layout import (
 )
 
 OPS_MAX = 250
-"""In one run of a script, during which Redis does nothing else."""
+"""Per run of a script. Redis does nothing else meanwhile."""
 SCAN_COUNT = 1_000
 MEMBERS_COUNT = 500
 LIST_MAX = 5_000
 LISTEN_SECONDS = 2.0
 COMMAND_GAP_SECONDS = 1.0
-"""Between two commands that are heard of: they say no more than each other."""
+"""Between two received commands: one is as good as several, since they have no content."""
 CONNECTIONS = 16
 
 
 class RedisKeyWriter:
-    """A `KeyBoard`."""
+    """Implements `KeyWriter`."""
 
     def __init__(self, client: Redis, errors: ErrorCounter) -> None:
         self._client = client
@@ -69,7 +69,7 @@ class RedisKeyWriter:
         self._heartbeats_script = client.register_script(load_script("heartbeats"))
         self._coordinator_script = client.register_script(load_script("locks"))
 
-    # -- in the name of whoever holds the lease -----------------------------------------------------------------
+    # -- by the lease holder ------------------------------------------------------------------------------------
 
     async def take_over(self, identity: WriterIdentity) -> None:
         await self._run_fenced(self._take_over_script, identity, [], [])
@@ -96,8 +96,8 @@ class RedisKeyWriter:
             if reply[0] == 1:
                 return
             marker_text = str(reply[2])
-            mode = "trust" if await identity.checks.has_event(parse_marker(marker_text)) else "overrule"
-        raise BusUnavailable(f"somebody else moves {marker_name} all the time")
+            mode = "trust" if await identity.checks.has_event(parse_marker(marker_text)) else "ignore"
+        raise BusUnavailable(f"another writer keeps changing {marker_name}")
 
     async def write_state(self, identity: WriterIdentity, state: str, expected: str | None = None) -> bool:
         has_expected = "" if expected is None else "1"
@@ -111,12 +111,12 @@ class RedisKeyWriter:
     ) -> list[RedisValue]:
         return await run_fenced(script, identity, keys, args, self._errors)
 
-    # -- by anybody ---------------------------------------------------------------------------------------------
+    # -- by every process ---------------------------------------------------------------------------------------
 
     async def compare(self, operations: Sequence[KeyOperation]) -> KeyDifferences:
         differences = 0
         for chunk in _chunks(operations):
-            args: list[RedisValue] = ["", "", "look", *_encode_operations(chunk)]
+            args: list[RedisValue] = ["", "", "compare", *_encode_operations(chunk)]
             reply: list[RedisValue] = await call_redis(
                 partial(self._compare_script, ["", COMPLETE_MARKER], args), self._errors
             )
@@ -141,7 +141,7 @@ class RedisKeyWriter:
         await call_redis(lambda: self._coordinator_script(keys, [holder, "1" if overwrite else ""]), self._errors)
 
     async def read_state(self) -> str:
-        # By a script of its own words it would cost as much: something of another type is no state.
+        # Two commands, because GET fails on another type, which counts as no state. A script would cost as much.
         if await call_redis(lambda: self._client.type(COMPLETE_MARKER), self._errors) != "string":
             return ""
         return str(await call_redis(lambda: self._client.get(COMPLETE_MARKER), self._errors) or "")
@@ -155,7 +155,7 @@ class RedisKeyWriter:
     async def close(self) -> None:
         await self._client.aclose()
 
-    # -- what stands there --------------------------------------------------------------------------------------
+    # -- stored keys --------------------------------------------------------------------------------------------
 
     async def scan(self) -> AsyncIterator[KeyPage]:
         for family in KEY_FAMILIES:
@@ -207,12 +207,12 @@ class RedisKeyWriter:
         next_cursor, scored = await call_redis(lambda: client.zscan(key, cursor, count=count), self._errors)
         return int(next_cursor), [str(member) for member, _ in scored]
 
-    # -- what is said to us -------------------------------------------------------------------------------------
+    # -- received commands --------------------------------------------------------------------------------------
 
     async def listen(self, on_command: Callable[[], None]) -> None:
         async with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:
             await call_redis(lambda: pubsub.psubscribe(key_layout.COMMANDS), self._errors)
-            # What was said before this listened, or while the connection was lost, is made up for.
+            # Commands sent before this subscribed, or while the connection was lost, were missed.
             on_command()
             while True:
                 message = await call_redis(lambda: pubsub.get_message(timeout=LISTEN_SECONDS), self._errors)
@@ -234,7 +234,7 @@ def _encode_operations(operations: Sequence[KeyOperation]) -> list[RedisValue]:
         elif isinstance(operation, MirroredAgent):
             args, kind = _agent_args(operation), "agent"
         else:
-            args, kind = _removal_args(operation), "strike"
+            args, kind = _removal_args(operation), "remove"
         values += [kind, len(args), *args]
     return values
 

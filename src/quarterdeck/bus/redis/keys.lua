@@ -1,148 +1,148 @@
--- Has keys as rows say that they are to be, or only counts where they are not.
+-- Makes keys equal to the given rows, or only counts the differences.
 --
--- KEYS[2]  where it is said that the whole was written
--- ARGV[3]  'write' or 'look'; then, one after the other: what it is, how many values follow, the values
+-- KEYS[2]  the state of the mirrored keys (see `complete_marker.lua`)
+-- ARGV[3]  'write' or 'compare'; then operations: the kind, the number of values, the values
 --
---   task    zone, id, score or '', agent's name or '', session key, given at, begun at, '1' if it waits for a backoff,
---           agent's id, '1' if it has changed a moment ago
---   agent   name, status or '', current task, last heartbeat, '1' if it is stale, '1' if it was heard of a moment ago
---   strike  key, type or '', member, '1' if what it was of has changed a moment ago
+--   task    zone, id, score or '', agent name or '', session key, assigned at, started at, '1' if it waits for a
+--           backoff, agent id, '1' if it has just changed
+--   agent   name, status or '', current task, last heartbeat, '1' if it is stale, '1' if its heartbeat has just arrived
+--   remove  key, type or '', member, '1' if its task or agent has just changed
 --
--- A key that holds something of another type holds nothing that is right: it goes. Answers {1, how much was wrong}; what
--- has changed a moment ago is written, and not counted: whoever tells of it may be under way.
+-- A key of another type is deleted. Returns {1, the number of differences}. Rows that have just changed are written but
+-- not counted: another writer may be about to write them.
 local writes = ARGV[3] == 'write'
 local RECOVERY_MAX, CONTEXT_SECONDS = 1000, 3600
-local wrong, weight = 0, 1
-local kinds = {}
+local differences, weight = 0, 1
+local types = {}
 
-local function differs(command, ...)
-  wrong = wrong + weight
+local function fix(command, ...)
+  differences = differences + weight
   if writes then redis.call(command, ...) end
 end
 
-local function holds(key, kind)
-  local found = kinds[key]
+local function has_type(key, kind)
+  local found = types[key]
   if found == nil then
     found = redis.call('TYPE', key).ok
     if found ~= 'none' and found ~= kind then
-      differs('DEL', key)
+      fix('DEL', key)
       found = 'none'
     end
-    kinds[key] = found
+    types[key] = found
   end
   return found == kind
 end
 
-local function put(key, kind, command, ...)
-  differs(command, key, ...)
-  if writes then kinds[key] = kind end
+local function write(key, kind, command, ...)
+  fix(command, key, ...)
+  if writes then types[key] = kind end
 end
 
-local function in_set(key, member, wanted)
-  local there = holds(key, 'set') and redis.call('SISMEMBER', key, member) == 1
-  if wanted and not there then put(key, 'set', 'SADD', member) end
-  if there and not wanted then differs('SREM', key, member) end
+local function sync_set(key, member, expected)
+  local stored = has_type(key, 'set') and redis.call('SISMEMBER', key, member) == 1
+  if expected and not stored then write(key, 'set', 'SADD', member) end
+  if stored and not expected then fix('SREM', key, member) end
 end
 
-local function in_hash(key, field, value)
-  local there = holds(key, 'hash') and redis.call('HGET', key, field)
-  if value and there ~= value then put(key, 'hash', 'HSET', field, value) end
-  if there and not value then differs('HDEL', key, field) end
+local function sync_hash(key, field, value)
+  local stored = has_type(key, 'hash') and redis.call('HGET', key, field)
+  if value and stored ~= value then write(key, 'hash', 'HSET', field, value) end
+  if stored and not value then fix('HDEL', key, field) end
 end
 
-local function in_zset(key, member, score)
-  local there = holds(key, 'zset') and redis.call('ZSCORE', key, member)
-  if score and (not there or tonumber(there) ~= tonumber(score)) then put(key, 'zset', 'ZADD', score, member) end
-  if there and not score then differs('ZREM', key, member) end
+local function sync_zset(key, member, score)
+  local stored = has_type(key, 'zset') and redis.call('ZSCORE', key, member)
+  if score and (not stored or tonumber(stored) ~= tonumber(score)) then write(key, 'zset', 'ZADD', score, member) end
+  if stored and not score then fix('ZREM', key, member) end
 end
 
-local function in_list(key, member, wanted)
-  local there = holds(key, 'list') and redis.call('LPOS', key, member)
-  local full = holds(key, 'list') and redis.call('LLEN', key) >= RECOVERY_MAX
-  if wanted and not there and not full then put(key, 'list', 'LPUSH', member) end
-  if there and not wanted then differs('LREM', key, 0, member) end
+local function sync_list(key, member, expected)
+  local stored = has_type(key, 'list') and redis.call('LPOS', key, member)
+  local full = has_type(key, 'list') and redis.call('LLEN', key) >= RECOVERY_MAX
+  if expected and not stored and not full then write(key, 'list', 'LPUSH', member) end
+  if stored and not expected then fix('LREM', key, 0, member) end
 end
 
-local function some(text) return text ~= '' and text end
+local function non_empty(text) return text ~= '' and text end
 
--- Of a session that holds several tasks one is shown, as long as it holds that one.
-local function context(zone, id, agent_id, session, began, holders)
+-- If a session holds several tasks, one of them is shown for as long as the session holds it.
+local function context(zone, id, agent_id, session, started, holders)
   local key = 'session:context:' .. session
-  local shown = holds(key, 'hash') and redis.call('HMGET', key, 'workspace_id', 'task_id', 'agent_id')
-  local right = shown and shown[1] == zone and shown[2] and shown[3]
-  if right and shown[2] ~= id then
-    local other = holds(holders, 'hash') and redis.call('HGET', holders, shown[2])
-    right = other and string.match(other, '^%S* (.*)$') == session
-  elseif right then
-    right = shown[3] == agent_id
+  local shown = has_type(key, 'hash') and redis.call('HMGET', key, 'workspace_id', 'task_id', 'agent_id')
+  local matches = shown and shown[1] == zone and shown[2] and shown[3]
+  if matches and shown[2] ~= id then
+    local other = has_type(holders, 'hash') and redis.call('HGET', holders, shown[2])
+    matches = other and string.match(other, '^%S* (.*)$') == session
+  elseif matches then
+    matches = shown[3] == agent_id
   end
-  if not right then
-    put(key, 'hash', 'HSET', 'workspace_id', zone, 'agent_id', agent_id, 'task_id', id, 'started_at', began)
+  if not matches then
+    write(key, 'hash', 'HSET', 'workspace_id', zone, 'agent_id', agent_id, 'task_id', id, 'started_at', started)
   end
-  -- Its hour begins anew as long as the attempt runs.
+  -- Renewed for as long as the attempt runs.
   redis.call('EXPIRE', key, CONTEXT_SECONDS)
 end
 
 local function task(v)
-  local zone, id, agent, session = v[1], v[2], some(v[4]), v[5]
+  local zone, id, agent, session = v[1], v[2], non_empty(v[4]), v[5]
   local holders, active = 'quarterdeck:keys-holders:' .. zone, 'tasks:active:' .. zone
   local holder = agent and (agent .. ' ' .. session)
   weight = v[10] == '1' and 0 or 1
-  in_zset('tasks:pending:' .. zone, id, some(v[3]))
-  in_list('coordinator:recovery_queue:' .. zone, id, v[8] == '1')
-  local known = holds(holders, 'hash') and redis.call('HGET', holders, id)
-  if known and known ~= holder then
-    local before, its_session = string.match(known, '^(%S*) (.*)$')
-    if before then
-      in_hash('agent:tasks:' .. before, id, false)
-      in_set(active, id .. ':' .. its_session, false)
+  sync_zset('tasks:pending:' .. zone, id, non_empty(v[3]))
+  sync_list('coordinator:recovery_queue:' .. zone, id, v[8] == '1')
+  local stored_holder = has_type(holders, 'hash') and redis.call('HGET', holders, id)
+  if stored_holder and stored_holder ~= holder then
+    local old_agent, old_session = string.match(stored_holder, '^(%S*) (.*)$')
+    if old_agent then
+      sync_hash('agent:tasks:' .. old_agent, id, false)
+      sync_set(active, id .. ':' .. old_session, false)
     end
   end
-  in_hash(holders, id, holder)
+  sync_hash(holders, id, holder)
   if agent then
-    in_hash('agent:tasks:' .. agent, id, v[6])
-    in_set(active, id .. ':' .. session, true)
+    sync_hash('agent:tasks:' .. agent, id, v[6])
+    sync_set(active, id .. ':' .. session, true)
     if session ~= '' then context(zone, id, v[9], session, v[7], holders) end
   end
 end
 
 local function agent(v)
-  local name, status = v[1], some(v[2])
+  local name, status = v[1], non_empty(v[2])
   local key = 'agent:status:' .. name
   weight = v[6] == '1' and 0 or 1
-  in_zset('coordinator:stale_agents', name, v[5] == '1' and v[4])
+  sync_zset('coordinator:stale_agents', name, v[5] == '1' and v[4])
   if not status then
-    for _, gone in ipairs({key, 'agent:heartbeat:' .. name, 'agent:tasks:' .. name}) do
-      if redis.call('EXISTS', gone) == 1 then
-        differs('DEL', gone)
-        kinds[gone] = nil
+    for _, obsolete in ipairs({key, 'agent:heartbeat:' .. name, 'agent:tasks:' .. name}) do
+      if redis.call('EXISTS', obsolete) == 1 then
+        fix('DEL', obsolete)
+        types[obsolete] = nil
       end
     end
     return
   end
-  in_hash(key, 'status', status)
-  in_hash(key, 'current_task', v[3])
-  in_hash(key, 'last_heartbeat', v[4])
+  sync_hash(key, 'status', status)
+  sync_hash(key, 'current_task', v[3])
+  sync_hash(key, 'last_heartbeat', v[4])
 end
 
 local REMOVE = {set = 'SREM', hash = 'HDEL', zset = 'ZREM'}
-local function strike(v)
+local function remove(v)
   local key, kind, member = v[1], v[2], v[3]
   weight = v[4] == '1' and 0 or 1
   if kind == '' then
-    if redis.call('EXISTS', key) == 1 then differs('DEL', key) end
-  elseif holds(key, kind) then
-    if kind == 'list' then differs('LREM', key, 0, member) else differs(REMOVE[kind], key, member) end
+    if redis.call('EXISTS', key) == 1 then fix('DEL', key) end
+  elseif has_type(key, kind) then
+    if kind == 'list' then fix('LREM', key, 0, member) else fix(REMOVE[kind], key, member) end
   end
 end
 
-local known = {task = task, agent = agent, strike = strike}
+local handlers = {task = task, agent = agent, remove = remove}
 local at = 4
 while at <= #ARGV do
   local values = tonumber(ARGV[at + 1])
-  local given = {}
-  for n = 1, values do given[n] = ARGV[at + 1 + n] end
-  known[ARGV[at]](given)
+  local args = {}
+  for n = 1, values do args[n] = ARGV[at + 1 + n] end
+  handlers[ARGV[at]](args)
   at = at + 2 + values
 end
-return {1, wrong}
+return {1, differences}

@@ -11,7 +11,7 @@ from quarterdeck.bus.redis.interfaces import SlotCounter, StoredSlotCounter
 
 
 class RedisSlotWriter:
-    """How many slots are taken, for other components to read: `GET quarterdeck:slots:<zone>`."""
+    """Writes how many slots are taken, for other programs to read: `GET quarterdeck:slots:<zone>`."""
 
     def __init__(self, client: Redis, errors: ErrorCounter | None = None) -> None:
         self._client = client
@@ -42,5 +42,5 @@ def slot_key(zone_id: str) -> str:
 
 
 def position_key(zone_id: str) -> str:
-    # Not below the key itself: a zone may be called like any suffix.
+    # Not a suffix of the counter's key: a zone may have any suffix as its name.
     return f"{PREFIX}:slots-position:{zone_id}"

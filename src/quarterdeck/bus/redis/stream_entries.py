@@ -1,4 +1,4 @@
-"""Which entries an event becomes. A pure table: streams, fields and signature are the contract's.
+"""Which stream entries an event becomes. A pure table; streams, fields and signature are a public contract.
 
 | event                              | stream                          | `event`                          |
 |------------------------------------|---------------------------------|----------------------------------|
@@ -8,8 +8,8 @@
 | delegation.create, revoke, expire  | `caracal.delegations.invalidate` | edge_create, edge_revoke, edge_expire |
 | the same                           | `caracal.policy.invalidate`     |                                  |
 
-Every entry has `outbox_id` and `dedupe_key`, which are its own for ever and the same however often it is sent: they are
-made of the id of the event. One occurrence is one event, so suspending twice is two entries.
+Every entry has an `outbox_id` and a `dedupe_key`. They are built from the event id, so they are unique and the same
+however often the entry is sent. Each transition is one event, so suspending twice is two entries.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _decode = msgspec.json.Decoder(dict[str, object]).decode
 
 
 def build_entries(event: LogEvent) -> list[SinkEntry]:
-    """What an event is told as, in the order of the event's own entries; nothing, for most types."""
+    """The stream entries of an event, numbered from 0. Most event types have none."""
     if (verb := _SESSION_EVENTS.get(event.type)) is not None:
         fields_by_stream = _session_fields(event, verb, _decode(event.data))
     elif event.type in _INVOCATION_EVENTS:
@@ -66,7 +66,7 @@ def build_entries(event: LogEvent) -> list[SinkEntry]:
 
 
 def sign(key: bytes, stream: str, fields: Mapping[str, str]) -> str:
-    """Over the name of the stream and every other field: `<stream>\\n`, then `k=v\\n` in order of k."""
+    """The HMAC over the stream's name and every other field: `<stream>\\n`, then `k=v\\n` in order of k."""
     lines = "".join(f"{name}={fields[name]}\n" for name in sorted(fields) if name != SIGNATURE)
     return hmac.new(key, f"{stream}\n{lines}".encode(), hashlib.sha256).hexdigest()
 
@@ -108,8 +108,11 @@ def _build_entry(event: LogEvent, index: int, stream: str, event_fields: Data) -
 
 
 def _to_text(value: object) -> str:
-    """Text as it is; anything else as JSON. So is text with a line break, which callers may put into a reason: what is
-    signed is lines of `k=v`, and one field must not be able to pass for two."""
+    """Text as it is, anything else as JSON.
+
+    Text with a line break, which a caller may send as a reason, is also JSON: the signed text is lines of `k=v`, and
+    one field must not pass for two.
+    """
     if isinstance(value, str) and "\n" not in value:
         return value
     return msgspec.json.encode(value).decode()

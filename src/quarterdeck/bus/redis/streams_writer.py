@@ -23,13 +23,13 @@ from quarterdeck.core.clock import DAY, system_now
 
 MAXLEN = 100_000
 DEDUPE_MS = 7 * DAY
-"""How long an entry that was added late is known by its key: nobody still sends what was under way so long ago."""
+"""How long the dedupe key of a delayed entry is stored: longer than any retry of it."""
 REJECTION_CODES = ("ERR", "WRONGTYPE")
-"""Codes that speak of the entry, or of the key it is for. All others speak of Redis: it is loading, full, read-only."""
+"""Error codes about the entry or its key. All others are about Redis: loading, full, read-only."""
 
 
 class RedisStreamWriter:
-    """The outlet of the sink `redis-streams`."""
+    """The stream writer of the sink `redis-streams`."""
 
     def __init__(self, client: Redis, hmac_key: bytes, errors: ErrorCounter | None = None) -> None:
         self._client = client
@@ -70,7 +70,7 @@ class RedisStreamWriter:
     async def _deliver_to_stream(
         self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]
     ) -> tuple[int, str]:
-        """To one stream: how many were dealt with, and what Redis has against the next."""
+        """Deliver to one stream. Return how many entries were processed, and the error of the next."""
         stream = entries[0].stream
         keys = [stream, marker_key(identity.sink_id, stream)]
         values: list[RedisValue] = []
@@ -84,8 +84,8 @@ class RedisStreamWriter:
             if reply[0] == 1:
                 return int(reply[1]), str(reply[2])
             marker_text = str(reply[2])
-            mode = "trust" if await identity.checks.has_event(parse_marker(marker_text)) else "overrule"
-        raise BusUnavailable(f"somebody else moves {keys[1]} all the time")
+            mode = "trust" if await identity.checks.has_event(parse_marker(marker_text)) else "ignore"
+        raise BusUnavailable(f"another writer keeps changing {keys[1]}")
 
     async def _run_fenced(
         self, script: AsyncScript, identity: WriterIdentity, keys: Sequence[str], args: Sequence[RedisValue]
@@ -93,7 +93,7 @@ class RedisStreamWriter:
         return await run_fenced(script, identity, keys, args, self._errors)
 
     def _signed_values(self, entry: SinkEntry) -> list[RedisValue]:
-        """How many values, and the values."""
+        """The number of values, then the values."""
         values = [part for pair in entry.fields.items() for part in pair]
         signature = stream_entries.sign(self._hmac_key, entry.stream, entry.fields)
         return [len(values) + 2, *values, stream_entries.SIGNATURE, signature]
@@ -111,7 +111,7 @@ def _group_by_stream(entries: Sequence[SinkEntry]) -> list[list[SinkEntry]]:
 
 
 def _rejection_reason(error: str) -> str | None:
-    """What Redis has against an entry; None if nothing. Raises Away for what it has against everything just now."""
+    """Why Redis rejects an entry, or None. Raises `BusUnavailable` if the error is not about the entry."""
     if not error:
         return None
     if error.partition(" ")[0] not in REJECTION_CODES:

@@ -1,9 +1,9 @@
-"""Heartbeats, shown to others: the newest of each agent, a moment after its commit.
+"""Writes the latest heartbeat of each agent to Redis, shortly after its commit.
 
-They are many, and each is worth nothing once the next has come. So nobody waits for them to be shown: of each agent
-the newest is kept until it is written, with all others that came meanwhile; of more agents than there is room for,
-and while the other side is away, they are lost, and counted. What an agent's status says of its last heartbeat is put
-right by comparison (`engine.mirror`); the rest ends by itself within a minute.
+Heartbeats are many, and each is worthless once the next arrives. So requests do not wait for the write: the latest of
+each agent is kept until it is written, together with all others of that time. Heartbeats of more than `AGENTS_MAX`
+agents, and those that arrive while Redis is not reachable, are dropped and counted. The last heartbeat in an agent's
+status key is repaired by comparison (`engine.mirrors.keys`); the heartbeat keys expire within a minute.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from quarterdeck.bus.redis.interfaces import BusUnavailable
 from quarterdeck.bus.redis.key_layout import Heartbeat, KeyWriter, Ref
 
-log = logging.getLogger("quarterdeck.beats")
+log = logging.getLogger("quarterdeck.heartbeats")
 AGENTS_MAX = 20_000
 CHUNK_MAX = 500
 GATHER_SECONDS = 0.05
@@ -32,7 +32,7 @@ class HeartbeatMirror:
         self._task: asyncio.Task[None] | None = None
 
     def record(self, heartbeats: Iterable[Heartbeat]) -> None:
-        """After the commit. Only remembers: whoever beats is waiting."""
+        """Called after the commit. Only stores them, because the sender is waiting for its response."""
         for heartbeat in heartbeats:
             if heartbeat.ref in self._newest or len(self._newest) < AGENTS_MAX:
                 self._newest[heartbeat.ref] = heartbeat
@@ -41,7 +41,7 @@ class HeartbeatMirror:
         self._wakeup.set()
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="beats")
+        self._task = asyncio.create_task(self._run(), name="heartbeats")
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -57,10 +57,10 @@ class HeartbeatMirror:
             try:
                 await self.write()
             except Exception as error:
-                # So broad because nobody would notice the end of this task; what was not written is counted as lost.
+                # Broad, because the end of this task would go unnoticed. What was not written is counted as lost.
                 is_expected = isinstance(error, BusUnavailable)
                 if not is_unavailable or not is_expected:
-                    log.warning("heartbeats cannot be shown: %s", error, exc_info=not is_expected)
+                    log.warning("cannot write heartbeats to Redis: %s", error, exc_info=not is_expected)
                 is_unavailable = True
                 self._drop_all()
                 await asyncio.sleep(UNAVAILABLE_SECONDS)
@@ -70,12 +70,12 @@ class HeartbeatMirror:
             await asyncio.sleep(GATHER_SECONDS)
 
     async def write(self) -> None:
-        """All that have come."""
+        """Write all stored heartbeats."""
         while self._newest:
             chunk = [*self._newest.values()][:CHUNK_MAX]
             await self._key_writer.write_heartbeats(chunk)
             for heartbeat in chunk:
-                # A newer one may have come meanwhile.
+                # A newer one may have arrived meanwhile.
                 if self._newest.get(heartbeat.ref) is heartbeat:
                     del self._newest[heartbeat.ref]
 

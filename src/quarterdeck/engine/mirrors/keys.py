@@ -1,23 +1,22 @@
-"""What is shown of tasks and agents under keys outside, kept as the database says it is.
+"""Keeps the Redis keys of tasks and agents equal to the database.
 
-The database is the judge, and nothing that is decided here ever asks the keys. They are for other components.
+The keys are for other programs. No decision of the server reads them.
 
-**Told.** A sink (`engine.sinks`) follows the log. What an event is about is read again, and written as its row says
-it is *now*; then the event is published. So nothing depends on the order in which events come, and what is told twice
-does no harm. One process at a time does it, by a lease, and in one turn after another: no writer overtakes another.
+**Written.** A sink (`engine.sinks`) follows the log. For each event, the row of its task or agent is read again and
+written as it is *now*; then the event is published. So the order of events does not matter, and writing twice does no
+harm. One process at a time does this, by a lease, in one cycle after another: no writer overtakes another.
 
-**Compared.** In the same turns, when nothing is left to tell, what stands under the keys is compared with the rows,
-slice by slice, round and round: everything the database has must be there, and everything that is there must be in
-the database. What is wrong is put right and counted, and while something is, the round goes on at once. Whoever does
-not hold the lease looks without writing, and asks for it if something is wrong: servers that have nothing to do write
-nothing.
+**Compared.** In the same cycles, when no events are left, the keys are compared with the rows, slice by slice, again
+and again: everything in the database must be in Redis, and everything in Redis must be in the database. Differences are
+repaired and counted, and while there are any, the round continues at once. A process without the lease compares without
+writing, and acquires the lease if it finds a difference: idle servers write nothing.
 
-**Rebuilt.** That all of it was written is said under a key of its own, which goes with the rest if somebody wipes
-Redis. Where it is missing a whole round is made at once, and nobody says of a half that it is whole: whoever began
-says so only instead of what it said when it began.
+**Rebuilt.** A key of its own says that all keys were written; a wipe of Redis deletes it with the others. If it is
+missing, a complete round runs at once. At its end the process marks the keys as complete only if the marker is still
+the one that it wrote at the start, so incomplete keys are never marked as complete.
 
-How it fails. With the other side away the sink stands where it is, nothing else waits, and the round goes on where it
-was. Keys that somebody else writes, of any type and with any text in them, are struck out when the round comes by.
+How it fails. If Redis is not reachable, the sink stays where it is, nothing else waits, and the round continues where
+it was. Keys that someone else writes, of any type and content, are removed when a round reaches them.
 """
 
 from __future__ import annotations
@@ -52,22 +51,22 @@ from quarterdeck.engine.transaction import Engine, Transaction
 log = logging.getLogger("quarterdeck.mirror")
 SINK_NAME = "redis-keys"
 EVENTS_MIN = 500
-"""That are told in one go at least: what several of them are about is read and written once."""
+"""Minimum batch size of the sink: a row that several events are about is read and written once."""
 SLICE_MAX = 250
-"""Of each kind that one step compares."""
+"""Tasks, and agents, that one step compares."""
 STEPS_MAX = 40
-"""Of one pass, after which others have their turn."""
+"""Steps per pass, so that other work runs in between."""
 ZONES_MAX = 200
 RECOVERING_MAX = 10_000
 COMPLETE, BUILDING = "whole", "building"
 REBUILD_WAIT_SECONDS = 14.0
-"""Less than a server that drains has."""
+"""Less than the time that a draining server has."""
 REBUILD_POLL_SECONDS = 0.1
 Positions = tuple[str | None, ...]
 
 
 class ZoneContents(NamedTuple):
-    """Some of what a zone has."""
+    """A page of a zone's tasks and agents."""
 
     tasks: Sequence[Ref]
     agents: Sequence[Ref]
@@ -79,7 +78,7 @@ class ZoneContents(NamedTuple):
 
 
 class MirrorSource(Protocol):
-    """The rooms, asked how things are."""
+    """Reads the rows to mirror. Implemented by the components."""
 
     async def load_mirrored(
         self, tx: Transaction, task_refs: Sequence[Ref], agent_refs: Sequence[Ref]
@@ -90,21 +89,21 @@ class MirrorSource(Protocol):
     async def list_contents(
         self, tx: Transaction, zone_id: str, positions: Positions | None, limit: int
     ) -> ZoneContents:
-        """Of a zone, from these places on; from the first, if there are none."""
+        """A page of a zone after these positions, or the first page if None."""
 
     async def list_recovering(self, tx: Transaction, limit: int) -> list[Ref]: ...
 
 
-# -- what is asked about -----------------------------------------------------------------------------------------------
+# -- what to compare ---------------------------------------------------------------------------------------------------
 
 
 class HolderClaim(NamedTuple):
-    """Somewhere a task is said to be held. It may be one of several: ids may hold colons."""
+    """A stored member that says that an agent holds a task. The task may be one of several: ids may contain colons."""
 
     removal: KeyRemoval
     tasks: Sequence[Ref]
     agent: Ref | None = None
-    """By whom, where the key says so; else the member says in which session."""
+    """The agent, if the key names it; otherwise the member names the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ class ComparisonPart:
     agents: Sequence[Ref] = ()
     claims: Sequence[HolderClaim] = ()
     removals: Sequence[KeyRemoval] = ()
-    """What is wrong whatever the database says."""
+    """Wrong regardless of the database."""
 
     @property
     def is_empty(self) -> bool:
@@ -123,7 +122,7 @@ class ComparisonPart:
 
 
 def comparison_for(page: KeyPage) -> ComparisonPart:
-    """Whom what stands there is about."""
+    """The tasks and agents that a page of stored keys is about."""
     family, key = page.family, page.key
     if not key:
         return ComparisonPart()
@@ -171,7 +170,7 @@ def _compare_tasks(page: KeyPage, zone_id: str) -> ComparisonPart:
 
 
 def find_wrong_claims(claims: Sequence[HolderClaim], mirrored_tasks: Sequence[MirroredTask]) -> list[KeyRemoval]:
-    """What is said to be held, and is not so."""
+    """The stored members whose agent does not hold the task."""
     tasks_by_ref = {task.ref: task for task in mirrored_tasks}
     removals = []
     for claim in claims:
@@ -189,11 +188,11 @@ def _is_correct(claim: HolderClaim, task: MirroredTask) -> bool:
     return claim.removal.member == key_layout.active_member(task.id, task.holder.session_key)
 
 
-# -- telling -----------------------------------------------------------------------------------------------------------
+# -- delivery of events ------------------------------------------------------------------------------------------------
 
 
 class _KeyMirrorWriter:
-    """What the sink delivers to."""
+    """The target of the sink."""
 
     def __init__(self, cross_zone_engine: Engine, source: MirrorSource, key_writer: KeyWriter) -> None:
         self.identity: WriterIdentity | None = None
@@ -210,31 +209,31 @@ class _KeyMirrorWriter:
         tasks, agents = await self._cross_zone_engine.read(
             lambda tx: self._source.load_mirrored(tx, task_refs, agent_refs)
         )
-        # First the keys: whoever hears of it and looks finds it so.
+        # The keys first: a subscriber that reads them on the event finds the new state.
         await self._key_writer.write(identity, [*tasks, *agents])
         await self._key_writer.publish(identity, after, entries)
         return []
 
     async def deliver_delayed(self, identity: WriterIdentity, entries: Sequence[SinkEntry]) -> list[str | None]:
-        """Nothing is ever refused for what it is."""
+        """Nothing is ever rejected, so there are no delayed entries."""
         return [None for _ in entries]
 
     async def close(self) -> None:
         await self._key_writer.close()
 
 
-# -- the duty ----------------------------------------------------------------------------------------------------------
+# -- leader loop -------------------------------------------------------------------------------------------------------
 
 
 class KeyMirror:
-    """One process's share of it: an `engine.duties.Work`."""
+    """The mirror of this process: implements `engine.leader_loop.LeaderWork`."""
 
     def __init__(
         self, cross_zone_engine: Engine, source: MirrorSource, key_writer: KeyWriter, settings: SinkSettings
     ) -> None:
         self.repairs = 0
         self.rebuild_count = 0
-        """How often this process has written all of it."""
+        """How often this process has written all keys."""
         self._cross_zone_engine = cross_zone_engine
         self._source = source
         self._key_writer = key_writer
@@ -248,10 +247,10 @@ class KeyMirror:
         self._round: AsyncIterator[ComparisonPart] | None = None
         self._suspects: ComparisonPart | None = None
         self._building_state: str | None = None
-        """What was said when the round began in which all of it is written."""
+        """The marker written at the start of a complete round."""
         self._repaired_in_round = 0
 
-    # -- what a duty asks for -----------------------------------------------------------------------------------
+    # -- LeaderWork ---------------------------------------------------------------------------------------------
 
     async def is_due(self) -> bool:
         if await self.sink.is_due():
@@ -264,7 +263,7 @@ class KeyMirror:
             return 0
         if self._is_comparison_due():
             identity = self._mirror_writer.identity
-            assert identity is not None  # the sink has taken over, and told whatever there was
+            assert identity is not None  # the sink has taken over and delivered everything
             if await self._repair(identity):
                 return 0
             self._comparison_due_at = time.monotonic() + self._interval_seconds
@@ -277,29 +276,29 @@ class KeyMirror:
     def _is_comparison_due(self) -> bool:
         return time.monotonic() >= self._comparison_due_at
 
-    # -- by hand ------------------------------------------------------------------------------------------------
+    # -- on request ---------------------------------------------------------------------------------------------
 
     async def read_state(self) -> str:
         return await self._key_writer.read_state()
 
     async def rebuild(self, notify: Callable[[], None]) -> str:
-        """Has all of it written anew by whoever holds the lease; what is said of it when that is done, or at the end of
-        our patience."""
+        """Let the lease holder write all keys again. Return the state when that is done, or after
+        `REBUILD_WAIT_SECONDS`."""
         await self._key_writer.delete_state()
         self._comparison_due_at = 0.0
         notify()
         deadline = time.monotonic() + REBUILD_WAIT_SECONDS
         while True:
-            # Looked at again and again, because whoever does it may be another process, and says so nowhere else.
+            # Polled, because another process may be the lease holder, and it reports nowhere else.
             await asyncio.sleep(REBUILD_POLL_SECONDS)
             state = await self._key_writer.read_state()
             if state.startswith(COMPLETE) or time.monotonic() >= deadline:
                 return state
 
-    # -- comparing ----------------------------------------------------------------------------------------------
+    # -- comparison ---------------------------------------------------------------------------------------------
 
     async def _find_differences(self) -> bool:
-        """Looks, without the lease. What it finds is looked at again with it, before anything is written."""
+        """Compare without the lease. A difference is checked again under the lease before anything is written."""
         if not (await self._key_writer.read_state()).startswith(COMPLETE):
             return True
         for _ in range(STEPS_MAX):
@@ -315,12 +314,12 @@ class KeyMirror:
         return False
 
     async def _repair(self, identity: WriterIdentity) -> bool:
-        """A part of a round. Whether to go on at once."""
+        """Run a part of a round. Return whether to continue at once."""
         try:
             await self._start_rebuild_if_missing(identity)
             repaired = await self._repair_parts(identity)
         except BaseException:
-            # A part that was not written must not be taken for written at the end of the round: it begins anew.
+            # A part that was not written must not count as written at the end of the round: start the round again.
             self._round = self._building_state = self._suspects = None
             raise
         return bool(repaired) or self._building_state is not None
@@ -355,16 +354,15 @@ class KeyMirror:
 
     async def _start_rebuild_if_missing(self, identity: WriterIdentity) -> None:
         state = await self._key_writer.read_state()
-        if state.startswith(
-            f"{COMPLETE} {identity.sink_id} "
-        ):  # by this database: what another has written says nothing
+        # Only the marker of this database counts.
+        if state.startswith(f"{COMPLETE} {identity.sink_id} "):
             self._building_state = None
             return
         if state == self._building_state:
             return
         self._building_state = f"{BUILDING} {new_id()}"
         self._round = None
-        log.info("what is shown of tasks and agents is missing, and written anew")
+        log.info("the Redis keys of tasks and agents are missing or incomplete: rebuilding")
         await self._key_writer.write_state(identity, self._building_state)
 
     async def _finish_round(self, identity: WriterIdentity) -> None:
@@ -372,12 +370,12 @@ class KeyMirror:
             return
         state = f"{COMPLETE} {identity.sink_id} {self._repaired_in_round}"
         if await self._key_writer.write_state(identity, state, expected=self._building_state):
-            log.info("what is shown of tasks and agents was written anew: %d", self._repaired_in_round)
+            log.info("rebuilt the Redis keys of tasks and agents: %d changes", self._repaired_in_round)
             self._building_state = None
             self.rebuild_count += 1
 
     async def _next_part(self) -> ComparisonPart | None:
-        """The next part of the round; None when it is over. The one after it begins from the first."""
+        """The next part of the round; None at its end. The next call starts a new round."""
         if self._round is None:
             self._round, self._repaired_in_round = self._iterate_parts(), 0
         try:
@@ -386,12 +384,12 @@ class KeyMirror:
             self._round = None
             return None
         except BaseException:
-            # A walk that has failed cannot go on: the next round begins anew.
+            # An iterator that has failed cannot continue: start a new round.
             self._round = None
             raise
 
     async def _iterate_parts(self) -> AsyncIterator[ComparisonPart]:
-        """First everything the database has, then everything that stands there."""
+        """First everything in the database, then everything in Redis."""
         async for zone_id in self._iterate_zones():
             async for part in self._iterate_zone_parts(zone_id):
                 yield part

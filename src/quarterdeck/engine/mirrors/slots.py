@@ -1,18 +1,17 @@
-"""Slots, shown to others: how many of a zone's places for child sessions are taken, kept on a board outside.
+"""Keeps the slot counters in Redis equal to the database: how many child sessions of a zone are live.
 
-The database is the judge, and nothing that is admitted or refused here ever asks the board. It is for other components,
-which may look before they leap, and leap all the same.
+The counters are for other programs, as a hint. No admission decision of the server reads them.
 
-What is written is never a step up or down, which would drift with every one that got lost, but what the database says,
-with the position of the log it is of: both are read in one statement. Of two writers the later position wins, whoever
-comes last. A process writes the zones that its own commits have touched (`SlotKeeper`), a moment after the commit.
+Writers never increment a counter, which would drift with every lost update. They write the database's value together
+with its position in the log; one statement reads both. Of two writers the later position wins, in whatever order they
+write. A process writes the zones that its own commits have changed (`SlotMirror`), shortly after the commit.
 
-Whatever goes wrong is found by comparison (`Reconciler`): a process killed between commit and board, a board that was
-away or wiped, a hand that wrote into it, a database that was restored. The board is looked at first and the database
-after it, so a position that the board has and the log has not reached cannot be of this log, and is overruled.
+All errors are found by comparison (`SlotReconciler`): a process killed between commit and write, a Redis that was not
+reachable or was wiped, a value that someone else wrote, a restored database. Redis is read first and the database after
+it. So a position in Redis that the log has not reached cannot be of this log, and is replaced.
 
-A repair is counted where the board was wrong: not where a zone has changed a moment ago and its writer is under way,
-and not where sessions have expired, which no event tells until a sweep comes.
+A repair is counted if Redis was wrong: not if a zone has just changed and its writer is about to write it, and not if
+sessions have expired, for which there is no event until a sweep runs.
 """
 
 from __future__ import annotations
@@ -35,26 +34,26 @@ from quarterdeck.engine.transaction import Engine, Transaction
 
 log = logging.getLogger("quarterdeck.slots")
 SLOT_EVENT_TYPES = ("session.spawn", "session.terminate", "cascade.begin", "zone.create", "zone.change", "zone.recount")
-"""Events with which a zone's slots, or how many there are, may change."""
+"""Events that may change the slots of a zone, or their limit."""
 SLOTS = "slots"
 ZONES_MAX = 500
-"""Zones in one exchange."""
+"""Zones per read or write."""
 PAGES_MAX = 40
-"""Exchanges of one pass. The next goes on from there."""
+"""Pages per pass. The next pass continues there."""
 GATHER_SECONDS = 0.02
 WRITE_GRACE_MS = 2_000
 """How long after a commit its process may take to write the zone."""
 RECENT_POSITIONS = 50_000
-"""Positions that are looked through for such a commit."""
+"""Positions that are searched for such a commit."""
 RETRY = Policy(max_attempts=0, base_ms=100, multiplier=2.0, cap_ms=2_000)
 
 
 class SlotUsage(NamedTuple):
-    """What the database says of a zone's slots."""
+    """The slots of a zone in the database."""
 
     zone_id: str
     live: int
-    """Children that count, the expired that no sweep has reached among them."""
+    """Children that count, including expired ones that no sweep has terminated."""
     expired: int
     limit: int
     pos: int
@@ -68,16 +67,16 @@ class SlotUsage(NamedTuple):
 
 
 class SlotSource(Protocol):
-    """The room that counts."""
+    """The component that counts sessions."""
 
     async def load_usage(self, tx: Transaction, zone_ids: Collection[str]) -> list[SlotUsage]:
-        """These zones, if they exist; each as of one position."""
+        """These zones, if they exist, each as of one position."""
 
     async def list_zones(self, tx: Transaction, after: str, limit: int) -> list[str]:
         """Zones after this one, in order."""
 
 
-# -- what is wrong ---------------------------------------------------------------------------------------------------
+# -- comparison ------------------------------------------------------------------------------------------------------
 
 
 class SlotComparison(Enum):
@@ -85,14 +84,14 @@ class SlotComparison(Enum):
     STALE = auto()
     """Not wrong: only time has passed."""
     UNCERTAIN = auto()
-    """Wrong, unless the zone has changed a moment ago."""
+    """Wrong, unless the zone has just changed."""
     MISMATCH = auto()
     UNKNOWN_POSITION = auto()
     """Of a position that the log does not have."""
 
 
 def compare(usage: SlotUsage, stored: StoredSlotCounter) -> SlotComparison:
-    """What is to be thought of the board, which was looked at before the database was."""
+    """Compare a stored counter, which was read before the database."""
     pos = stored_position(stored)
     if pos is None:
         return SlotComparison.UNCERTAIN
@@ -118,11 +117,11 @@ def _number(text: str | None) -> int | None:
     return int(text) if text and len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 
-# -- keeping ---------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------------------------
 
 
 class SlotMirror:
-    """Writes the zones that this process has touched."""
+    """Writes the zones that this process has changed."""
 
     def __init__(self, cross_zone_engine: Engine, source: SlotSource, slot_writer: SlotWriter) -> None:
         self._cross_zone_engine = cross_zone_engine
@@ -133,7 +132,7 @@ class SlotMirror:
         self._task: asyncio.Task[None] | None = None
 
     def on_commit(self, events: Sequence[NewEvent]) -> None:
-        """Hears of what was committed here. Only remembers it: the commit's caller is waiting."""
+        """Called with committed events. Only stores the zones, because the commit's caller is waiting."""
         self._changed_zones.update(event.zone_id for event in events if event.type in SLOT_EVENT_TYPES)
         if self._changed_zones:
             self._wakeup.set()
@@ -156,11 +155,11 @@ class SlotMirror:
             try:
                 await self.write_changed()
             except Exception as error:
-                # So broad because nobody would notice the end of this task; what was touched is not forgotten.
+                # Broad, because the end of this task would go unnoticed. The changed zones are kept.
                 failures += 1
                 is_expected = isinstance(error, BusUnavailable)
                 if failures == 1 or not is_expected:
-                    log.warning("slots cannot be written: %s", error, exc_info=not is_expected)
+                    log.warning("cannot write slot counters to Redis: %s", error, exc_info=not is_expected)
                 self._wakeup.set()
                 await asyncio.sleep(backoff(RETRY, attempt=failures, jitter=random.random()) / 1000)
                 continue
@@ -176,16 +175,16 @@ class SlotMirror:
                 if usages:
                     await self._slot_writer.write([usage.to_counter() for usage in usages])
             except BaseException:
-                # Also if whoever writes is stopped: what was not written is still to be written.
+                # Also on cancellation: what was not written must still be written.
                 self._changed_zones |= chunk
                 raise
 
 
-# -- comparing -------------------------------------------------------------------------------------------------------
+# -- reconciliation --------------------------------------------------------------------------------------------------
 
 
 class SlotReconciler:
-    """Compares the board with the database, zone by zone, round and round. Any number of processes may."""
+    """Compares Redis with the database, zone by zone, again and again. Any number of processes may do so."""
 
     def __init__(self, cross_zone_engine: Engine, source: SlotSource, slot_writer: SlotWriter, every_ms: int) -> None:
         self.repairs = 0
@@ -200,13 +199,13 @@ class SlotReconciler:
         return Sweep(SLOTS, self._every_ms, ZONES_MAX * PAGES_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
-        """One pass; how many zones it has repaired."""
+        """Run one pass. Return how many zones it repaired."""
         try:
             repaired = await self._reconcile_pages(batch)
         except BusUnavailable as error:
-            # No failure of the sweep, and one line for a whole outage: the pass after it repairs what is wrong.
+            # Not a failure of the sweep, and one line per outage: a later pass repairs the differences.
             if not self._is_unavailable:
-                log.warning("slots cannot be compared: %s", error)
+                log.warning("cannot compare slot counters in Redis: %s", error)
             self._is_unavailable = True
             return 0
         self._is_unavailable = False
@@ -227,7 +226,7 @@ class SlotReconciler:
         return repaired
 
     async def reconcile(self, zone_ids: Sequence[str]) -> int:
-        """Rights what is wrong of these zones; how many were."""
+        """Repair the counters of these zones. Return how many were wrong."""
         if not zone_ids:
             return 0
         stored = dict(zip(zone_ids, await self._slot_writer.read(zone_ids), strict=True))
@@ -259,8 +258,8 @@ class SlotReconciler:
 
 
 async def _recently_changed(tx: Transaction, uncertain: Mapping[SlotUsage, StoredSlotCounter]) -> set[str]:
-    """Which of these zones have changed since the position that is shown of them, so lately that whoever did it may not
-    have come to writing it."""
+    """Which of these zones have changed after the stored position, so recently that the change may not be written
+    yet."""
     await tx.read()
     batch: list[tuple[object, ...]] = [
         (usage.zone_id, max(stored_position(stored) or 0, usage.pos - RECENT_POSITIONS))

@@ -1,32 +1,33 @@
-"""Calls to the outside: one HTTP exchange with a URL, within bounds, and never to where it must not go.
+"""Outbound HTTP calls: one request to a URL, with limits and SSRF checks.
 
-Whoever names a URL makes this process connect somewhere, and this process stands inside a network that callers may not
-reach. So a call goes like this, and in no other order:
+A client that names a URL makes this process connect to it, and this process may run in a network that its clients
+cannot reach. So every call takes these steps, in this order:
 
-    URL ─► its host, as it is spelt ─► every address of it ─► a connection to one of those ─► the exchange ─► answer
-                  Refused                    Refused               Unreachable            TimedOut, Overlong, Garbled
+    URL ─► check the host's spelling ─► resolve and check all addresses ─► connect to one ─► send request, read response
+           RequestBlocked               RequestBlocked                     Unreachable       TimedOut, ResponseTooLarge,
+                                                                                             InvalidResponse
 
-- The name is resolved once, here. What is connected to is an address that was judged, not the name: a name that gives
-  another address the second time (rebinding) is never asked a second time. If one of a name's addresses is refused, all
-  are: a public name has no business in a private network.
-- TLS is spoken with the name of the URL, which the certificate must hold for, whatever the address.
-- Redirects are answers like any other, and nothing is followed. No proxy of the environment is used.
-- One time limit holds for the whole, from the first question to the resolver to the last byte of the answer: a server
-  that sends one byte a second is given up like one that sends none.
-- An answer has a bound for its head and one for its body; beyond them nothing more is read.
+- The name is resolved once, here. The connection goes to a checked address, not to the name: a name that resolves to
+  another address the second time (DNS rebinding) is never resolved a second time. If one address of a name is blocked,
+  the call is blocked: a public name must not point into a private network.
+- TLS verifies the certificate for the name of the URL, whatever the address.
+- Redirects are returned like any response and never followed. Proxies of the environment are not used.
+- One time limit covers the complete call, from name resolution to the last byte of the response: a server that sends
+  one byte a second times out like one that sends none.
+- Response headers and body have separate size limits; beyond them nothing more is read.
 
-| module  | what it decides                                                            |
-|---------|-----------------------------------------------------------------------------|
-| model   | what is asked, what comes back, and the ways in which nothing does            |
-| finding | the addresses of a name, and which of them may be called                      |
-| talking | the exchange itself                                                          |
+| module     | holds                                                                     |
+|------------|---------------------------------------------------------------------------|
+| client     | the call itself                                                           |
+| ssrf_guard | resolution of names, and which addresses may be called                    |
+| types      | request, response, limits and errors                                      |
 
-Each exchange has a connection of its own. Kept connections would save round trips to endpoints that are called often,
-and would make every call a guess at whether the other side has just closed; what is sent here may act, and is not sent
-twice for a guess.
+Each call has its own connection. Connection reuse would save round trips to endpoints that are called often, but each
+call would have to guess whether the peer has just closed the connection. A request may have side effects and must not
+be sent twice because of a wrong guess.
 
-How it fails: always by an `OutwardError`, which quotes nothing of the answer. `Refused` means that nobody was connected
-to. After any other nobody knows what the other side has done.
+How it fails: always with an `OutboundError`, which quotes nothing of the response. After `RequestBlocked` there was no
+connection. After any other error it is unknown what the peer has done.
 """
 
 from quarterdeck.engine.outbound_http.client import OutboundClient

@@ -1,4 +1,4 @@
-"""The addresses of a name, and which of them may be called."""
+"""Resolves names, and decides which addresses may be called."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from quarterdeck.core import ssrf
 from quarterdeck.engine.outbound_http.types import RequestBlocked, Target, Unreachable
 
 Resolve = Callable[[str, int, str], Awaitable[Sequence[str]]]
-"""Every address of a host, the best first: by the host, the port, and whoever asks."""
+"""(host, port, requester) → all addresses of the host, best first."""
 HostPort = tuple[str, int]
 LookupResult = Sequence[str] | Exception
 LOOKUPS_MAX = 32
 FULL_SHARES = 4
-"""So many askers together may use all of them; one alone a part."""
+"""This many requesters together may use all lookups; a single one only its share."""
 ADDRESSES_MAX = 4
 
 
@@ -35,34 +35,36 @@ def _malformed_host(host: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SsrfGuard:
-    """Why something must not be called, if it must not."""
+    """Each check returns why a call is blocked, or None."""
 
     check_host: Callable[[str], str | None]
-    """A host, as it is spelt."""
+    """For the host as written in the URL."""
     check_address: Callable[[str], str | None]
-    """An address that it was resolved to."""
+    """For an address that the host resolved to."""
 
 
 PUBLIC_ONLY = SsrfGuard(ssrf.blocked_host_reason, ssrf.blocked_address_reason)
-"""For URLs that callers have named."""
+"""For URLs from clients."""
 ALLOW_PRIVATE = SsrfGuard(_malformed_host, _allow_all)
-"""For the same where private networks are allowed: in tests, and where everybody is at home."""
+"""For URLs from clients where private networks are allowed: in tests, and on private installations."""
 ALLOW_ALL = SsrfGuard(_allow_all, _allow_all)
-"""For URLs of whoever runs this server, who may well keep them in a private network."""
+"""For URLs from the operator of this server, which may be in a private network."""
 
 
 class Resolver:
-    """Asks the system, in threads of its own. A name whose servers stay silent holds its thread for half a minute after
-    everybody has given up waiting, so there are only so many at a time; and they are nobody else's, least of all those
-    in which the database commits. Of these few an asker has a share: whoever names hosts that nobody answers for keeps
-    its own calls waiting, and not the others'. A name that is being looked up is not looked up beside it. The threads
-    do not keep a process from ending."""
+    """Resolves names with the system's resolver, in its own threads.
+
+    A name whose DNS servers do not respond keeps its thread for 30 seconds after all callers have given up. So the
+    number of threads is limited, and they are separate from all others, especially those in which the database commits.
+    Each requester has a share: one that uses names that do not resolve delays only its own calls. Concurrent lookups of
+    a name are merged. The threads do not keep the process from ending.
+    """
 
     def __init__(self, lookups_max: int = LOOKUPS_MAX) -> None:
         self._slots = asyncio.Semaphore(lookups_max)
         self._share_size = max(1, lookups_max // FULL_SHARES)
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """Of those who ask at present: whoever waits for a share or uses it keeps it here."""
+        """Shares in use, by requester. A weak reference: a share exists while a caller waits for it or uses it."""
         self._lookups: dict[HostPort, asyncio.Future[LookupResult]] = {}
 
     async def __call__(self, host: str, port: int, requester: str) -> Sequence[str]:
@@ -74,14 +76,14 @@ class Resolver:
             await share.acquire()
             try:
                 await self._slots.acquire()
-            except BaseException:  # a cancellation, mostly: whoever gives up waiting keeps nothing
+            except BaseException:  # usually a cancellation: the caller must not keep its share
                 share.release()
                 raise
-            if host_port in self._lookups:  # somebody else's turn came first
+            if host_port in self._lookups:  # another caller has started the same lookup meanwhile
                 self._release(share)
             else:
                 self._start_lookup(host_port, share)
-        # Shielded: whoever gives up waiting gives up for itself.
+        # Shielded: a caller that is canceled does not cancel the lookup of the others.
         result = await asyncio.shield(self._lookups[host_port])
         if isinstance(result, Exception):
             raise result
@@ -91,7 +93,7 @@ class Resolver:
         loop = asyncio.get_running_loop()
 
         def on_result(result: LookupResult) -> None:
-            # A loop that is closed has nobody waiting.
+            # A closed loop has no waiting callers.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._finish_lookup, host_port, share, result)
 
@@ -99,7 +101,7 @@ class Resolver:
             threading.Thread(target=_look_up, args=(*host_port, on_result), name="resolver", daemon=True).start()
         except RuntimeError:
             self._release(share)
-            raise Unreachable("no thread is left to look its name up") from None
+            raise Unreachable("no thread is available to resolve its host name") from None
         self._lookups[host_port] = loop.create_future()
 
     def _finish_lookup(self, host_port: HostPort, share: asyncio.Semaphore, result: LookupResult) -> None:
@@ -112,7 +114,7 @@ class Resolver:
 
 
 async def resolve_target(target: Target, guard: SsrfGuard, resolve: Resolve, requester: str) -> Sequence[str]:
-    """The addresses to try, in this order. Every one that the name has was judged, these few included."""
+    """The addresses to try, in order. All addresses of the name were checked, not only these."""
     if reason := guard.check_host(target.host):
         raise RequestBlocked(f"its host is {reason}")
     addresses = await resolve(target.host, target.port, requester)
@@ -120,7 +122,7 @@ async def resolve_target(target: Target, guard: SsrfGuard, resolve: Resolve, req
         if reason := guard.check_address(address):
             raise RequestBlocked(f"an address of its host is {reason}", address)
     if not addresses:
-        raise Unreachable("its name has no address")
+        raise Unreachable("its host name has no address")
     return addresses[:ADDRESSES_MAX]
 
 
@@ -128,8 +130,8 @@ def _look_up(host: str, port: int, on_result: Callable[[LookupResult], None]) ->
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        on_result(Unreachable("its name cannot be resolved"))
-    except Exception as error:  # whatever it is, somebody waits for it, and it is theirs
+        on_result(Unreachable("its host name cannot be resolved"))
+    except Exception as error:  # broad, because a caller waits for the result, whatever it is
         on_result(error)
     else:
         on_result([*dict.fromkeys(str(row[4][0]) for row in rows)])

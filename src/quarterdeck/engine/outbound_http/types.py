@@ -1,4 +1,4 @@
-"""What is asked, what comes back, and the ways in which nothing does."""
+"""Requests, responses, limits and errors of outbound calls."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class OutboundError(Exception):
-    """Nothing that can be used came back. Its text completes "it failed: …", and quotes nothing of the answer."""
+    """There is no usable response. The text completes "it failed: …" and quotes nothing of the response."""
 
 
 class RequestBlocked(OutboundError):
-    """This process does not let itself be sent there. Nobody was connected to."""
+    """The SSRF guard refuses the URL. There was no connection."""
 
     def __init__(self, reason: str, address: str | None = None) -> None:
         super().__init__(reason)
         self.address = address
-        """What was refused, if it was an address that a name gave. For whoever runs the server, and not for whoever
-        named the URL: it would tell them of a network they cannot see."""
+        """The blocked address, if a name resolved to it. For the operator only: it would reveal the network to the
+        client that named the URL."""
 
 
 class Unreachable(OutboundError):
-    """No connection, or one that broke."""
+    """No connection, or it broke."""
 
 
 class TimedOut(OutboundError):
-    """No whole answer within the time for it."""
+    """No complete response in time."""
 
 
 class ResponseTooLarge(OutboundError):
-    """An answer beyond the bounds. What it began with is known."""
+    """A response beyond the limits. Its status may be known."""
 
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
@@ -41,12 +41,12 @@ class ResponseTooLarge(OutboundError):
 
 
 class InvalidResponse(OutboundError):
-    """An answer that is not HTTP, or ends before its end."""
+    """A response that is incomplete or not HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseLimits:
-    """Bytes of an answer."""
+    """Bytes of a response."""
 
     head_bytes: int = 32 * 1024
     body_bytes: int = 256 * 1024
@@ -57,33 +57,33 @@ class Response:
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
-    """By their names in small letters."""
+    """By lower-case name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a URL leads. Made from URLs on which no two readers differ."""
+    """The parts of a URL. Accepts only URLs that all parsers read alike."""
 
     tls: bool
     host: str
     """Without brackets."""
     port: int
     authority: str
-    """As the URL spells it: what the Host header says."""
+    """As written in the URL: the value of the Host header."""
     path: str
 
     @classmethod
     def parse(cls, url: str) -> Target:
-        # Before anything is taken apart: what the library would strip or read in its own way is not here.
+        # Checked before parsing: excludes everything that urlsplit would strip or interpret in its own way.
         if not url.isascii() or any(c <= " " or c in "\\\x7f" for c in url):
-            raise RequestBlocked("its URL is not of plain characters")
+            raise RequestBlocked("its URL contains characters that are not allowed")
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise RequestBlocked("its URL cannot be read") from None
+            raise RequestBlocked("its URL cannot be parsed") from None
         if parts.scheme not in DEFAULT_PORTS or not parts.hostname or port == 0 or "@" in parts.netloc:
-            raise RequestBlocked("its URL is none of http:// or https:// with a host and no user")
+            raise RequestBlocked("its URL must be http:// or https:// with a host and without a user")
         query = f"?{parts.query}" if parts.query else ""
         return cls(
             parts.scheme == "https",
@@ -95,7 +95,7 @@ class Target:
 
     @property
     def server_name(self) -> str:
-        """What a certificate must hold for. The dot that ends a name for resolvers is no part of it (RFC 6066)."""
+        """The name that the certificate must be valid for: without the final dot of a host name (RFC 6066)."""
         return self.host.removesuffix(".")
 
 
@@ -106,10 +106,10 @@ class Request:
     headers: Sequence[tuple[str, str]] = ()
     body: bytes = b""
     requester: str = ""
-    """On whose behalf: each has a share of what there is only so much of."""
+    """On whose behalf: each requester has a share of limited resources."""
 
     def encode(self, target: Target) -> bytes:
-        """The bytes to send. Nothing of a header can become another header."""
+        """The bytes to send. No header value can inject another header."""
         headers = [
             ("Host", target.authority),
             ("User-Agent", "quarterdeck"),
@@ -121,5 +121,5 @@ class Request:
             headers.append(("Content-Length", str(len(self.body))))
         lines = [f"{self.method} {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
         if any(character in line for line in lines for character in "\r\n\0"):
-            raise ValueError("a header holds the end of a line")
+            raise ValueError("a header contains a line break or NUL")
         return "\r\n".join([*lines, "", ""]).encode("ascii") + self.body

@@ -1,20 +1,20 @@
-"""Secrets at rest: sealed before they are written, opened for whoever holds what they belong to, masked for all others.
+"""Secrets at rest: encrypted before they are written, decrypted for the holder of their task, masked for all others.
 
-| module   | what it decides                                                                              |
-|----------|------------------------------------------------------------------------------------------------|
-| ring     | which key seals and which ones open; the form of a sealed value; that it was not moved or changed |
-| safe     | what of a JSON text is sealed, opened, masked: the only thing that rooms see of all this           |
-| rotation | how what older keys have sealed is sealed anew, in bounded steps, beside everything else            |
-| checks   | whether this process has the keys of its database, before it serves                               |
+| module           | holds                                                                                      |
+|------------------|--------------------------------------------------------------------------------------------|
+| field_encryption | encryption, decryption and masking of JSON texts: the interface for components             |
+| key_check        | the check, before serving, that this process has the keys of its database                  |
+| keyring          | which key encrypts and which decrypt; the format of an encrypted value                     |
+| rotation         | re-encryption of values under older keys, in bounded steps, while the server runs          |
 
-What is secret is `core.redaction`'s to say. A sealed value is text, `qs1.<key id>.<nonce>.<ciphertext>` (AES-256-GCM),
-bound to zone, table, row and field: copied elsewhere, or changed by a bit, it does not open.
+`core.redaction` decides what is secret. An encrypted value is text, `qs1.<key id>.<nonce>.<ciphertext>` (AES-256-GCM),
+bound to zone, table, row and field: if it is copied elsewhere or changed by one bit, it cannot be decrypted.
 
-How it fails. A process that lacks a key that its database was sealed with does not start. A value that does not open
-all the same (its key was taken away, its row tampered with) is shown as `***`, counted and logged without its content;
-it never fails the claim, the list or the batch in which it stands: other tasks must not wait for a lost key. A server
-that is killed in the middle of a rotation has sealed some values with the new key and some not; both keys are in the
-ring, everything opens, and the next rotation goes on.
+How it fails. A process does not start without all keys that its database was encrypted with. A value that still cannot
+be decrypted (its key was removed, its row tampered with) is shown as `***`, counted, and logged without its content. It
+never fails the claim, the list or the batch that contains it: other tasks must not wait for a lost key. A server that
+is killed during a rotation has encrypted some values with the new key and some not. Both keys are in the keyring,
+everything can be decrypted, and the next rotation continues.
 """
 
 from quarterdeck.engine.secrets.field_encryption import FieldCipher, FieldRef

@@ -1,8 +1,8 @@
-"""JSON texts with secrets in them, as rooms see them: sealed at rest, opened for a holder, masked for all others.
+"""Encrypts, decrypts and masks the secrets in JSON texts.
 
-Sealing looks at the text once and parses nothing where there is nothing to seal. Opening and masking never parse: an
-object that begins with `{"$sealed":` is only ever made here (what is sent with that key is refused), and inside of a
-JSON string its quotes would be escaped, so a pattern finds exactly what was sealed.
+Encryption scans the text once and parses it only if it may hold secrets. Decryption and masking never parse: an object
+that starts with `{"$sealed":` is only ever created here (requests with that key are refused), and inside a JSON string
+its quotes would be escaped. So a pattern finds exactly the encrypted values.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ _MASK_JSON = f'"{MASK}"'
 
 
 class FieldCipher:
-    """Made once, in the composition root. `pepper` keeps digests of what holds secrets from being guessed."""
+    """Created once, in the composition root. `pepper` protects the digests of secrets against guessing."""
 
     def __init__(self, keyring: Keyring, pepper: bytes) -> None:
         self.keyring = keyring
         self._pepper = pepper
         self.decryption_failures = 0
-        """Values that did not open, counted each time."""
+        """Values that could not be decrypted, counted each time."""
         self._reported_key_ids: set[str] = set()
 
     def encrypt(self, value: object, field_ref: FieldRef) -> str:
-        """The JSON text to store. Raises Invalid for `$sealed`, which is ours, for a `$secret` that is none, and for
-        more secrets than anybody has."""
+        """The JSON text to store. Raises `Invalid` for the reserved `$sealed`, for a malformed `$secret`, and for more
+        than `SECRETS_MAX` secrets."""
         text = msgspec.json.encode(value)
         if not redaction.may_hold_secrets(text):
             return text.decode()
-        # Through the text again: what is walked is what would be stored, whatever types the value was made of.
+        # Decoded from the text: this walks exactly what would be stored, whatever Python types the value had.
         plain = msgspec.json.decode(text)
         counter = itertools.count(1)
 
         def encrypt_secret(secret: str) -> dict[str, str]:
             if next(counter) > SECRETS_MAX:
-                raise Invalid("too_many_secrets", f"One value may hold {SECRETS_MAX} secrets at most.")
+                raise Invalid("too_many_secrets", f"One value may hold at most {SECRETS_MAX} secrets.")
             return {ENCRYPTED_MARKER: self.keyring.encrypt(secret, field_ref)}
 
         return msgspec.json.encode(redaction.replace_secrets(plain, encrypt_secret)).decode()
 
     def decrypt(self, text: str, field_ref: FieldRef) -> str:
-        """In the clear, as it was sent. What does not open is masked."""
+        """The plain text, as it was sent. Values that cannot be decrypted are masked."""
         return (
             _ENCRYPTED.sub(lambda match: self._decrypt_to_json(match[1], field_ref), text)
             if _MARKER_JSON in text
@@ -67,11 +67,11 @@ class FieldCipher:
         )
 
     def mask(self, text: str) -> str:
-        """As everybody may see it."""
+        """The text with all secrets masked."""
         return _MASKABLE.sub(_MASK_JSON, text) if _MARKER_JSON in text else text
 
     def reencrypt(self, text: str, field_ref: FieldRef) -> str:
-        """With everything under the key that seals now. What does not open stays as it is."""
+        """The text with all secrets under the current key. Values that cannot be decrypted stay as they are."""
         return (
             _ENCRYPTED.sub(lambda match: self._reencrypt_match(match, field_ref), text)
             if _MARKER_JSON in text
@@ -79,7 +79,7 @@ class FieldCipher:
         )
 
     def redact(self, text: str, stored: Iterable[tuple[str, FieldRef]] = ()) -> str:
-        """Free text (an error, a stack trace) without the secrets of the stored JSON that it may speak of."""
+        """Free text (an error, a stack trace) without the secrets of the stored JSON that it may quote."""
         secrets: set[str] = set()
         for stored_text, field_ref in stored:
             if _MARKER_JSON in stored_text:
@@ -87,7 +87,8 @@ class FieldCipher:
         return redaction.redact_text(text, secrets)
 
     def digest(self, value: msgspec.Struct) -> str:
-        """As `keys.digest`, for what may hold secrets: from a plain digest, a short secret could be guessed."""
+        """Like `core.idempotency.request_digest`, for values with secrets: a short secret could be guessed from a plain
+        digest."""
         text = msgspec.json.encode(value, order="deterministic")
         if redaction.may_hold_secrets(text):
             return hmac.digest(self._pepper, text, hashlib.sha256).hex()
@@ -122,15 +123,15 @@ class FieldCipher:
     def _report_failure(self, error: DecryptionError, field_ref: FieldRef) -> None:
         self.decryption_failures += 1
         if error.key_id in self._reported_key_ids:
-            return  # counted; a line for each would be one for each claim
+            return  # counted; otherwise every claim would log a line
         self._reported_key_ids.add(error.key_id)
         zone, table, row, field = field_ref
         log.error(
-            "a secret sealed with the key %r does not open: %s (zone %s, %s of %s %s; more under that key are counted)",
+            "cannot decrypt a secret under the key %r: %s (zone %s, %s of %s %s; others of that key are only counted)",
             error.key_id, error, zone, field, table, row,
         )  # fmt: skip
 
 
 def key_ids_in(text: str) -> list[str]:
-    """Of each sealed value in a stored text, the key it was sealed with."""
+    """The key id of each encrypted value in a stored text."""
     return [key_id_of(encrypted) for encrypted in _ENCRYPTED.findall(text)]

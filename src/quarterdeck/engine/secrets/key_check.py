@@ -1,8 +1,8 @@
-"""Whether this process has the keys of its database: asked before it serves.
+"""Checks, before serving, that this process has the keys of its database.
 
-Each key that seals has left a word, sealed, in `secret_checks`. Who lacks one of these keys, or has another one of its
-name, would show `***` to an agent that needs a password; so it does not start. A replica that made a key file of its
-own is found by this, and so is a key that was taken away before what it had sealed was sealed anew.
+Each encryption key has left an encrypted text in `secret_checks`. A process that lacks one of these keys, or has a
+different key with the same id, would return `***` to an agent that needs a password; so it does not start. That finds a
+replica that generated its own key file, and a key that was removed before its values were re-encrypted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ CHECK_TEXT = "quarterdeck"
 
 
 async def check_keys(tx: Transaction, keyring: Keyring, lost_key_ids: Collection[str]) -> None:
-    """Raises RingError with a sentence. What is sealed from here on can be checked by whoever comes next."""
+    """Raises `KeyringError`. Also stores the check of the current key, for processes that start later."""
     _, rows = await tx.read(Q.secret_checks_lock(), Q.secret_checks_all())
     stored_checks = {str(key_id): str(sealed) for key_id, sealed in rows}
     for key_id, encrypted in stored_checks.items():
         if key_id in keyring.key_ids:
             _check_key(keyring, key_id, encrypted)
         elif key_id in lost_key_ids:
-            log.warning("what was sealed with the lost key %r is shown as ***", key_id)
+            log.warning("secrets under the lost key %r are shown as ***", key_id)
         else:
             raise _missing_key_error(key_id)
     if keyring.encryption_key_id not in stored_checks:
@@ -39,13 +39,13 @@ async def check_keys(tx: Transaction, keyring: Keyring, lost_key_ids: Collection
 
 
 async def list_key_ids(tx: Transaction) -> list[str]:
-    """The keys that values may be sealed with."""
+    """The keys that values may be encrypted with."""
     [rows] = await tx.read(Q.secret_checks_all())
     return [str(row[0]) for row in rows]
 
 
 async def delete_key(tx: Transaction, key_id: str) -> bool:
-    """Whether there was such a key: from now on servers start without it."""
+    """Delete the check of a key: from now on servers start without the key. Return whether there was one."""
     [rows] = await tx.read(Q.secret_checks_delete(key_id=key_id))
     return bool(rows)
 
@@ -55,7 +55,8 @@ def _check_key(keyring: Keyring, key_id: str, encrypted: str) -> None:
         keyring.decrypt(encrypted, _field_ref(key_id))
     except DecryptionError:
         raise KeyringError(
-            f"The secrets of this database were sealed with another key of the name {key_id!r} than this server has."
+            f"The key {key_id!r} of this server is not the key {key_id!r} that encrypted the secrets of this database. "
+            "Correct QD_SECRET_KEYS or the key file `secret-keys`."
         ) from None
 
 
@@ -65,7 +66,7 @@ def _field_ref(key_id: str) -> FieldRef:
 
 def _missing_key_error(key_id: str) -> KeyringError:
     return KeyringError(
-        f"Secrets of this database were sealed with the key {key_id!r}, which this server lacks. Name it in "
-        "QD_SECRET_KEYS, as every server of the database must, or put the key file `secret-keys` of the first server "
-        "into the data directory. If the key is lost for good: QD_SECRET_KEYS_LOST names those to go on without."
+        f"Secrets of this database were encrypted with the key {key_id!r}, which this server lacks. Add it to "
+        "QD_SECRET_KEYS, as on every server of the database, or copy the first server's key file `secret-keys` "
+        "to the data directory. If the key is lost, list it in QD_SECRET_KEYS_LOST to start without it."
     )

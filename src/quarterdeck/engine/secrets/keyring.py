@@ -1,11 +1,11 @@
-"""The key ring, and the form of a sealed value.
+"""The keyring, and the format of an encrypted value.
 
 `qs1.<key id>.<nonce>.<ciphertext and tag>`, the last two in base64url without padding. AES-256-GCM; the associated data
-is zone|table|row|field. `qs1` names all of that: another cipher would be another word.
+is zone|table|row|field. `qs1` identifies all of that: another cipher would have another prefix.
 
-Nonces are 96 random bits. With chance alone two of 2³² values under one key have the same with a probability of 2⁻³³,
-which is where NIST SP 800-38D draws the line: a key that may seal more than four thousand million values is to be
-replaced before (`qd secrets status` counts those that are kept).
+Nonces are 96 random bits. Of 2³² values under one key, two have the same nonce with a probability of 2⁻³³, which is the
+limit of NIST SP 800-38D: replace a key before it encrypts more than 2³² values (`qd secrets status` counts the stored
+ones).
 """
 
 from __future__ import annotations
@@ -31,34 +31,35 @@ KEYS_MAX = 100
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 FieldRef = tuple[str, str, str, str]
-"""What a sealed value is bound to: (zone, table, row, field)."""
+"""What an encrypted value is bound to: (zone, table, row, field)."""
 
 
 class SecretSettings(msgspec.Struct, frozen=True):
-    """What can be told of keys."""
+    """The encryption keys."""
 
     secret_keys: (
         Annotated[
             str,
             Meta(
                 max_length=16_384,
-                description="id:base64 of 32 bytes, separated by commas; the first seals, all open. "
-                "Without it, the file `secret-keys` in the data directory",
+                description="id:base64 of 32 bytes, separated by commas; the first encrypts, all decrypt. "
+                "Default: the file `secret-keys` in the data directory",
             ),
         ]
         | None
     ) = None
     secret_keys_lost: (
-        Annotated[str, Meta(max_length=4_096, description="ids of keys to start without; separated by commas")] | None
+        Annotated[str, Meta(max_length=4_096, description="ids of lost keys to start without, separated by commas")]
+        | None
     ) = None
 
 
 class KeyringError(ValueError):
-    """Keys that cannot serve. Its text is a sentence, and never holds a key."""
+    """Unusable keys. The message never contains a key."""
 
 
 class DecryptionError(Exception):
-    """A sealed value that stays shut. Names its key, never its content."""
+    """A value that cannot be decrypted. Names its key, never its content."""
 
     def __init__(self, key_id: str, reason: str) -> None:
         super().__init__(reason)
@@ -74,16 +75,16 @@ class SecretKey:
         return f"Key({self.id!r})"
 
     def to_text(self) -> str:
-        """As it stands in QD_SECRET_KEYS or in the key file."""
+        """As written in QD_SECRET_KEYS or in the key file."""
         return f"{self.id}:{base64.b64encode(self.secret).decode()}"
 
 
 class Keyring:
-    """Keys by their id. The first seals; all of them open."""
+    """Keys by id. The first encrypts; all decrypt."""
 
     def __init__(self, keys: Sequence[SecretKey]) -> None:
         if not keys:
-            raise KeyringError("There is no key to seal secrets with.")
+            raise KeyringError("There is no key to encrypt secrets with.")
         if len(keys) > KEYS_MAX:
             raise KeyringError(f"There are more than {KEYS_MAX} keys for secrets.")
         if len({key.id for key in keys}) < len(keys):
@@ -95,25 +96,25 @@ class Keyring:
 
     def encrypt(self, plaintext: str, field_ref: FieldRef) -> str:
         nonce = os.urandom(NONCE_BYTES)
-        # A lone surrogate cannot be here: the shell lets none in.
+        # There are no lone surrogates: the HTTP server rejects them.
         ciphertext = self._encryption_cipher.encrypt(nonce, plaintext.encode(), _associated_data(field_ref))
         return f"{FORMAT}.{self.encryption_key_id}.{_to_base64(nonce)}.{_to_base64(ciphertext)}"
 
     def decrypt(self, encrypted: str, field_ref: FieldRef) -> str:
-        """Raises Unopened."""
+        """Raises `DecryptionError`."""
         format_, _, rest = encrypted.partition(".")
         key_id, _, rest = rest.partition(".")
         cipher = self._ciphers.get(key_id)
         if format_ != FORMAT:
-            raise DecryptionError("", "it is not in a form that this release knows")
+            raise DecryptionError("", "this release does not know its format")
         if cipher is None:
-            raise DecryptionError(key_id, "its key is not in the ring")
+            raise DecryptionError(key_id, "its key is not in the keyring")
         nonce, _, ciphertext = rest.partition(".")
         try:
             return cipher.decrypt(_from_base64(nonce), _from_base64(ciphertext), _associated_data(field_ref)).decode()
         except (InvalidTag, ValueError):
-            # The key is another one of that name, or the value was changed or moved: nothing tells these apart.
-            raise DecryptionError(key_id, "it was changed or moved, or its key is another one of that name") from None
+            # A different key with this id, or a changed or moved value: these cannot be distinguished.
+            raise DecryptionError(key_id, "it was changed or moved, or the key of that id is another one") from None
 
 
 def key_id_of(encrypted: str) -> str:
@@ -121,20 +122,20 @@ def key_id_of(encrypted: str) -> str:
 
 
 def parse_keys(text: str) -> list[SecretKey]:
-    """Keys as QD_SECRET_KEYS and the key file tell them: `id:base64`, separated by commas or lines."""
+    """Parse keys as in QD_SECRET_KEYS and the key file: `id:base64`, separated by commas or line breaks."""
     keys = []
     for position, item in enumerate(re.split(r"[,\s]+", text.strip()), 1):
         if not item:
             continue
         key_id, _, encoded = item.partition(":")
         if not _KEY_ID.fullmatch(key_id):
-            raise KeyringError(f"Key {position} has no id of letters, digits, `-` and `_`, followed by a colon.")
+            raise KeyringError(f"Key {position} needs an id of letters, digits, `-` and `_`, followed by a colon.")
         try:
             secret = _from_base64(encoded.rstrip("=").translate(_TO_URLSAFE))
         except (ValueError, binascii.Error):
             secret = b""
         if len(secret) != KEY_BYTES:
-            # By its place: what stands before the colon may be a key, if somebody has left out its id.
+            # Names the key by its position: if the id was left out, the text before the colon may be the key.
             raise KeyringError(f"Key {position} is not {KEY_BYTES} bytes in base64.")
         keys.append(SecretKey(key_id, secret))
     return keys
@@ -148,7 +149,7 @@ _TO_URLSAFE = str.maketrans("+/", "-_")
 
 
 def _associated_data(field_ref: FieldRef) -> bytes:
-    # Escaped, so that no two quadruples are spelt alike wherever one name ends and the next begins.
+    # Escaped, so that no two tuples have the same encoding.
     return "|".join(part.replace("%", "%25").replace("|", "%7C") for part in field_ref).encode()
 
 

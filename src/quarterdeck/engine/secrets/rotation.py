@@ -1,9 +1,9 @@
-"""Sealing anew what older keys have sealed, a bounded step at a time, while everything else goes on.
+"""Re-encrypts values under older keys, a bounded step at a time, while the server runs.
 
-A step reads some rows along the key of a table, wherever the step before ended; what of them is under an older key is
-sealed anew and written, under the lock of its zone, if the text is still the one that was read. So a step may be made
-twice, or never, or by two at once: nothing is lost, and what was missed is found by the next round. Nobody remembers
-where a rotation stands; the caller does, by the place that each step hands back.
+A step reads some rows in key order, from where the previous step ended. Values under an older key are re-encrypted and
+written under the lock of their zone, if the text is still the one that was read. So a step may run twice, or never, or
+in two processes at once: nothing is lost, and the next round finds what was missed. The server does not store how far a
+rotation is; the caller does, with the position that each step returns.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import BoundStatement, Statement
 
 PAGE_ROWS = 100
-"""Rows in memory at once, each with some fields of a mebibyte at most."""
+"""Rows in memory at once, each with several fields of at most 1 MiB."""
 PAGES_PER_STEP = 10
-"""In one step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretColumns:
-    """A table that keeps sealed values, in rows that are named by zone and id."""
+    """A table with encrypted values, in rows with zone and id."""
 
     table: str
     fields: tuple[str, ...]
     page: Statement
-    """(after_zone, after_id, limit) → zone, id, and each field that may hold sealed values, or null."""
+    """(after_zone, after_id, limit) → zone, id, and each field that may hold encrypted values, or null."""
     replace: Statement
-    """A batch of zone, id and, for each field, the text that was read and the new one, or nulls; the ids that moved."""
+    """A batch of zone, id and, per field, the text that was read and the new one, or nulls. Returns the updated ids."""
 
 
 class RotationPosition(NamedTuple):
@@ -45,20 +44,19 @@ class RotationPosition(NamedTuple):
 @dataclass(slots=True)
 class RotationStep:
     rows_scanned: int = 0
-    """Rows."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Sealed values that were found, by the id of their key."""
+    """Encrypted values found, by key id."""
     reencrypted: int = 0
     undecryptable: int = 0
-    """Values that did not open, and stay as they are."""
+    """Values that cannot be decrypted and stay as they are."""
     changed_meanwhile: int = 0
-    """Rows that were written meanwhile: the next round looks at them again."""
+    """Rows that were written meanwhile: the next round reads them again."""
     next: RotationPosition | None = None
-    """Where to go on; None when there is no more."""
+    """Where to continue; None at the end."""
 
 
 class RowUpdate(NamedTuple):
-    """What is to be written of one row."""
+    """The re-encrypted fields of one row."""
 
     params: tuple[object, ...]
     reencrypted: int
@@ -74,10 +72,10 @@ class SecretRotation:
     cipher: FieldCipher
     secret_columns: Sequence[SecretColumns]
     lock_zones: LockZones
-    """Of zones: what of a zone is written anew is written under it."""
+    """Locks zones. Rows of a zone are written under its lock."""
 
     async def count(self, after: RotationPosition | None) -> RotationStep:
-        """Counts, and changes nothing."""
+        """Count values by key, without changing anything."""
         return await self._run_step(after, is_writing=False)
 
     async def rotate(self, after: RotationPosition | None) -> RotationStep:
@@ -98,7 +96,7 @@ class SecretRotation:
         return step
 
     async def _run_page(self, step: RotationStep, after: RotationPosition, is_writing: bool) -> None:
-        columns = next(shelf for shelf in self.secret_columns if shelf.table == after.table)
+        columns = next(columns for columns in self.secret_columns if columns.table == after.table)
         statement = columns.page(after_zone=after.zone_id, after_id=after.id, limit=PAGE_ROWS)
         [rows] = await self.cross_zone_engine.read(lambda tx: tx.read(statement))
         step.rows_scanned += len(rows)
@@ -123,7 +121,7 @@ class SecretRotation:
                 by_zone.setdefault(str(row[0]), []).append(update)
         for zone_id, updates in sorted(by_zone.items()):
             written_ids = await self._replace_rows(columns, zone_id, updates)
-            step.reencrypted += sum(sheet.reencrypted for sheet in updates if sheet.params[1] in written_ids)
+            step.reencrypted += sum(update.reencrypted for update in updates if update.params[1] in written_ids)
             step.changed_meanwhile += len(updates) - len(written_ids)
 
     def _reencrypt_row(self, step: RotationStep, columns: SecretColumns, row: Row) -> RowUpdate | None:

@@ -1,33 +1,33 @@
-"""Sinks: what is told to other systems, from the log, after the commit.
+"""Sinks: ordered delivery of events from the log to other systems, after the commit.
 
-A sink is a name, a position and a lease. It reads the log after its position, has each event's entries delivered by
-its outlet, and moves on. One process at a time runs it (`engine.duties`): woken by commits, with an interval as the
-net.
+A sink is a name, a position and a lease. It reads the log after its position, delivers the entries of each event to its
+target, and advances the position. One process at a time runs it (`engine.leader_loop`), woken by commits, and at an
+interval in case a wake-up is lost.
 
-**Positions.** Beyond the position an entry is the log's business; up to it, it has been delivered, or is a row of
-`sink_entries`. The two never overlap, so an entry is never forgotten between them. The position is written a few
-times a second at most, and at once where a row is: what was delivered since is known to the outlet's markers
-(`bus.redis`), and is not delivered twice by whoever goes on from an older position.
+**Position.** An entry beyond the position is still in the log. An entry up to the position has been delivered or is a
+row of `sink_entries`. The two never overlap, so no entry is lost between them. The position is written a few times a
+second at most, and at once together with such a row. Entries delivered since are known from the target's markers
+(`bus.redis`), so a process that continues from an older position does not deliver them twice.
 
-**Outages.** While the other side is away the sink stands where it is, and costs nobody anything: no attempts are
-counted, no events are lost, since retention stops before the lowest position. Nothing else waits for a sink.
+**Outages.** While the target is not reachable, the sink stays where it is: no attempts are counted, and no events are
+lost, since retention stops at the lowest position of all sinks. Nothing else waits for a sink.
 
-**Refusals.** An entry that the other side refuses for what it is, is written down and tried again with growing
-pauses, up to OUTBOX_MAX_ATTEMPTS; the position goes on. Whatever comes later on the same stream for the same subject
-waits behind it, so that nobody hears of a resume before its suspend. One that was tried often enough is dead: kept
-for OUTBOX_RETENTION_DAYS, shown, and tried again when somebody says so (`requeue`), at the price of its place in the
-order. A revocation is never dead; it is tried for ever, and alerts.
+**Rejections.** An entry that the target rejects for its content is stored as a row and retried with a backoff, up to
+OUTBOX_MAX_ATTEMPTS times; the position advances. Later entries of the same stream and subject wait behind it, so that a
+resume is never delivered before its suspend. After the last attempt the entry is dead: it is kept for
+OUTBOX_RETENTION_DAYS, listed, and retried on request (`requeue`), but then out of order. A revocation never becomes
+dead; it is retried for ever, and raises an alert.
 
-**Beginnings and ends.** A sink begins at the head of the log when a server is first told of it. One that no server
-has run for OUTBOX_RETENTION_DAYS is forgotten with its rows, so that it does not keep events from being removed for
-ever. While its servers run it is never forgotten, however long the other side is away.
+**Creation and deletion.** A sink starts at the head of the log when it is first configured on a server. If no server
+runs it for OUTBOX_RETENTION_DAYS, it is deleted with its rows, so that it does not block retention for ever. While
+servers run it, it is never deleted, however long the target is not reachable.
 
-| module    | what it has                                                      |
+| module    | holds                                                            |
 |-----------|------------------------------------------------------------------|
-| model     | a sink's row, and the rows of what waits                          |
-| sink      | the work itself: read, deliver, write down, move on               |
-| looking   | how sinks are shown, and what was given up is tried again          |
-| retention | how far sinks still need the log; what is forgotten               |
+| admin     | reads for administrators, and the retry of dead entries          |
+| model     | the rows of sinks and of their entries                           |
+| retention | how far sinks still need the log; deletion of sinks and entries  |
+| sink      | the work itself: read, deliver, store rejections, advance        |
 """
 
 from quarterdeck.engine.sinks.model import ParkedEntry, SinkRow, SinkState, SinkTarget

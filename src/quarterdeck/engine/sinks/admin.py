@@ -1,4 +1,4 @@
-"""How sinks are shown, and how what was given up is tried again."""
+"""Reads of sinks for administrators, and the retry of dead entries."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
 ENTRIES_MAX = 100
-"""Entries that are shown of a sink."""
+"""Entries returned per sink."""
 
 
 class SinkView(msgspec.Struct, frozen=True):
-    """A sink as it is shown."""
+    """A sink: its position, its lag and its entries."""
 
     name: str
-    is_configured: Annotated[bool, Meta(description="whether the server that answers is told of it")]
-    position: Annotated[int, Meta(description="up to here everything was delivered, or is an entry below")]
+    is_configured: Annotated[bool, Meta(description="whether this server has the sink configured")]
+    position: Annotated[int, Meta(description="everything up to here was delivered or is listed as an entry")]
     head: Annotated[int, Meta(description="the last position of the log")]
     lag_events: int
-    lag_seconds: Annotated[float, Meta(description="how long the oldest event that is not told has waited")]
-    waiting: Annotated[int, Meta(description="entries that were refused, or wait behind one, and are tried again")]
-    dead: Annotated[int, Meta(description="entries that were given up")]
-    run_at: Annotated[str, Meta(description="when a server that runs it last said so")]
-    error: Annotated[str, Meta(description="what keeps the server that answers from delivering")] | None = None
+    lag_seconds: Annotated[float, Meta(description="age of the oldest event that is not delivered")]
+    waiting: Annotated[int, Meta(description="entries that were rejected, or wait behind one, and will be retried")]
+    dead: Annotated[int, Meta(description="entries that are not retried any more")]
+    run_at: Annotated[str, Meta(description="when a server last ran the sink")]
+    error: Annotated[str, Meta(description="why this server cannot deliver")] | None = None
 
 
 class SinkEntryView(msgspec.Struct, frozen=True):
-    """An entry that waits, or was given up."""
+    """An entry that waits for a retry, or is dead."""
 
     pos: int
     stream: str
@@ -42,15 +42,15 @@ class SinkEntryView(msgspec.Struct, frozen=True):
     subject: str
     fields: dict[str, str]
     attempts: int
-    next_at: Annotated[str, Meta(description="when it is tried again")] | None
-    dead_at: Annotated[str, Meta(description="when it was given up")] | None
+    next_at: Annotated[str, Meta(description="time of the next attempt")] | None
+    dead_at: Annotated[str, Meta(description="when the last attempt failed")] | None
     error: str
     created_at: str
 
 
 class SinkDetail(SinkView, frozen=True):
     entries: Annotated[
-        list[SinkEntryView], Meta(description=f"dead ones first, the newest first; at most {ENTRIES_MAX}")
+        list[SinkEntryView], Meta(description=f"dead entries first, newest first; at most {ENTRIES_MAX}")
     ] = []
 
 
@@ -64,12 +64,12 @@ async def list_names(tx: Transaction) -> list[str]:
 
 
 async def load_view(tx: Transaction, name: str) -> SinkView:
-    """One sink, by a look at its row, the log and what waits at one instant. Raises if there is none."""
-    states, tallies = await tx.read(Q.sink_state(name=name), Q.sink_entries_count(sink=name))
+    """One sink, with its row, the log's bounds and its entries at one instant. Raises `NotFound`."""
+    states, counts = await tx.read(Q.sink_state(name=name), Q.sink_entries_count(sink=name))
     if not states:
         raise not_found(name)
     [state] = decode(states, SinkState)
-    waiting, dead = (int(str(count)) for count in tallies[0])
+    waiting, dead = (int(str(count)) for count in counts[0])
     lag = 0 if state.oldest_at is None else max(0, tx.now - state.oldest_at) / 1000
     run_at = iso(state.updated_at)
     lag_events = state.head - state.position
@@ -82,7 +82,7 @@ async def load_entries(tx: Transaction, name: str) -> list[SinkEntryView]:
 
 
 async def requeue(tx: Transaction, name: str, pos: int | None) -> int:
-    """Has what was given up tried again: all, or what is of one position. How many that are."""
+    """Retry dead entries: all, or those of one position. Return how many."""
     sinks, requeued = await tx.read(Q.sink_state(name=name), Q.sink_entries_requeue(sink=name, pos=pos))
     if not sinks:
         raise not_found(name)

@@ -1,4 +1,4 @@
-"""The rows of sinks, and what a sink is made of."""
+"""The rows of sinks, and the target of a sink."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from quarterdeck.engine.event_log import Event
 
 
 class SinkRow(msgspec.Struct, frozen=True, array_like=True):
-    """A sink's row."""
+    """A row of `sinks`."""
 
     name: str
     id: str
-    """Of this sink in this database, as long as it is not forgotten: what the other side keeps of it bears this."""
+    """Unique per database and creation. The markers at the target carry it."""
     position: int
     updated_at: Millis
-    """When a server that runs it last said so."""
+    """When a server last ran the sink."""
 
 
 class SinkState(msgspec.Struct, frozen=True, array_like=True):
-    """A sink's row beside the log, at one instant."""
+    """A row of `sinks` with the bounds of the log, at one instant."""
 
     name: str
     id: str
@@ -33,13 +33,13 @@ class SinkState(msgspec.Struct, frozen=True, array_like=True):
     floor: int
     head: int
     oldest_at: Millis | None
-    """The time of the first event that is not told."""
+    """The time of the first event that is not delivered."""
     next_at: Millis | None
-    """When something that was refused is tried again."""
+    """When the next rejected entry is retried."""
 
 
 class ParkedEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An entry that waits, or was given up."""
+    """A row of `sink_entries`: an entry that waits for a retry, or is dead."""
 
     sink: str
     pos: int
@@ -48,7 +48,7 @@ class ParkedEntry(msgspec.Struct, frozen=True, array_like=True):
     stream: str
     subject: str
     fields: str
-    """JSON: kept here, so that the event itself may go."""
+    """JSON. Stored here, so that retention may delete the event."""
     attempts: int
     next_at: Millis
     dead_at: Millis | None
@@ -66,9 +66,9 @@ class ParkedEntry(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class SinkTarget:
-    """What a sink tells, and to whom."""
+    """What a sink delivers, and where to."""
 
     writer: StreamWriter
     build_entries: Callable[[Event], list[SinkEntry]]
     must_deliver: Callable[[str], bool]
-    """Of which streams nothing may be given up."""
+    """Whether entries of a stream are retried for ever."""

@@ -1,8 +1,8 @@
-"""What sinks forget: entries that were given up long ago, and sinks that nobody runs any more.
+"""Deletes entries that have been dead for long, and sinks that no server runs any more.
 
-A sink whose servers are gone, or are no longer told of it, would keep events from being removed for ever. Its row says
-when it was last run; a server says so at its start and then at least once an hour, whether or not the other side is
-there. Several processes may sweep at once: each delete names its guard.
+A sink whose servers have gone, or do not configure it any more, would block retention of events for ever. Its row says
+when it was last run; a server updates it at its start and then at least once an hour, whether or not the target is
+reachable. Several processes may sweep at once: each delete repeats its condition.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SinkRetention:
         [deleted] = await tx.read(Q.sink_delete_expired(name=name, before=tx.now - self._retention_ms))
         if deleted:
             tx.write(Q.sink_entries_delete_all(sink=name))
-            log.warning("the sink %s is forgotten: no server has run it for long", name)
+            log.warning("deleted sink %s: no server has run it for the retention period", name)
 
     async def _delete_dead_entries(self, tx: Transaction, limit: int) -> int:
         await tx.read()
@@ -53,7 +53,7 @@ class SinkRetention:
 
 
 async def lowest_needed_position(tx: Transaction) -> int | None:
-    """The lowest position that a sink has still to tell; None if there is no sink."""
+    """The lowest position that a sink has not delivered yet; None if there is no sink."""
     [rows] = await tx.read(Q.sinks_lowest_position())
     lowest = rows[0][0]
     return None if lowest is None else int(str(lowest)) + 1

@@ -1,4 +1,4 @@
-"""The work of a sink: read the log, deliver, write down what was refused, move on."""
+"""The work of a sink: read the log, deliver, store rejections, advance."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from quarterdeck.store.interface import StoreError, decode
 
 log = logging.getLogger("quarterdeck.sinks")
 SAVE_SECONDS = 0.25
-"""Between two writes of the position: on SQLite each is an fsync that those who are at work wait for, too."""
+"""Minimum time between two writes of the position: on SQLite each is an fsync that requests wait for, too."""
 TOUCH_MS = 60 * MINUTE
-"""How often a sink that has nothing to tell says that it is still run."""
+"""How often a sink without work records that it is still run."""
 BACKOFF = Policy(max_attempts=0, base_ms=1_000, multiplier=2.0, cap_ms=300_000)
 OrderKey = tuple[str, str]
-"""(stream, subject): what is told in order."""
+"""(stream, subject): entries of one key are delivered in order."""
 EventEntries = tuple[Event, list[SinkEntry]]
 BatchRows = list[tuple[object, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """One look at the log and at what waits."""
+    """One read of the log and of the waiting entries."""
 
     events: Sequence[Event]
     due_entries: Sequence[ParkedEntry]
@@ -48,7 +48,7 @@ class _Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class _DatabaseChecks:
-    """Whether what the other side claims is so, by the database."""
+    """Checks in the database what the target has stored."""
 
     engine: Engine
     fence: Fence
@@ -69,14 +69,14 @@ class _DatabaseChecks:
 
 
 class Sink:
-    """One process's share of a sink: an `engine.duties.Work`."""
+    """The sink in this process: implements `engine.leader_loop.LeaderWork`."""
 
     def __init__(self, engine: Engine, name: str, target: SinkTarget, settings: SinkSettings) -> None:
         self.name = name
         self.head = self.position = 0
-        """As this process has last seen them, or made them."""
+        """As last read or written by this process."""
         self.oldest_at: Millis | None = None
-        """The time of what has waited longest to be told."""
+        """The time of the oldest event that is not delivered."""
         self.delivered = self.rejected = self.dead = self.missed = 0
         self._engine = engine
         self._target = target
@@ -84,21 +84,21 @@ class Sink:
         self._policy = replace(BACKOFF, max_attempts=settings.outbox_max_attempts)
         self._holder_id = new_id()
         self._identity: WriterIdentity | None = None
-        """In whose name this process delivers; None if it has to find out where the sink stands."""
+        """The identity for writing; None if the state of the sink must be read first."""
         self._saved_position = 0
         self._saved_at = 0.0
         self._touched_at: Millis = 0
         self._stuck: set[tuple[str, int, int]] = set()
         self._alerts: dict[tuple[str, bool], list[tuple[int, str]]] = {}
-        """By stream, and whether it may be given up: the position and the error of what was refused too often."""
+        """By stream and whether it must be delivered: position and error of entries that were rejected too often."""
 
     @property
     def stuck(self) -> int:
-        """Entries that may not be given up, and have been refused as often as others are before they are given up."""
+        """Entries that must be delivered and have used up the attempts after which others are dead."""
         return len(self._stuck)
 
     async def register(self) -> None:
-        """Before anything is served: whatever is committed from here on is told, now or later."""
+        """Called before serving: everything that is committed from now on is delivered, now or later."""
 
         async def create(tx: Transaction) -> None:
             tx.write(Q.sink_create(name=self.name, id=new_id()))
@@ -106,10 +106,10 @@ class Sink:
 
         await self._engine.transact(create)
 
-    # -- what a duty asks for -----------------------------------------------------------------------------------
+    # -- LeaderWork ---------------------------------------------------------------------------------------------
 
     async def is_due(self) -> bool:
-        self._identity = None  # without a lease nothing is known: another may have moved on
+        self._identity = None  # without the lease, another process may have advanced the sink
         state, now = await self._engine.read(self._read_state)
         if state is None:
             return True
@@ -135,21 +135,21 @@ class Sink:
         finally:
             await self._target.writer.close()
 
-    # -- where it stands ----------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------
 
     async def _take_over(self, fence: Fence) -> WriterIdentity:
-        """With a new term everything is read anew, and whoever held it before is shut out."""
+        """At the start of a term, read the state again and fence out the previous holder."""
         if self._identity is not None and self._identity.term == fence.term:
             return self._identity
         state, _ = await self._engine.read(self._read_state)
         if state is None:
-            log.warning("the sink %s had been forgotten, and begins anew at the head of the log", self.name)
+            log.warning("sink %s was deleted; it starts again at the head of the log", self.name)
             await self.register()
             state, _ = await self._engine.read(self._read_state)
-        assert state is not None  # made a moment ago
+        assert state is not None  # created above
         position = state.position
         if position < state.floor:
-            log.error("events %d to %d went before %s had told them", position + 1, state.floor, self.name)
+            log.error("events %d to %d were deleted before %s delivered them", position + 1, state.floor, self.name)
             self.missed += state.floor - position
             position = state.floor
         identity = WriterIdentity(state.id, fence.term, self._holder_id, _DatabaseChecks(self._engine, fence))
@@ -183,12 +183,14 @@ class Sink:
     def _update_position(self, position: int, head: int, oldest_at: Millis | None) -> None:
         self.position, self.head, self.oldest_at = position, head, oldest_at
 
-    # -- telling ------------------------------------------------------------------------------------------------
+    # -- delivery -----------------------------------------------------------------------------------------------
 
     async def _deliver_events(self, identity: WriterIdentity, fence: Fence, snapshot: _Snapshot) -> bool:
-        """The next events, up to the first that has to wait; or those that do, which are written down instead. Never
-        both at once: whoever goes on after a crash believes that what lies behind a marker was delivered. Whether
-        something was written down."""
+        """Deliver the next events up to the first that must wait; or, if the first must wait, store those that must.
+
+        Never both at once: after a crash, everything behind a marker counts as delivered. Return whether entries were
+        stored.
+        """
         pending: list[EventEntries] = [(event, self._build_entries(event)) for event in snapshot.events]
         blocked_until = await self._blocked_orders(pending) if snapshot.next_at is not None else {}
 
@@ -215,13 +217,13 @@ class Sink:
         try:
             return self._target.build_entries(event)
         except msgspec.MsgspecError as error:
-            # No operation writes such an event; a hand in the database may, and must not stop all that comes after it.
-            log.error("%s cannot tell what happened at position %d: %s", self.name, event.pos, error)
+            # No operation writes such an event. Someone else may, and must not stop all later events.
+            log.error("%s cannot build entries of the event at position %d: %s", self.name, event.pos, error)
             self.missed += 1
             return []
 
     async def _blocked_orders(self, pending: Sequence[EventEntries]) -> dict[OrderKey, Millis]:
-        """For what of this something waits already, and until when."""
+        """For which streams and subjects of these entries others already wait, and until when."""
         orders = {(self.name, entry.stream, entry.subject) for _, entries in pending for entry in entries}
 
         async def read(tx: Transaction) -> dict[OrderKey, Millis]:
@@ -233,7 +235,7 @@ class Sink:
     async def _deliver_entries(
         self, identity: WriterIdentity, entries: Sequence[SinkEntry], now: Millis
     ) -> list[ParkedEntry]:
-        """What of it has to be written down: on each stream what was refused, and the rest of that stream's."""
+        """Deliver entries. Return those to store: per stream, the rejected entry and all after it."""
         if not entries:
             return []
         rejected = await self._target.writer.deliver(identity, self.position, entries)
@@ -254,7 +256,7 @@ class Sink:
     def _park(
         self, entry: SinkEntry, now: Millis, blocked_until: Mapping[OrderKey, Millis], error: str = ""
     ) -> ParkedEntry:
-        """The row of an entry: refused, or due as soon as what waits before it."""
+        """The row of an entry: rejected, or due when the entry before it is."""
         attempts, next_at, dead_at = 0, blocked_until.get((entry.stream, entry.subject), now), None
         fields = msgspec.json.encode(entry.fields).decode()
         columns = (self.name, entry.pos, entry.index, entry.zone_id, entry.stream, entry.subject, fields)
@@ -262,10 +264,10 @@ class Sink:
             attempts, (next_at, dead_at) = 1, self._schedule_retry(entry, 1, error, now)
         return ParkedEntry(*columns, attempts, next_at, dead_at, error, now)
 
-    # -- telling late -------------------------------------------------------------------------------------------
+    # -- retries ------------------------------------------------------------------------------------------------
 
     async def _retry_due(self, identity: WriterIdentity, fence: Fence, snapshot: _Snapshot) -> None:
-        """Tries again what is due, the oldest of each subject. What waits behind one that is put off waits with it."""
+        """Retry due entries, the oldest of each subject. If one is deferred, those behind it are, too."""
         entries = [row.to_entry() for row in snapshot.due_entries]
         errors = await self._target.writer.deliver_delayed(identity, entries)
         delivered: BatchRows = []
@@ -292,7 +294,7 @@ class Sink:
         self.delivered += len(delivered)
 
     def _schedule_retry(self, entry: SinkEntry, attempts: int, error: str, now: Millis) -> tuple[Millis, Millis | None]:
-        """When it is tried again, and when it was given up."""
+        """When the entry is retried, and since when it is dead."""
         self.rejected += 1
         jitter = random.random()
         retry_at = next_attempt_at(self._policy, attempt=attempts, now=now, jitter=jitter)
@@ -307,15 +309,15 @@ class Sink:
         return now, now
 
     def _log_alerts(self) -> None:
-        """A line for each stream, however many of its entries are concerned: ten thousand may be."""
+        """One line per stream: 10,000 entries may be affected."""
         for (stream, must_deliver), rejected in self._alerts.items():
             pos, error = rejected[0]
-            consequence = "refused time and again, and never given up" if must_deliver else "given up"
-            message = "%s: %d entries of %s are %s; the first of position %d: %s"
+            consequence = "rejected repeatedly and retried for ever" if must_deliver else "dead"
+            message = "%s: %d entries of %s are %s; first at position %d: %s"
             log.error(message, self.name, len(rejected), stream, consequence, pos, error)
         self._alerts.clear()
 
-    # -- moving on ----------------------------------------------------------------------------------------------
+    # -- position -----------------------------------------------------------------------------------------------
 
     def _is_save_due(self, now: Millis) -> bool:
         if now - self._touched_at > TOUCH_MS:
@@ -334,15 +336,15 @@ class Sink:
         try:
             is_saved = await self._engine.transact(write)
         except StoreError:
-            self._identity = None  # nobody here knows whether it was written
+            self._identity = None  # it is unknown whether it was written
             raise
         if not is_saved:
             self._identity = None
-            raise LeaseLost("lease_lost", f"The sink {self.name} was forgotten, or moved on by another.")
+            raise LeaseLost("lease_lost", f"Sink {self.name} was deleted, or another process advanced it.")
         self._saved_position, self._saved_at = position, time.monotonic()
 
     def _sink_id(self) -> str:
-        assert self._identity is not None  # whoever writes has found out before where it stands
+        assert self._identity is not None  # set by `_take_over` before anything is written
         return self._identity.sink_id
 
     def _next_cycle_in(self, snapshot: _Snapshot) -> float | None:

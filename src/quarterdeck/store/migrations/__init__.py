@@ -1,9 +1,9 @@
 """One tree of revisions for both engines.
 
-A revision is plain SQL that both engines understand; where one needs more (a storage parameter), it asks
-`on_postgresql()`. Revisions are never edited once released, and `tests/store/test_migrations.py` rehearses them from
-nothing and from the first one, with rows in the tables. Each runs inside one transaction on both engines: a revision
-that fails half-way leaves nothing behind.
+A revision is plain SQL that both engines understand. Where PostgreSQL needs more (a storage parameter), the revision
+checks `on_postgresql()`. Released revisions are never edited. `tests/store/test_migrations.py` runs them on an empty
+database and from the first revision with rows in the tables. Each runs in one transaction on both engines: a revision
+that fails half-way changes nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ def on_postgresql() -> bool:
 
 
 def run(script: str) -> None:
-    """Runs the statements of a script one by one; they are separated by semicolons at line ends.
+    """Run the statements of a script one by one. They are separated by semicolons at line ends.
 
-    `{position}` is a 64-bit integer key: SQLite keeps such a table in that order, without an index beside it, only if
-    the type is spelt INTEGER. `{clustered}` keeps a narrow table in the order of its key on SQLite; PostgreSQL has
-    no such thing.
+    `{position}` is a 64-bit integer key: SQLite stores a table in that order, without a separate index, only if the
+    type is written INTEGER. `{clustered}` stores a narrow table in key order on SQLite; PostgreSQL has no equivalent.
     """
     replacements = ("bigint", "") if on_postgresql() else ("integer", "without rowid")
     for statement in script.split(";\n"):

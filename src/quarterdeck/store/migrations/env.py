@@ -1,4 +1,4 @@
-"""Alembic's entry: runs revisions on the connection that `store.migrate` holds its lock with."""
+"""Alembic's entry point: runs revisions on the connection on which `store.migrate` holds its lock."""
 
 from __future__ import annotations
 

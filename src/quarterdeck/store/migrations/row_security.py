@@ -1,11 +1,10 @@
-"""The second wall, for revisions to build: roles, grants, row-level security. PostgreSQL only; SQLite has no roles.
+"""Row-level security for revisions: roles, grants and policies. PostgreSQL only; SQLite has no roles.
 
-A revision that makes a table says in one line who may do what with it: `secure` for a table with a zone's rows, `grant`
-for one that belongs to no zone. `tests/store/test_roles.py` reads the catalogue and finds the one that was forgotten.
+A revision that creates a table says in one line who may do what with it: `secure` for a table with rows of zones,
+`grant` for one without. `tests/store/test_roles.py` reads the catalogue and finds a table without either.
 
-The policy is a hashed filter, made once for each statement, and within noise of no policy at all; spelt as
-`= any(…)` it would compete with the statement's own key for the index. It is not forced on the owner, who migrates
-and backs up, and must see every row.
+The policy is a hashed filter, built once per statement, without measurable cost; as `= any(…)` it would compete with
+the statement's own key for the index. It is not forced on the owner, who migrates and backs up and must see every row.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ CREATE_ROLE = """
 do $$
 begin
     create role {role} nologin;
-    -- Whoever makes the roles may also act as them, so that one login can migrate and serve; a superuser may anyway.
+    -- The creator of the roles may also act as them, so that one login can migrate and serve; a superuser may anyway.
     if not (select rolsuper from pg_roles where rolname = current_user) then
         grant {role} to current_user;
     end if;
@@ -34,7 +33,7 @@ SESSION_ZONES = "(select unnest(string_to_array(current_setting('quarterdeck.zon
 
 
 def make_roles() -> None:
-    """Roles belong to the whole cluster: they may be there already, or be made this moment for another database."""
+    """Create the roles. They belong to the cluster: they may exist, or be created now for another database."""
     if not on_postgresql():
         return
     missing = [role for role in ROLES if not _scalar(f"exists (select from pg_roles where rolname = '{role}')")]
@@ -46,7 +45,7 @@ def make_roles() -> None:
 
 
 def secure(table: str, *, server: str, sweep: str = "select", zone: str = "zone_id") -> None:
-    """Grants, and the wall: of this table the server's role has the rows of its zones, the sweeps' role all."""
+    """Grant privileges and create the policies: the server role gets the rows of its zones, the sweep role all rows."""
     if not on_postgresql():
         return
     grant(table, server=server, sweep=sweep)
@@ -57,7 +56,7 @@ def secure(table: str, *, server: str, sweep: str = "select", zone: str = "zone_
 
 
 def grant(table: str, *, server: str, sweep: str = "select") -> None:
-    """What each role may do with a table; of everything else, nothing."""
+    """Grant each role its privileges on a table. It has no others."""
     if not on_postgresql():
         return
     _execute(f"grant {server} on {table} to {SERVER}")
@@ -65,7 +64,7 @@ def grant(table: str, *, server: str, sweep: str = "select") -> None:
 
 
 def revoke(*tables: str, sweep: str) -> None:
-    """What the sweeps' role may do no more."""
+    """Revoke privileges of the sweep role."""
     if on_postgresql():
         _execute(f"revoke {sweep} on {', '.join(tables)} from {SWEEP}")
 
@@ -80,8 +79,8 @@ def _create_roles(missing: list[Role]) -> None:
             raise
         raise StoreError(
             "migration",
-            f"The login {login} may not make the roles that the server and its sweeps act as. An administrator has "
-            f"to run: {create_roles_sql(missing)} {grant_roles_sql(login)} Then upgrade again.",
+            f"The login {login} may not create the roles that the server and its sweeps use. An administrator must "
+            f"run: {create_roles_sql(missing)} {grant_roles_sql(login)} Then upgrade again.",
         ) from error
 
 

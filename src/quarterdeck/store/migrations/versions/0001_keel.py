@@ -1,4 +1,4 @@
-"""The keel: zones, the event log, leases.
+"""Zones, the event log and leases.
 
 Revision ID: 0001
 """

@@ -1,7 +1,7 @@
-"""Sessions, the counts that admission judges by, and idempotency keys.
+"""Sessions, the counters that admission checks, and idempotency keys.
 
-Parent and zone are not foreign keys: every write to these tables is made under the zone's row lock, which already
-guards what a key would check, and a key would cost a probe and a share lock per row.
+Parent and zone are not foreign keys: every write to these tables holds the zone's row lock, which already protects what
+a foreign key would check, and a foreign key would cost a lookup and a share lock per row.
 
 Revision ID: 0002
 """
@@ -67,10 +67,10 @@ create table idempotency_keys (
 ) {clustered};
 """
 
-# While a table is empty all of its indexes seem to cost the same, and PostgreSQL then takes the newest: made again
-# last, the primary key is what sessions are found by, also in plans that are kept while the table grows.
+# While a table is empty, all of its indexes seem to cost the same, and PostgreSQL takes the newest. So the primary key
+# is created again, last: then sessions are found by it, also in plans that are cached while the table grows.
 #
-# Counts move with every batch. Room on the page keeps each update heap-only, so that no index entry is written for it.
+# Counters change with every batch. Free space on the page keeps each update heap-only: no index entry is written.
 POSTGRESQL = """
 alter table agent_sessions drop constraint agent_sessions_pkey;
 

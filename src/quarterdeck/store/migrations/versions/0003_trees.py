@@ -1,8 +1,8 @@
-"""Trees that end whole, zones that end, keys, and a log that can be proved.
+"""Termination of trees and zones, API keys, and seals of the event log.
 
-`agent_sessions.held` is the flag of a suspension; `cascade_id` and `cascade_place` are the stamp of an ending and the
-place in its order. Both are null or nought for nearly every row, and the index of stamps holds only what still waits
-to be settled: a spawn pays nothing for it.
+`agent_sessions.held` marks a suspended session. `cascade_id` and `cascade_place` mark a session for termination and
+give its place in the order. They are null or 0 for nearly every row, and the index holds only sessions that are still
+to be terminated, so a spawn does not pay for it.
 
 Revision ID: 0003
 """

@@ -1,7 +1,7 @@
-"""The roles of the server and its sweeps on PostgreSQL, and row-level security on every table with a zone's rows.
+"""The PostgreSQL roles of the server and its sweeps, and row-level security on every table with rows of zones.
 
-Each role may do what its code does and no more. Nobody updates an event; only the sweeps delete one, or a session or a
-key, as retention does, and only they write seals and move the floor of the log.
+Each role may do what its code does and no more. No role updates events. Only the sweep role deletes events, sessions
+and idempotency keys (retention), writes seals and raises the floor of the log.
 
 Revision ID: 0004
 """

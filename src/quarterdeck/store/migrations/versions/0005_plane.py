@@ -1,16 +1,16 @@
-"""Services, invocations and delegations; cursors of sinks; and what an ended session's sid must be known by.
+"""Services, invocations and delegations; cursors of sinks; and the index by which an ended session's sid is found.
 
-An invocation that waits is found by the index of its service, in the order in which it may begin; one that runs, by its
-deadline or its lease. `parked` keeps what belongs to a suspended session out of the way of those who claim.
+A pending invocation is found by the index of its service, in the order in which it may start; a running one by its
+deadline or its lease. `parked` excludes invocations of suspended sessions from claims.
 
-A plan is made when the tables are empty, and kept. Of several indexes that begin with what a statement names PostgreSQL
-then keeps any, and an index of a few rows out of many it may read whole. So each index begins with something of its
-own, statements hide (`coalesce`) what would let another one in, and `agent_sessions_by_sid` is spelt as only one of
-them is.
+PostgreSQL plans a statement while the tables are empty and caches the plan. Of several indexes that start with the
+columns of the statement it then takes any, and it may scan a partial index completely. So each index starts with a
+column of its own, statements hide (`coalesce`) conditions that would match another index, and `agent_sessions_by_sid`
+has a condition that only one statement has.
 
-`service_sessions` says which sessions have registered a service: it goes with the last of them. What a service is known
-by begins with its application: an index that began with the zone would be taken for the primary key, in plans made
-while the table was young.
+`service_sessions` lists the sessions that registered a service; the service ends with the last of them. The unique key
+of a service starts with its application: an index that starts with the zone would be taken instead of the primary key
+by plans made while the table was empty.
 
 Revision ID: 0005
 """
@@ -194,9 +194,9 @@ create index sink_entries_by_subject on sink_entries (sink, stream, subject, pos
 create index sink_entries_dead on sink_entries (sink, dead_at) where dead_at is not null;
 """
 
-# While a table is empty all of its indexes seem to cost the same, and PostgreSQL then takes the newest: made again
-# last, the primary key is what edges are found by. An index with a condition seems cheaper still, where that is known
-# to hold: `is not null`, of a column that never is, says no more than which column must be asked for.
+# While a table is empty, all of its indexes seem to cost the same, and PostgreSQL takes the newest. So the primary key
+# is created again, last: then edges are found by it. A partial index seems cheaper still if its condition is known to
+# hold. `is not null` on a column that is never null only makes sure that the statement must name that column.
 POSTGRESQL = """
 drop index delegation_edges_by_target;
 

@@ -1,15 +1,15 @@
-"""The order of the delegation graph, and ways to what was found by walking: claims by their id, calls by their service.
+"""The order of the delegation graph, and indexes for lookups that scanned before: claims by id, calls by service.
 
-`invocation_backlogs` names the sessions and services with more calls than one transaction settles: a sweep goes on
-with those. The index of a service's calls is spelt as only the list of them is, so that no kept plan takes it for
-another (by `case`, which row-level security trusts, as it does not trust `coalesce`: what might leak is asked after
-it). The one of claims is a hash where there is such a thing: it holds nothing of what has no claim, and no plan,
-however old, can read all of it.
+`invocation_backlogs` lists the sessions and services with more open invocations than one transaction cancels; a sweep
+continues with those. The index of a service's invocations has expressions that only their list uses, so that no cached
+plan takes it for another (`case`, because row-level security treats `case` as leakproof but not `coalesce`). The index
+of claims is a hash index on PostgreSQL: it holds no rows without a claim, and no plan, however old, can scan it
+completely.
 
-`delegation_ranks` is the order of a zone's delegations (docs/decisions/0018). It is written when somebody first lends
-in a zone after this revision: `delegation_epochs.ranked` is the epoch that the order is of, and 0 is none that ever
-was. From this revision on an edge lasts no longer than its sessions; those that were lent for longer are cut, and so
-is what was derived from them, which held nothing beyond that either.
+`delegation_ranks` is the order of a zone's delegations (docs/decisions/0018). It is written with the first delegation
+in a zone after this revision: `delegation_epochs.ranked` is the epoch of the stored order, and 0 is never an epoch.
+From this revision on an edge expires no later than its sessions. Existing edges that last longer are shortened, and so
+are the edges derived from them, which gave no authority beyond that time either.
 
 Revision ID: 0006
 """
@@ -91,12 +91,12 @@ where delegation_edges.zone_id = l.zone_id and delegation_edges.id = l.id and de
 
 
 def upgrade() -> None:
-    # What the walk back needs stands in the index, as for the walk ahead: SQLite would walk by the other one, which has
-    # it all, and meet every edge of the zone at each step. The condition is as in 0005.
+    # The index has all columns for walking backwards, as the other has for walking forwards. Otherwise SQLite would use
+    # the other one, which has them all, and read every edge of the zone at each step. The condition is as in 0005.
     run(SCRIPT.replace("{target}", "target_session_id is not null and" if on_postgresql() else ""))
     method = "using hash" if on_postgresql() else ""
     run(f"create index agent_invocations_by_claim on agent_invocations {method} (claim_id)")
-    # Services are forgotten under the zone's lock, which only the server's role can take.
+    # Services are deleted under the zone's lock, which only the server role can take.
     grant("agent_services", server="delete")
     revoke("agent_services", "service_sessions", sweep="delete")
     secure("invocation_backlogs", server="select, insert, update, delete")

@@ -1,12 +1,11 @@
-"""Agents, tasks and what belongs to them: members, dependencies, agents' own log lines, costs and budgets, webhooks.
+"""Agents and tasks, with members, dependencies, log lines of agents, costs, budgets and webhooks.
 
-A task that may begin is found by its class (its type, and the capabilities it asks for) in the order of its `turn`: a
-number that the zone's strategy gives it, so that one index serves every strategy. `waits` says what a task waits for
-besides an agent: 0 nothing, 1 a moment (`available_at`), 2 other tasks (`unmet` of them).
+A ready task is found by its class (its type and required capabilities) in the order of its `turn`: the rank that the
+zone's strategy gives it, so that one index serves every strategy. `waits` says what a task needs besides an agent:
+0 nothing, 1 a time (`available_at`), 2 other tasks (`unmet` of them).
 
-How often an agent is heard of must cost little: `agent_pulses` is a narrow row without an index on anything that
-moves. When an agent may be stale is looked for by `agents.look_at`, which is put forward when somebody looks, not when
-the agent speaks.
+Heartbeats must be cheap: `agent_pulses` is a narrow row without an index on a column that changes. Agents that may be
+stale are found by `agents.look_at`, which the check moves forward, not the heartbeat.
 
 Revision ID: 0007
 """
@@ -348,10 +347,10 @@ create table secret_checks (
 def upgrade() -> None:
     run(SCRIPT)
     if on_postgresql():
-        # Room in each page for the next version of a row: what is written every few seconds stays where it is.
+        # Free space in each page for the next version of a row: frequent updates stay on the page.
         run("alter table agent_pulses set (fillfactor = 50)")
-        # What is claimed leaves a dead entry at the very place where the next claim begins to look. The usual fifth of
-        # a large table would let those gather for hours.
+        # A claimed task leaves a dead index entry exactly where the next claim starts to search. With the default of
+        # 20% of a large table, vacuum would let them pile up for hours.
         run("alter table agent_tasks set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000)")
     everything = "select, insert, update, delete"
     for table in ("members", "agents", "agent_capabilities", "agent_pulses", "agent_heartbeats"):

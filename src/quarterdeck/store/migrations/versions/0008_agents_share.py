@@ -1,8 +1,8 @@
-"""How the planner is to think of agents: each has done a small part of all tasks.
+"""Planner statistics for agents: each agent has a small share of all tasks.
 
-What agents hold is asked for by agent and status, and is little. Where one agent had done nearly everything, the
-planner went by that: it expected a million rows for each agent and read the whole table for every claim. What it is
-told here holds from the next ANALYZE on. SQLite counts otherwise, and goes by the index anyway.
+Tasks that agents hold are queried by agent and status, and are few. If one agent had done nearly everything, the
+planner expected a million rows for each agent and scanned the complete table for every claim. The values set here apply
+from the next ANALYZE on. SQLite estimates differently and uses the index anyway.
 
 Revision ID: 0008
 """
@@ -17,6 +17,6 @@ down_revision = "0007"
 
 def upgrade() -> None:
     if on_postgresql():
-        # Twenty tasks for each agent; and all eight states, also where nearly all tasks are in one.
+        # Twenty tasks per agent; and all eight states, even if nearly all tasks are in one.
         run("alter table agent_tasks alter column agent_id set (n_distinct = -0.05)")
         run("alter table agent_tasks alter column status set (n_distinct = 8)")

@@ -1,16 +1,16 @@
-"""Fleets: teams of coding agents with panes, their messages, and whoever watches over them.
+"""Fleets: teams of coding agents in tmux panes, their messages and their monitors.
 
-The tables are those of the seed, with its columns, indexes and foreign keys; `tasks` is called `messages` here and
-`agents` is `members`, because those words were taken. Who is a member of a zone, which had that name, stands in
+The tables have the columns, indexes and foreign keys of the original system. Its `tasks` are `messages` here and its
+`agents` are `members`, because those names were taken. The former `members`, the role assignments of a zone, are
 `zone_members` from here on.
 
-Ids are small integers, because agents type them: counted per zone in `fleet_counters`, under the zone's lock, so that
-none is ever given out again and none is lost with a transaction that was rolled back (docs/decisions/0025).
+Ids are small integers, because agents type them. They are counted per zone in `fleet_counters`, under the zone's lock:
+no id is used twice, and none is skipped when a transaction is rolled back (docs/decisions/0025).
 
-What a poll looks for is in an index of its own, of what nobody has acknowledged: it does not grow with what was.
+Polls have an index of unacknowledged messages only, so it does not grow with the history.
 
-Every key begins with the zone; the other indexes begin with what they are asked for, as the seed's do, and have the
-zone behind it: an index that begins like another is taken for it by a plan that was made when the tables were empty.
+Every key starts with the zone. The other indexes start with the queried column, as in the original system, followed by
+the zone: a plan made while the tables were empty may take one index for another that starts with the same column.
 
 Revision ID: 0009
 """
@@ -137,13 +137,13 @@ create table monitor_runtime (
 
 
 DIRECTOR = "foreign key (zone_id, director_agent_id) references members (zone_id, agent_id) on delete restrict"
-"""A fleet and its director name each other. PostgreSQL wants to see a table before it is named, and SQLite adds no key
-to a table that is there."""
+"""A fleet and its director refer to each other. PostgreSQL needs the other table first; SQLite cannot add a foreign key
+to an existing table."""
 
 
 def upgrade() -> None:
     if on_postgresql():
-        # The key of a table keeps its name when the table gets another.
+        # A renamed table keeps the name of its primary key.
         run("alter table members rename constraint members_pkey to zone_members_pkey")
     run(SCRIPT.replace("{director}", "" if on_postgresql() else f",\n    {DIRECTOR}"))
     if on_postgresql():
