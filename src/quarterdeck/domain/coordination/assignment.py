@@ -1,7 +1,7 @@
-"""Tasks to agents that are launched: read what there is, match, ask, and launch what was given.
+"""Assigns ready tasks to agents with a launcher and launches them: read, match, submit, launch.
 
-Only agents with a launcher are assigned to; the others ask for work themselves. Where there are such agents is found
-first, then whether anything may begin there: a server whose agents all ask for themselves pays next to nothing for it.
+Agents without a launcher claim tasks themselves. The zones with launchable agents are found first, and then whether
+they have ready tasks: a server whose agents all claim themselves pays next to nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from quarterdeck.engine.transaction import Engine, Transaction
 
 log = logging.getLogger("quarterdeck.coordinator")
 ZONES_MAX = 500
-"""Zones that one turn looks into; the next goes on after them."""
+"""Zones per cycle. The next cycle continues after them."""
 AGENTS_MAX = 2_000
 ASSIGN_MAX = 500
 DEFER_SECONDS = 5.0
-"""For which a task is passed over whose assignment was refused: its budget is spent, or somebody was faster."""
+"""For how long a task is skipped after its assignment was refused: its budget is spent, or it was claimed."""
 _decode_names = msgspec.json.Decoder(list[str]).decode
 
 
@@ -43,7 +43,7 @@ class LauncherZone(NamedTuple):
 
 
 class LaunchCandidates(NamedTuple):
-    """Where something may begin that a launcher could be started for."""
+    """Zones with launchable agents and matching ready tasks."""
 
     launcher_zones: list[LauncherZone]
     classes: dict[ClassRef, TaskClass]
@@ -60,12 +60,12 @@ class TaskAssigner:
         self._submit = submit
         self._task_launcher = task_launcher
         self._next_zones = dict.fromkeys(task_launcher.names, "")
-        """Of each launcher, the zone after which the next look goes on."""
+        """Launcher → the zone after which the next cycle continues."""
         self._deferred: dict[TaskRef, float] = {}
-        """Until when a task is passed over, by the loop's clock."""
+        """Task → when it may be tried again, on the event loop's clock."""
 
     async def find_candidates(self, tx: Transaction) -> LaunchCandidates:
-        """By two statements, and by one where there is nobody to launch."""
+        """Two statements, or one if no agent can be launched."""
         capacity = self._task_launcher.free_capacity()
         after = {name: self._next_zones[name] for name, remaining in capacity.items() if remaining > 0}
         found = [LauncherZone(*row) for row in await agents.list_launch_zones(tx, after, ZONES_MAX)] if after else []
@@ -86,7 +86,7 @@ class TaskAssigner:
         )
 
     def _has_work(self, launcher_zone: LauncherZone, types: Mapping[str, set[str]]) -> bool:
-        """Whether in its zone something may begin of a type that its launcher is for."""
+        """Whether the zone has ready tasks of a type that the launcher accepts."""
         ready, accepted = (
             types.get(launcher_zone.zone_id, set()),
             self._task_launcher.task_types(launcher_zone.launcher),
@@ -94,7 +94,7 @@ class TaskAssigner:
         return bool(ready if accepted is None else ready & accepted)
 
     async def assign(self, candidates: LaunchCandidates, leader_term: tuple[str, int]) -> int:
-        """How many tasks were given out, and are being launched."""
+        """Assign tasks and start their launches. Returns the number of assigned tasks."""
         self._drop_expired_deferrals()
         free_agents = await self._cross_zone_engine.read(
             lambda tx: agents.list_launchable(tx, candidates.launcher_zones, AGENTS_MAX)
@@ -111,7 +111,7 @@ class TaskAssigner:
         assigned = 0
         for command, outcome in zip(commands, outcomes, strict=True):
             if isinstance(outcome, Problem):
-                log.debug("%s was not assigned: %r", command.id, outcome)
+                log.debug("task %s was not assigned: %r", command.id, outcome)
                 self._deferred[command.zone_id, command.id] = asyncio.get_running_loop().time() + DEFER_SECONDS
                 continue
             assert isinstance(outcome, Task)
@@ -125,7 +125,7 @@ class TaskAssigner:
         return assigned
 
     def seconds_until_retry(self) -> float | None:
-        """Until something that was passed over may be tried again."""
+        """Seconds until a skipped task may be tried again."""
         now = asyncio.get_running_loop().time()
         return max(0.0, min(self._deferred.values()) - now) if self._deferred else None
 
@@ -140,7 +140,7 @@ class TaskAssigner:
         free_agents: Sequence[Agent],
         leader_term: tuple[str, int],
     ) -> list[Assign]:
-        """Zone by zone, each with what the ones before have left of the launchers."""
+        """Match zone by zone. Each zone gets the launcher capacity that the zones before it left."""
         capacity = self._task_launcher.free_capacity()
         launchers = {agent.ref: agent.launcher or "" for agent in free_agents}
         commands: list[Assign] = []
@@ -183,7 +183,7 @@ class TaskAssigner:
         )
 
     def _class_limits(self, classes: Mapping[ClassRef, TaskClass], free_agents: Sequence[Agent]) -> dict[ClassRef, int]:
-        """Of each class as many as there are slots for, and as many more as will be passed over."""
+        """Tasks to read per class: the free slots of matching agents, plus the tasks that will be skipped."""
         slots: Counter[tuple[str, frozenset[str], frozenset[str] | None]] = Counter()
         for agent in free_agents:
             capacity = self._capacity_of(agent)
@@ -204,8 +204,8 @@ R = TypeVar("R")
 
 
 def check_outcomes(outcomes: Iterable[R | BaseException]) -> list[R | Problem]:
-    """Outcomes and refusals, each for its own command. That the term is over, that the database is away, or that
-    something broke, is not about one of them, and ends the turn."""
+    """Return results and refusals, one per command. Raise what concerns all commands and ends the cycle: a lost lease,
+    an unavailable database, or an unexpected error."""
     results: list[R | Problem] = []
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and (

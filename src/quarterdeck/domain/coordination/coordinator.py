@@ -1,7 +1,7 @@
-"""The coordinator's turns: look once, act on what was seen, say when the next look is due.
+"""The cycles of the coordinator: find due work, submit commands for it, compute when the next cycle is due.
 
-Everything it sees it finds by indexes across zones, so many of each at a time. What was found is acted upon, and then
-looked for once more, until nothing is found. What is found again and again does not move, and is left alone a while.
+Work is found by indexes across zones, up to a limit of each kind. Cycles repeat until nothing is found. If many cycles
+find the same work, it does not progress, and the coordinator pauses.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from quarterdeck.engine.transaction import Engine, Transaction
 
 log = logging.getLogger("quarterdeck.coordinator")
 LIMIT = 500
-"""Of each that one turn finds."""
+"""Tasks of each kind per cycle."""
 AGENT_LIMIT = 100
-"""Agents, each of which may hold many tasks that go back with it."""
+"""Agents per cycle. Each may hold many tasks whose attempts are aborted with it."""
 REPEAT_SECONDS, REPEATS_MAX, STUCK_SECONDS = 0.05, 100, 5.0
-"""Between turns that find the same; after so many of them it does not move: what has ten thousand that depend on it
-takes ten turns, and looks the same in each."""
+"""Pause between cycles that find the same work, and the longer pause after REPEATS_MAX of them. A few repeats are
+normal: a task with 10,000 dependents takes ten cycles and looks the same in each."""
 METRICS_SECONDS = 10.0
 COUNT_MAX = 100_000
 LeaderTerm = tuple[str, int]
@@ -47,20 +47,16 @@ LeaderTerm = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorDeps:
-    """What it acts through."""
-
     cross_zone_engine: Engine
     submit: Callable[[TaskCommand], Awaitable[TaskResult]]
     refresh_status: Callable[[RefreshStatus], Awaitable[AgentAt]]
     rerank: Callable[[RerankSlice], Awaitable[RankingState]]
     observe_seconds: Callable[[float], None]
-    """Told how many seconds a turn took."""
+    """Records the duration of a cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class CycleFindings:
-    """What a look has found."""
-
     due_tasks: DueTasks
     silent_agents: list[LivenessDue]
     next_agent_check_ms: Millis | None
@@ -81,12 +77,12 @@ class CycleFindings:
 
     @property
     def wait_seconds(self) -> list[float]:
-        """Until moments that are known."""
+        """Seconds until the next known due times."""
         return [ms / 1000 for ms in (self.due_tasks.next_due_ms, self.next_agent_check_ms) if ms is not None]
 
 
 class Coordinator:
-    """What the duty consists of (`engine.duties.Work`)."""
+    """The work of the coordinator's leader loop (implements `engine.leader_loop.LeaderWork`)."""
 
     def __init__(
         self,
@@ -101,7 +97,7 @@ class Coordinator:
         self._check_seconds = settings.coordinator_cycle_check_ms / 1000
         self._term: int | None = None
         self._checked_at: float | None = None
-        """When cycles were last looked for in all zones."""
+        """When dependency cycles were last searched in all zones."""
         self._cycle_position = dependency_cycles.START
         self._counted_at: float | None = None
         self._last_found: tuple[TasksToRecover, Sequence[LivenessDue]] | None = None
@@ -115,10 +111,10 @@ class Coordinator:
         return min(findings.wait_seconds, default=False)
 
     async def run_cycle(self, fence: Fence) -> float | None:
-        """Health, assignments, dependencies, recovery."""
+        """Check agents, assign, recover, re-rank, search dependency cycles. Returns seconds until the next cycle."""
         started_at = time.perf_counter()
         if fence.term != self._term:
-            # Whoever was here before may have left in the middle of it.
+            # A new term: the previous leader may have stopped in the middle of a cycle check.
             self._term, self._checked_at = fence.term, None
         findings, leader_term = await self._read_findings(), (fence.name, fence.term)
         await self._refresh_agents(findings.silent_agents)
@@ -134,21 +130,21 @@ class Coordinator:
         return self._seconds_until_next(findings, changed)
 
     async def on_stop(self, fence: Fence | None) -> None:
-        """It leaves nothing behind: what it has not done stands in rows."""
+        """Nothing to do: all pending work is stored in rows."""
 
     def _seconds_until_next(self, findings: CycleFindings, changed: int) -> float | None:
         found = (findings.to_recover, findings.silent_agents)
         self._repeat_count = self._repeat_count + 1 if findings.has_findings and found == self._last_found else 0
         self._last_found = found
         if self._repeat_count >= REPEATS_MAX:
-            log.warning("what the coordinator finds does not move: %s", found)
+            log.warning("the coordinator finds the same work again and again: %s", found)
             return STUCK_SECONDS
         if changed or findings.has_findings:
             return REPEAT_SECONDS if self._repeat_count else 0.0
         deferred_seconds = self._assigner.seconds_until_retry()
         return min([*findings.wait_seconds, *([] if deferred_seconds is None else [deferred_seconds])], default=None)
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- find ----------------------------------------------------------------------------------------------------
 
     async def _read_findings(self) -> CycleFindings:
         return await self._deps.cross_zone_engine.read(self._find_work)
@@ -171,7 +167,7 @@ class Coordinator:
         self._metrics.cycles += 1
         self._metrics.last_cycle = system_now()
 
-    # -- acting --------------------------------------------------------------------------------------------------
+    # -- act -----------------------------------------------------------------------------------------------------
 
     async def _refresh_agents(self, silent_agents: Sequence[LivenessDue]) -> None:
         commands = [RefreshStatus(zone_id=agent.zone_id, agent_id=agent.id) for agent in silent_agents]
@@ -185,28 +181,30 @@ class Coordinator:
         check_outcomes(await asyncio.gather(*map(self._deps.rerank, commands), return_exceptions=True))
 
     async def _check_cycles(self, leader_term: LeaderTerm | None) -> int:
-        """Fails the tasks that wait for each other; how many did."""
+        """Fail tasks in dependency cycles. Returns their number."""
         waiting = await dependency_cycles.load_waiting(self._deps.cross_zone_engine, self._cycle_position)
         self._checked_at, self._cycle_position = time.monotonic(), waiting.stopped_at
         return await self._fail_cycles(waiting, leader_term)
 
     async def _fail_cycles(self, waiting: WaitingTasks, leader_term: LeaderTerm | None) -> int:
-        """Weighed in a thread: a hundred thousand take their time."""
+        # In a thread: the search among 100,000 tasks would block the event loop.
         commands = await asyncio.to_thread(_cycle_commands, waiting, leader_term)
         if commands:
-            log.error("tasks wait for each other: %s", sorted({command.cycle for command in commands})[:10])
+            log.error("dependency cycles found: %s", sorted({command.cycle for command in commands})[:10])
         await self._submit_all(commands)
         return len(commands)
 
     async def _submit_all(self, commands: Sequence[TaskCommand]) -> None:
         check_outcomes(await asyncio.gather(*map(self._deps.submit, commands), return_exceptions=True))
 
-    # -- by hand -------------------------------------------------------------------------------------------------
+    # -- on request ----------------------------------------------------------------------------------------------
 
     async def recover(self, zone_id: str | None) -> tuple[TasksToRecover, int, int]:
-        """One look for whoever asks, in one zone or everywhere: what was found of tasks, how many agents were looked
-        at, and how many tasks stood in cycles. Without a term: each command looks at its row again, and does nothing
-        that it would not do for the coordinator. Asked for in one zone, it puts off nothing that is due in others."""
+        """Run one recovery in one zone or in all. Returns (found tasks, checked agents, tasks in cycles).
+
+        It needs no leader term: each command checks its row again and does only what it would do for the coordinator.
+        A recovery of one zone does not postpone work of other zones.
+        """
         to_recover, silent_agents = await self._deps.cross_zone_engine.read(partial(_load_lost, zone_id=zone_id))
         await self._refresh_agents(silent_agents)
         await self.submit_recovery(to_recover, None)

@@ -1,8 +1,8 @@
-"""The walk along the tasks that wait for others, in which cycles are looked for.
+"""Loads the tasks that wait for dependencies, to search them for cycles.
 
-All that are found at once are weighed together, so a walk is bounded; the next one goes on where it stopped, and begins
-anew after the last. A cycle lies within one zone: so a zone that a walk did not come to the end of is left, whole, to
-the next. Only one with more than a walk may hold is taken in pieces, and there a cycle is found if a piece holds all of
+One scan loads at most WAITING_MAX tasks. The next scan continues where it stopped, and restarts after the last task. A
+cycle is always within one zone, so a zone that a scan did not finish is left completely to the next scan. Only a zone
+with more than WAITING_MAX waiting tasks is searched in parts, where a cycle is found only if one part contains all of
 it.
 """
 
@@ -20,20 +20,19 @@ log = logging.getLogger("quarterdeck.coordinator")
 START: TaskRef = ("", "")
 SLICE = 1_000
 WAITING_MAX = 100_000
-"""Tasks that wait for others, among which cycles are looked for at once."""
+"""Waiting tasks per scan."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingTasks:
-    """Zone → task → what it waits for."""
-
     depends_on: dict[str, dict[str, list[str]]]
+    """Zone → task → unmet dependencies."""
     stopped_at: TaskRef
-    """After which the next walk goes on."""
+    """The next scan continues after this task."""
 
 
 async def load_waiting(cross_zone_engine: Engine, after: TaskRef) -> WaitingTasks:
-    """Across zones."""
+    """Scan all zones, from a position on."""
     found: dict[str, dict[str, list[str]]] = {}
     count = 0
     while count < WAITING_MAX:
@@ -47,12 +46,12 @@ async def load_waiting(cross_zone_engine: Engine, after: TaskRef) -> WaitingTask
     if len(found) > 1:
         del found[after[0]]
         return WaitingTasks(found, (after[0], ""))
-    log.warning("more than %d tasks of %s wait for others: cycles are looked for piece by piece", count, after[0])
+    log.warning("zone %s has more than %d waiting tasks: it is searched for cycles in parts", after[0], count)
     return WaitingTasks(found, after)
 
 
 async def load_waiting_in_zone(cross_zone_engine: Engine, zone_id: str) -> WaitingTasks:
-    """In one zone, from its beginning; what is beyond the bound is for the walks across zones."""
+    """Scan one zone from its beginning, up to WAITING_MAX tasks. The scans of all zones cover the rest."""
     found: dict[str, list[str]] = {}
     after: TaskRef | None = (zone_id, "")
     while after is not None and after[0] == zone_id and len(found) < WAITING_MAX:

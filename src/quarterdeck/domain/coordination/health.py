@@ -1,8 +1,8 @@
-"""How coordination fares, and what it needs: asked by anybody, so asked of others only now and then.
+"""Health of the coordinator and of what it depends on: database, Valkey, gateways.
 
-Each of the others is asked in the background, by one at a time, and not again before a few seconds are over. Whoever
-asks waits a moment for the first word about it, and never for more: one that does not answer is away. So no number of
-questions makes this server ask others more often, and none of them hangs.
+The route needs no credential, so its cost is limited. Each dependency is probed in the background, by one probe at a
+time and at most every 5 seconds. A request waits at most 1 second for a running probe; a dependency that does not
+respond by then is reported as down. So many requests cause no more probes, and no request hangs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ Probe = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class StatusLabels:
-    """How it is said."""
-
     up: str
     down: str
 
@@ -37,7 +35,7 @@ REACHABLE = StatusLabels("reachable", "unreachable")
 
 
 class HealthCheck:
-    """Whether one of the others is there: it is if asking raises nothing, within its time."""
+    """The state of one dependency. It is up if its probe raises nothing, in time."""
 
     def __init__(self, probe: Probe, labels: StatusLabels) -> None:
         self._probe = probe
@@ -62,8 +60,8 @@ class HealthCheck:
             await self._probe()
             self._is_up = True
         except Exception as error:
-            # So broad because whatever is wrong with it, it is not there; what it was is in the log.
-            log.debug("a check of health failed: %r", error)
+            # So broad because any error means that the dependency is down. The log has the error.
+            log.debug("health probe failed: %r", error)
             self._is_up = False
 
     def _clear_probe(self, task: asyncio.Task[None]) -> None:
@@ -92,7 +90,7 @@ class HealthReporter:
 
     @property
     def is_active(self) -> bool:
-        """Whether this process looks after tasks and agents, or would as soon as nobody else does."""
+        """Whether this process is the coordinator or ready to take over."""
         return self._leader_loop.is_running and self._leader_loop.error is None
 
     async def build_view(self) -> CoordinatorHealth:
@@ -106,7 +104,7 @@ class HealthReporter:
         return CoordinatorHealth(status, cycle, database, valkey, gateway)
 
     def start(self) -> None:
-        """Asks nobody before it is asked."""
+        """Nothing to do: the first request starts the probes."""
 
     async def stop(self) -> None:
         for check in (self._database, self._valkey, self._gateway):

@@ -1,4 +1,4 @@
-"""What is counted of coordination, for whoever asks for metrics. None of it decides anything."""
+"""Counters of the coordinator for the metrics endpoint. No decision depends on them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class _FailedEventData(msgspec.Struct):
 
 
 class CoordinatorMetrics:
-    """Of this process."""
+    """Counters of this process."""
 
     def __init__(self) -> None:
         self.tasks_failed = 0
-        """For good."""
+        """Tasks that failed and are not retried."""
         self.retries_exhausted = 0
         self.stale_agents = 0
+        """At the last count, like `tasks_pending`."""
         self.tasks_pending = 0
-        """As they were last counted."""
         self.cycles = 0
         self.last_cycle: Millis | None = None
 
     def record_events(self, events: Sequence[NewEvent]) -> None:
-        """Hears of what this process has committed."""
+        """Called with the events that this process commits."""
         for event in events:
             if event.type == FAILED:
                 event_data = msgspec.json.decode(event.data, type=_FailedEventData)

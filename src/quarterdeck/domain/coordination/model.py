@@ -1,4 +1,4 @@
-"""What coordination can be told, what is asked of it, and what is shown."""
+"""Settings, requests and responses of coordination."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from quarterdeck.domain.tasks.model.log_types import Level
 from quarterdeck.domain.tasks.model.rows import Strategy
 
 LEASE_NAME = "coordinator"
-"""Of the one process that coordinates."""
 GATEWAY_LAUNCHER = "gateway"
 """The launcher that GATEWAY_URL defines."""
 LOGS_MAX = 500
@@ -21,40 +20,40 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)", max_length=255)]
 Header = Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+$(?!\n)", max_length=255)]
 TaskTypes = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=256)]
-"""Of tasks that agents are launched for. Said here and not by agents: it is what a program can do, whoever it is."""
+"""Task types that a launcher starts agents for. Configured here and not by agents: it depends on the program."""
 
 
-# -- told by whoever runs the server -----------------------------------------------------------------------------
+# -- settings ----------------------------------------------------------------------------------------------------
 
 
 class HttpLauncherConfig(
     msgspec.Struct, frozen=True, tag="http", tag_field="kind", kw_only=True, forbid_unknown_fields=True
 ):
-    """Asks a gateway to start a session, at `{url}/api/agents/spawn`."""
+    """Requests a session from a gateway, at `{url}/api/agents/spawn`."""
 
     url: Annotated[str, Meta(pattern=r"^https?://[!-~]+$(?!\n)", max_length=2_048)]
     timeout_seconds: Seconds = 30.0
     task_types: TaskTypes | None = None
     headers: dict[Header, Variable] = {}
-    """Header → the variable of the environment that holds its value: a file of settings holds no secrets."""
+    """Header → the environment variable that holds its value, so that the settings file holds no secrets."""
 
 
 class ProcessLauncherConfig(
     msgspec.Struct, frozen=True, tag="process", tag_field="kind", kw_only=True, forbid_unknown_fields=True
 ):
-    """Starts a command on this machine, with the task on its standard input."""
+    """Starts a command on this machine, with the task as JSON on its standard input."""
 
     command: Annotated[tuple[str, ...], Meta(min_length=1, max_length=256)]
     cwd: str | None = None
     task_types: TaskTypes | None = None
     environment: Annotated[tuple[Variable, ...], Meta(max_length=256)] = ("PATH", "LANG")
-    """The variables of the server's own environment that it may see. It sees no others."""
+    """The variables of the server's environment that the process inherits. It inherits no others."""
     max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] = 4
-    """At once, on one server."""
+    """Processes per server."""
     timeout_seconds: Seconds | None = None
-    """For the whole of its run, whatever the task says."""
+    """Limit of the entire run, in addition to the task's timeout."""
     grace_seconds: Annotated[float, Meta(ge=0, le=600)] = 10.0
-    """Between asking it to end and ending it."""
+    """Between SIGTERM and SIGKILL."""
 
 
 LauncherConfig = HttpLauncherConfig | ProcessLauncherConfig
@@ -62,19 +61,17 @@ LauncherConfigs = dict[PathId, LauncherConfig]
 
 
 class CoordinationSettings(msgspec.Struct, frozen=True):
-    """What this room can be told."""
-
     coordinator_interval_ms: Annotated[
-        int, Meta(ge=10, le=600_000, description="how often the coordinator looks by itself if no wake comes")
+        int, Meta(ge=10, le=600_000, description="how often the coordinator runs without a wake-up")
     ] = 30_000
     coordinator_cycle_check_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="how often it looks for tasks that wait for each other")
+        int, Meta(ge=10, le=86_400_000, description="how often the coordinator searches for dependency cycles")
     ] = 600_000
-    launch_concurrency: Annotated[int, Meta(ge=1, le=10_000, description="launches that may be under way at once")] = 32
+    launch_concurrency: Annotated[int, Meta(ge=1, le=10_000, description="concurrent launches per HTTP launcher")] = 32
     launchers: (
         Annotated[
             LauncherConfigs,
-            Meta(description="what may start agents' sessions, by name: kind = http or process; in the file"),
+            Meta(description="launchers of agents, by name (kind = http or process); only in the settings file"),
         ]
         | None
     ) = None
@@ -84,7 +81,7 @@ class CoordinationSettings(msgspec.Struct, frozen=True):
             Meta(
                 pattern=r"^https?://[!-~]+$(?!\n)",
                 max_length=2_048,
-                description="of the gateway that starts agents' sessions: defines the launcher `gateway`",
+                description="URL of the gateway that starts agents; defines the launcher `gateway`",
             ),
         ]
         | None
@@ -92,68 +89,68 @@ class CoordinationSettings(msgspec.Struct, frozen=True):
 
 
 def launcher_configs(settings: CoordinationSettings) -> LauncherConfigs:
-    """All that there are; GATEWAY_URL is a short way to define the usual one."""
+    """All configured launchers. `gateway_url` is a short form for an HTTP launcher named `gateway`."""
     configs = dict(settings.launchers or {})
     if settings.gateway_url is not None:
         configs.setdefault(GATEWAY_LAUNCHER, HttpLauncherConfig(url=settings.gateway_url))
     return configs
 
 
-# -- asked for ---------------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------
 
 
 class RecoverBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     zone_id: (
-        Annotated[PathId, Meta(description="only there; without it, wherever the caller may coordinate")] | None
+        Annotated[PathId, Meta(description="default: the caller's workspace; for an administrator: all")] | None
     ) = msgspec.field(default=None, name="workspaceId")
 
 
 class StrategyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strategy: Annotated[
-        Strategy, Meta(description="priority; sjf (the shortest estimate first); fair (those who ask take turns)")
+        Strategy, Meta(description="priority; sjf (shortest estimate first); fair (creators alternate)")
     ]
 
 
 class StatusQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zone_id: (
-        Annotated[PathId, Meta(description="the caller's, if it is not named; of an administrator: all")] | None
+        Annotated[PathId, Meta(description="default: the caller's workspace; for an administrator: all")] | None
     ) = msgspec.field(default=None, name="workspace")
 
 
 class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    zone_id: Annotated[PathId, Meta(description="the caller's, if it is not named")] | None = msgspec.field(
+    zone_id: Annotated[PathId, Meta(description="default: the caller's workspace")] | None = msgspec.field(
         default=None, name="workspace"
     )
-    level: Annotated[Level | None, Meta(description="without one: WARN, ERROR and CRITICAL")] = None
+    level: Annotated[Level | None, Meta(description="default: WARN, ERROR and CRITICAL")] = None
     limit: Annotated[int, Meta(ge=1, le=LOGS_MAX)] = 100
     cursor: Annotated[str, Meta(max_length=512)] | None = None
 
 
-# -- shown -------------------------------------------------------------------------------------------------------
+# -- responses ---------------------------------------------------------------------------------------------------
 
 
 class StatsView(msgspec.Struct, frozen=True, rename="camel"):
     pending_tasks: Annotated[
-        int, Meta(description="that wait for an agent and nothing else; beyond 100,000 they are not counted")
+        int, Meta(description="ready tasks, which wait only for an agent; counted up to 100,000 per workspace")
     ]
-    running_tasks: Annotated[int, Meta(description="that an agent has")]
+    running_tasks: Annotated[int, Meta(description="tasks that an agent holds")]
     healthy_agents: int
     stale_agents: int
 
 
 class StatusView(msgspec.Struct, frozen=True, rename="camel"):
-    active: Annotated[bool, Meta(description="whether this server looks after tasks and agents, or could at once")]
-    instance_id: Annotated[str, Meta(description="who did so last, or does")]
-    zones: Annotated[list[str], Meta(description="what was counted, 1,000 at most")] = msgspec.field(name="workspaces")
+    active: Annotated[bool, Meta(description="this server is the coordinator or ready to take over")]
+    instance_id: Annotated[str, Meta(description="the current or last coordinator")]
+    zones: Annotated[list[str], Meta(description="the counted workspaces, at most 1,000")] = msgspec.field(
+        name="workspaces"
+    )
     last_heartbeat: str | None
     stats: StatsView
-    launchers: Annotated[
-        tuple[str, ...], Meta(description="that the server's configuration names, for agents to be started by")
-    ]
+    launchers: Annotated[tuple[str, ...], Meta(description="launchers of the server's configuration")]
 
 
 class RecoverView(msgspec.Struct, frozen=True, rename="camel"):
-    """How many of each were found and put right."""
+    """Number of agents and tasks of each kind that were found and processed."""
 
     stale_agents: int
     timed_out: int
@@ -193,13 +190,10 @@ class CycleView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class CoordinatorHealth(msgspec.Struct, frozen=True):
-    status: Annotated[str, Meta(description="healthy, degraded (something beside it is away) or unhealthy")]
+    status: Annotated[str, Meta(description="healthy, degraded (Valkey or a gateway is down) or unhealthy")]
     coordinator: CycleView
     database: Annotated[str, Meta(description="connected or disconnected")]
     valkey: Annotated[str, Meta(description="connected, disconnected or not_configured")]
     gateway: Annotated[
-        str,
-        Meta(
-            description="reachable (every launcher of kind http answers), unreachable (one does not) or not_configured"
-        ),
+        str, Meta(description="reachable (every HTTP launcher responds), unreachable (one does not) or not_configured")
     ]

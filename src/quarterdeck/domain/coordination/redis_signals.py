@@ -1,10 +1,11 @@
-"""What Redis shows of the coordinator, and what it says to it. Neither decides anything.
+"""The coordinator in Redis: a key per zone that shows which process it is, and a command channel. Nothing is decided
+by them.
 
-Who coordinates is decided by a lease in the database. It is shown under a key of each zone, for half a minute at a
-time; whoever writes something else there changes what is shown, until the next time, and nothing more. While there is
-nothing to do nobody holds the lease; then the process that is shown goes on being shown, as the one that would.
+A lease in the database decides which process is the coordinator. The key shows it for 30 seconds at a time; if another
+program writes the key, only the display changes, until the next write. While there is nothing to do, no process holds
+the lease, and the key keeps showing the last process.
 
-A command makes the coordinator look again at once. What it says is not even read: what is due is found in the database.
+A message on the command channel wakes the coordinator. Its content is not read: due work is found in the database.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from quarterdeck.store.interface import StoreError
 log = logging.getLogger("quarterdeck.coordinator")
 INTERVAL_SECONDS = 5.0
 ZONES_MAX = 500
-"""Zones in one exchange."""
+"""Zones per page."""
 PAGES_MAX = 20
-"""Exchanges. Of zones beyond them nothing is shown."""
+"""Pages per round. Zones beyond them get no key."""
 RETRY = Policy(max_attempts=0, base_ms=500, multiplier=2.0, cap_ms=10_000)
 
 
 class _RetryLoop:
-    """Something that goes on by itself, and tries again if it fails."""
+    """A background task that runs `run_once` again and again, with a backoff after failures."""
 
     def __init__(self, name: str, run_once: Callable[[], Awaitable[None]]) -> None:
         self._name = name
@@ -57,11 +58,11 @@ class _RetryLoop:
             try:
                 await self._run_once()
             except Exception as error:
-                # So broad because nobody would notice the end of this task; Redis away is one line for all of it.
+                # So broad because this task would end unnoticed. An outage of Redis is logged once.
                 failures += 1
                 is_expected = isinstance(error, BusUnavailable | StoreError)
                 if failures == 1 or not is_expected:
-                    log.warning("%s cannot go on: %s", self._name, error, exc_info=not is_expected)
+                    log.warning("%s failed and will be retried: %s", self._name, error, exc_info=not is_expected)
                 await asyncio.sleep(backoff(RETRY, attempt=failures, jitter=random.random()) / 1000)
                 continue
             failures = 0
@@ -69,7 +70,7 @@ class _RetryLoop:
 
 
 class LockPublisher(_RetryLoop):
-    """Shows who coordinates, of each zone."""
+    """Writes the key that shows the coordinator, for each zone."""
 
     def __init__(self, cross_zone_engine: Engine, key_writer: KeyWriter, instance_id: str) -> None:
         super().__init__("coordinator-lock", self.publish)
@@ -80,7 +81,7 @@ class LockPublisher(_RetryLoop):
     async def publish(self) -> None:
         holder = await self._cross_zone_engine.read(self._holder)
         if holder not in (None, self._instance_id):
-            # Whoever it is shows it.
+            # The holder writes the keys itself.
             return
         after = ""
         for _ in range(PAGES_MAX):
@@ -93,13 +94,13 @@ class LockPublisher(_RetryLoop):
             after = found[-1].id
 
     async def _holder(self, tx: Transaction) -> str | None:
-        """Who holds the lease; None if nobody does."""
+        """The process that holds the lease, if any."""
         lease = await leases.read_holder(tx, LEASE_NAME)
         return lease.holder if lease is not None and lease.expires_at > tx.now else None
 
 
 class CommandListener(_RetryLoop):
-    """Hears of commands, and has the coordinator look."""
+    """Listens on the command channel and wakes the coordinator."""
 
     def __init__(self, key_writer: KeyWriter, wake: Callable[[], None]) -> None:
         super().__init__("coordinator-commands", self.listen)

@@ -1,4 +1,4 @@
-"""The route table of coordination."""
+"""Routes of the coordinator: status, health, recovery, log, strategy."""
 
 from __future__ import annotations
 
@@ -41,13 +41,11 @@ from quarterdeck.engine.transaction import Engine, Transaction
 PERMISSION = "coordinator.use"
 LISTING = "coordinator-logs"
 ZONES_MAX = 1_000
-"""That are counted for an administrator."""
+"""Zones that a status for an administrator counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     cross_zone_engine: Engine
     coordinator: Coordinator
@@ -119,18 +117,20 @@ class CoordinatorHandlers:
         return StrategyView((await self.submit_strategy(command)).strategy)
 
     async def _authorized_zone(self, call: Call, requested: str | None) -> str | None:
-        """The zone that is asked about, if the caller may coordinate it; None is all of them, for an administrator.
-        Nothing is read across zones before this has been asked."""
+        """The requested zone, if the caller may use the coordinator there. None means all, for an administrator.
+
+        Called before anything is read across zones.
+        """
         caller = call.caller
         zone_id = requested if requested is not None else None if caller.is_admin else call.zone_id
         if zone_id is not None and zone_id != call.zone_id and not caller.is_admin:
-            raise zone_rules.workspace_not_found(zone_id)
+            raise zone_rules.hidden_zone_problem(zone_id)
         zone_ids = {call.zone_id, caller.zone_id, *([] if zone_id is None else [zone_id])}
 
         async def authorize(tx: Transaction) -> None:
             await require_permission(tx, caller, call.zone_id, PERMISSION)
             if zone_id is not None and not await zones.exists(tx, zone_id):
-                raise zone_rules.workspace_not_found(zone_id)
+                raise zone_rules.hidden_zone_problem(zone_id)
 
         await self.engine.read(authorize, zones=zone_ids)
         return zone_id
@@ -149,7 +149,11 @@ async def _stats(tx: Transaction, zone_ids: list[str]) -> StatsView:
 def _position(cursor: str) -> int:
     after = paging.decode(LISTING, cursor)
     if not after.isascii() or not after.isdigit() or int(after) > POSITION_MAX:
-        raise Invalid("invalid_cursor", "This cursor was not given out by this list.", field="cursor")
+        raise Invalid(
+            "invalid_cursor",
+            "The cursor is not from this list. Use the `nextCursor` of its previous page.",
+            field="cursor",
+        )
     return int(after)
 
 
@@ -157,34 +161,33 @@ def routes(handlers: CoordinatorHandlers) -> list[Route]:
     base, tags, hidden = "/api/v1/coordinator", ("coordinator",), ("workspace_not_found",)
     return [
         Route(
-            "GET", base + "/status", handlers.get_status, "Whether tasks and agents are looked after", LIFECYCLE,
+            "GET", base + "/status", handlers.get_status, "Get the status of the coordinator", LIFECYCLE,
             query=StatusQuery, response=StatusView, errors=hidden, tags=tags, permission=PERMISSION,
         ),
         Route(
-            "POST", base + "/recover", handlers.recover, "Look for what is lost, now", LIFECYCLE, body=RecoverBody,
+            "POST", base + "/recover", handlers.recover, "Run a recovery now", LIFECYCLE, body=RecoverBody,
             response=RecoverView, errors=hidden, tags=tags, permission=PERMISSION,
-            description="Agents that are silent, attempts whose time is over, backoffs that have ended, failures that "
-            "some have not heard of, tasks that wait for each other: what the coordinator does by itself, at once.",
+            description="Does at once what the coordinator does in the background: stale agents, timed-out attempts, "
+            "ended backoffs, blocked dependents of ended tasks, and dependency cycles.",
         ),
         Route(
-            "GET", base + "/logs", handlers.list_logs, "What went wrong, newest first", LIFECYCLE, query=LogsQuery,
-            response=CoordinatorLogs, errors=(*hidden, "invalid_cursor"), tags=tags, permission=PERMISSION,
-            description="Events of tasks and agents, as lines. A page may be short, or empty, and go on all the same: "
-            "`nextCursor` says so.",
+            "GET", base + "/logs", handlers.list_logs, "List events of tasks and agents, newest first", LIFECYCLE,
+            query=LogsQuery, response=CoordinatorLogs, errors=(*hidden, "invalid_cursor"), tags=tags,
+            description="By default only warnings and errors. A page may be short or empty although more follow: as "
+            "long as there is a `nextCursor`, continue.", permission=PERMISSION,
         ),
         Route(
-            "GET", base + "/strategy", handlers.get_strategy, "In what order tasks are handed out", LIFECYCLE,
+            "GET", base + "/strategy", handlers.get_strategy, "Get the order in which tasks are claimed", LIFECYCLE,
             response=StrategyView, tags=tags, permission=PERMISSION,
         ),
         Route(
-            "PUT", base + "/strategy", handlers.put_strategy, "Choose in what order tasks are handed out", LIFECYCLE,
+            "PUT", base + "/strategy", handlers.put_strategy, "Set the order in which tasks are claimed", LIFECYCLE,
             body=StrategyBody, response=StrategyView, tags=tags, permission=PERMISSION,
-            description="It counts at once for tasks that are made from then on; those that wait are ranked anew in "
-            "the background, soon.",
+            description="Applies at once to new tasks. Waiting tasks are re-ranked in the background.",
         ),
         Route(
-            "GET", "/health/coordinator", handlers.get_health, "How coordination fares, and what it needs", None,
+            "GET", "/health/coordinator", handlers.get_health, "Get the health of the coordinator", None,
             response=CoordinatorHealth, tags=("server",),
-            description="503 with the same body if it does not go on: then tasks are late, and not lost.",
+            description="Returns 503 with the same body if the coordinator does not run. Tasks are late, not lost.",
         ),
     ]  # fmt: skip

@@ -1,23 +1,23 @@
-"""Tasks: durable units of work, with dependencies, retries, progress and checkpoints.
+"""Tasks: durable units of work with dependencies, retries, progress and checkpoints.
 
-This room decides which task may begin, who gets it, whose word about it counts, and what its end means for those that
-depend on it.
+This component decides which task may start, which agent gets it, whose reports about it count, and what its end means
+for the tasks that depend on it.
 
-A task waits for an agent, and before that perhaps for other tasks, or for a moment (it was to begin later, or its
-backoff runs). What may begin stands in one index, by class (its type, and the capabilities it asks for) and turn, a
-number that the zone's strategy gives it; a claim takes the lowest turns of the classes that its agent suits. Whatever
-becomes ready is handed to a claim that waits, in the same commit.
+States. A PENDING task waits for an agent. Before that it may wait for other tasks, or for a time: a requested start
+time or the backoff after a failed attempt. Ready tasks are in one index, by class (task type and required capabilities)
+and rank, a number that the zone's strategy assigns. A claim takes the lowest ranks of the classes that match its agent.
+A task that becomes ready is offered to a waiting claim in the same commit. `docs/states/task.md` has the diagram.
 
-Each time it is given out a task begins an attempt, with a number and a token. Only whoever shows the token of the
-present attempt moves the task; an older one is refused and changes nothing, however late it comes. There is no lease
-for each task: an attempt lasts as long as its agent is heard of (`agents`), and not beyond `timeoutSeconds`.
+Attempts. Each claim starts an attempt, which has a number and a token. Only the token of the current attempt can change
+the task; an older token is refused and changes nothing, however late it arrives. Tasks have no leases of their own: an
+attempt lasts as long as its agent sends heartbeats (`domain.agents`), and at most `timeoutSeconds`.
 
-Everything is decided in one lane, under the zone's lock: load, decide on the board (`rules.board`, which does no I/O),
-write, commit. A batch of a thousand costs a handful of statements.
+Batches. One lane decides all commands, under the zone's lock: load, decide (`rules.decider`, without I/O), persist,
+commit. A batch of 1,000 commands needs a handful of statements.
 
-How it fails. An attempt that fails, times out, makes no progress or loses its agent is followed by another after its
-backoff, which stands in the row and survives every restart; after the last one the task is FAILED for good, with one
-alert, and those that depend on it hear of it in bounded passes. A claim whose answer reached nobody is given back, and
-does not count. What the coordinator does not get to do (it is down) is late, never lost: every moment it acts on
-stands in a row.
+How it fails. After an attempt fails, times out, makes no progress or loses its agent, the task is retried after a
+backoff. The backoff is stored in the row and survives restarts. When no retry is left, the task is FAILED and final,
+one event carries `exhausted` for alerts, and its dependents are failed or unblocked in bounded passes. A claim whose
+response could not be delivered is released and does not count. If the coordinator is down, its work is late but not
+lost: every time it acts on is stored in a row.
 """

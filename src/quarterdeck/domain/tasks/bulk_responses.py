@@ -1,7 +1,7 @@
-"""Requests for many: what is wrong with one of them is its own outcome, which names it, and its neighbours go on.
+"""Responses of bulk requests: each item has its own outcome, and a refused item does not affect the others.
 
-Only what is wrong with the request itself (it cannot be read, its caller may not speak, there is no such workspace) is
-the answer to all of them.
+Only a problem with the request itself (it cannot be decoded, its caller is not authenticated, the workspace does not
+exist) is the response to the entire request.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from quarterdeck.domain.tasks.request_commands import with_field
 from quarterdeck.domain.zones.rules import ZONE_NOT_FOUND
 
 RESPONSE_BYTES_MAX = 16 << 20
-"""Bytes of what tasks say that were made before, and are shown again by one answer."""
+"""Total content size of already existing tasks that one response repeats."""
 C = TypeVar("C")
 
 
 def try_build(build: Callable[[], C]) -> C | Problem:
-    """What is asked by one of them; or what is wrong with that."""
+    """Return the command of one item, or the problem with it."""
     try:
         return build()
     except Problem as problem:
@@ -30,7 +30,7 @@ def try_build(build: Callable[[], C]) -> C | Problem:
 
 
 def applies_to_all(outcome: object) -> bool:
-    """All were asked by the same, in the same workspace: whoever may not speak for one may not speak for any."""
+    """Whether a problem concerns every item: they share the caller and the workspace."""
     return isinstance(outcome, Unauthenticated) or (isinstance(outcome, Problem) and outcome.code == ZONE_NOT_FOUND)
 
 
@@ -39,7 +39,7 @@ def problem_for_all(outcomes: Iterable[object]) -> Problem | None:
 
 
 class BulkResponse:
-    """What became of each task of a request, in its order."""
+    """The outcome of each task of a request, in request order."""
 
     def __init__(self) -> None:
         self.outcomes: list[TaskView | msgspec.Raw] = []
@@ -50,12 +50,12 @@ class BulkResponse:
         self.outcomes.append(msgspec.Raw(msgspec.json.encode(body)))
 
     def reserve_bytes(self, size: int) -> bool:
-        """For one that was there already: what has been said of it since is not bounded by the request."""
+        """Reserve space for an existing task. Its content has grown since, so the request's size does not bound it."""
         self._bytes_left -= size
         return self._bytes_left >= 0
 
 
 def problem_document(problem: Problem, path: str) -> dict[str, object]:
-    """A problem as one of many outcomes."""
+    """A problem as the outcome of one item."""
     located = with_field(problem, path)
     return {"error": located.code, "detail": located.detail, "status": located.status, **located.members}

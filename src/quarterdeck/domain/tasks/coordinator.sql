@@ -1,12 +1,12 @@
--- What the server looks for by itself, and does with what it finds: of the coordinator, of strategies, of sweeps.
+-- Statements of the coordinator, of strategies and of sweeps.
 
--- == what comes due, in all zones or in the one that is named ==
+-- == due tasks, in all zones or in one ==
 --
--- By indexes that begin with the moment, which is what all but a few questions go by; whoever asks for one zone passes over
--- what is due elsewhere, and the coordinator sees to it that this is little.
+-- The indexes start with the time, because nearly all of these queries are for all zones. A query for one zone skips
+-- what is due in other zones, which is little as long as the coordinator runs.
 
 -- name: tasks_due
--- For the coordinator: what has waited for its moment long enough.
+-- Tasks whose `available_at` has passed: a start time or the end of a backoff.
 select t.zone_id, t.id
 from agent_tasks t
 where t.waits = 1 and t.available_at <= (select now_ms())
@@ -15,7 +15,7 @@ order by t.available_at
 limit :limit;
 
 -- name: tasks_timed_out
--- Attempts whose time is over; of those that are only assigned, the time to be launched.
+-- Attempts that timed out. For an ASSIGNED task, `timeout_at` is the deadline of its launch.
 select t.zone_id, t.id, t.attempt_token, t.status
 from agent_tasks t
 where t.timeout_at is not null and t.timeout_at <= (select now_ms())
@@ -24,7 +24,7 @@ order by t.timeout_at
 limit :limit;
 
 -- name: tasks_overdue
--- Attempts that are long past their estimate, or were warned and have not moved since.
+-- Attempts that are long past their estimate, or that were warned and have made no progress since.
 select t.zone_id, t.id, t.attempt_token, case when t.warned_at is null then 0 else 1 end
 from agent_tasks t
 where t.overdue_at is not null and t.overdue_at <= (select now_ms())
@@ -33,13 +33,13 @@ order by t.overdue_at
 limit :limit;
 
 -- name: tasks_next_due_time
--- When the next moment comes that a task waits for, when the next attempt's time is over, and when the next is overdue.
+-- When the next task becomes available, the next attempt times out, and the next attempt is overdue.
 select (select min(t.available_at) from agent_tasks t where t.waits = 1),
     (select min(t.timeout_at) from agent_tasks t where t.timeout_at is not null),
     (select min(t.overdue_at) from agent_tasks t where t.overdue_at is not null), now_ms();
 
 -- name: tasks_with_pending_dependents
--- Ended, and some that depend on them have not heard of it.
+-- Ended tasks that still have blocked dependents.
 select t.zone_id, t.id
 from agent_tasks t
 where t.spreads = 1
@@ -47,10 +47,10 @@ where t.spreads = 1
 order by t.zone_id, t.id
 limit :limit;
 
--- == what may begin, what waits for others, and how much there is of each ==
+-- == ready tasks, waiting tasks and counts ==
 
 -- name: tasks_ready_in_class
--- The next of a class, for whoever matches them to agents: narrow, since they may be thousands.
+-- The next ready tasks of a class, to match them with agents. Only two columns, since there may be thousands.
 select t.turn, t.id
 from agent_tasks t
 where t.zone_id = :zone_id and t.class_id = :class_id and t.status = 'PENDING' and t.waits = 0
@@ -58,7 +58,7 @@ order by t.turn, t.id
 limit :limit;
 
 -- name: tasks_waiting_slice
--- Across zones: so many tasks that wait for others, from a place on, and what each of them still waits for.
+-- Across zones: a slice of the tasks that wait for dependencies, and the unmet dependencies of each.
 select w.zone_id, w.id, d.depends_on
 from (
     select t.zone_id, t.id
@@ -71,11 +71,11 @@ left join task_dependencies d on d.zone_id = w.zone_id and d.task_id = w.id and 
 order by w.zone_id, w.id;
 
 -- name: tasks_any_waiting
--- Whether there is any that waits for others: what nobody waits for is in no cycle.
+-- Whether any task waits for dependencies. If none does, there is no cycle to search for.
 select 1 from agent_tasks t where t.waits = 2 limit 1;
 
 -- name: tasks_count_by_state
--- How many of a zone stand how, up to a bound: beyond it nobody needs the number, and counting would take its time.
+-- Tasks of a zone in a state, counted up to a limit, because an exact count of many rows is slow.
 select (
     select count(*) from (
         select 1 from agent_tasks t where t.zone_id = b.zone_id and t.status = b.status limit :limit
@@ -83,7 +83,7 @@ select (
 from rows(:batch as b, zone_id text, status text);
 
 -- name: tasks_count_ready
--- Of a zone, those that wait for nothing but an agent, up to a bound.
+-- Ready tasks of a zone, counted up to a limit.
 select (
     select count(*) from (
         select 1 from agent_tasks t
@@ -93,32 +93,32 @@ select (
 from rows(:batch as b, zone_id text);
 
 -- name: tasks_count_ready_all_zones
--- Across zones, those that wait for nothing but an agent, up to a bound.
+-- Ready tasks of all zones, counted up to a limit.
 select count(*) from (
     select 1 from agent_tasks t where t.status = 'PENDING' and t.waits = 0 limit :limit
 ) few;
 
--- == the ranks that a zone's strategy gives ==
+-- == strategies and re-ranking ==
 
 -- name: task_strategy_get
--- By what a zone's tasks are ranked; nothing if that was never said.
+-- The strategy of a zone. No row if it was never set.
 select g.strategy, g.ranked_to from task_strategies g where g.zone_id = :zone_id;
 
 -- name: task_strategy_put
--- All that wait are to be ranked anew, from the first: also by whoever was in the middle of it for another strategy.
+-- Restarts the re-ranking from the first task, also if one for another strategy is in progress.
 insert into task_strategies (zone_id, strategy, ranked_to, updated_at) values (:zone_id, :strategy, '', :now)
 on conflict (zone_id) do update set strategy = excluded.strategy, ranked_to = '', updated_at = excluded.updated_at;
 
 -- name: task_strategy_set_progress
--- How far that has come; null when all have been.
+-- The last task that was re-ranked; null when all are.
 update task_strategies set ranked_to = :ranked_to where zone_id = :zone_id;
 
 -- name: task_strategies_unfinished
--- Across zones: where tasks are still to be ranked anew.
+-- Across zones: zones whose re-ranking is not complete.
 select g.zone_id from task_strategies g where g.ranked_to is not null limit :limit;
 
 -- name: tasks_to_rank
--- So many of a zone's tasks from a place on, in the order in which they were made.
+-- A slice of a zone's tasks, in the order of creation.
 select columns(t)
 from agent_tasks t
 where t.zone_id = :zone_id and t.id > :after
@@ -126,22 +126,22 @@ order by t.id
 limit :limit;
 
 -- name: tasks_rank
--- Under the zone's lock, and beside everything else that a row is: only its place among those that wait.
+-- Under the zone's lock. Changes only the rank, no other column.
 update agent_tasks
 set turn = b.to_turn, ranked_by = b.by
 from rows(:batch as b, zone text, name text, to_turn bigint, by text)
 where zone_id = b.zone and id = b.name;
 
 -- name: task_fair_ranks_get
--- Whose turn it was last, where those who ask take turns.
+-- The latest rank of each creator, under the strategy `fair`.
 select s.creator, s.turn
 from rows(:batch as b, zone_id text, creator text)
 join task_shares s on s.zone_id = b.zone_id and s.creator = b.creator;
 
--- == retention, and the rotation of keys ==
+-- == retention and key rotation ==
 
 -- name: tasks_slice
--- For retention, across zones: so many of all there are, from a place on, in the order of states.
+-- For retention, across zones: a slice of all tasks, in index order.
 select t.zone_id, t.status, t.id, t.final, t.updated_at
 from agent_tasks t
 where (t.zone_id, t.status, t.id) > (:zone_id, :status, :id)
@@ -150,15 +150,15 @@ limit :limit;
 
 -- name: tasks_delete_expired
 -- planned: each time
--- Only what is still put away; spelt so that they are found by their names, and not by all that are.
+-- Only tasks that are still ARCHIVED. (`coalesce` makes the planner use the primary key, not the index on the status.)
 delete from agent_tasks
 where (zone_id, id) in (select b.zone_id, b.id from rows(:batch as b, zone_id text, id text))
   and coalesce(status, '') = 'ARCHIVED'
 returning zone_id, id, tags;
 
 -- name: agents_named_by_tasks
--- Of agents that have ended, those that some task says have worked on it. (The limit keeps the planner from a join, which
--- might begin with the tasks of the zone.)
+-- Ended agents that a stored task still names. (The limit keeps the planner from a join, which might start with the
+-- tasks of the zone.)
 select b.zone_id, b.agent_id, (
     select 1
     from agent_tasks t
@@ -168,8 +168,8 @@ from rows(:batch as b, zone_id text, agent_id text);
 
 -- name: tasks_encrypted
 -- planned: each time
--- For the rotation of keys, across zones: so many rows along the key whether or not they hold secrets, so that one
--- statement looks at no more. Texts without secrets stay where they are.
+-- For key rotation, across zones: a slice along the primary key, whether or not the rows hold secrets, so that one
+-- statement reads a bounded number of rows. Texts without secrets are not returned.
 select t.zone_id, t.id,
     case when t.input_context like '%"$sealed"%' then t.input_context end,
     case when t.output_result like '%"$sealed"%' then t.output_result end,
@@ -180,7 +180,7 @@ order by t.zone_id, t.id
 limit :limit;
 
 -- name: tasks_reencrypt
--- Guarded by the texts that were read: what was said meanwhile stays as it was said.
+-- Guarded by the texts that were read, so that a newer value is not overwritten.
 update agent_tasks
 set input_context = coalesce(b.new_input, input_context), output_result = coalesce(b.new_output, output_result),
     checkpoint_data = coalesce(b.new_checkpoint, checkpoint_data)

@@ -1,11 +1,11 @@
--- What tasks have cost, and the budgets that hold them up.
+-- Costs of tasks, and budgets.
 --
--- A budget, in the order of `model.money.Budget`.
+-- A budget, in the order of `model.cost_types.Budget`.
 -- columns budget: zone_id, scope, scope_key, period, usd_micros, tokens, began_at, ends_at, spent_usd_micros
 -- columns budget: spent_tokens, created_by, created_at, updated_at
 
 -- name: task_costs_add
--- What tasks have cost, by who and by which model, a day. Beyond 2^53 nothing is added: a sum must stay a number.
+-- Costs per task, agent, model and day. A sum stops growing at 2^53, beyond which JSON readers round.
 insert into task_costs (zone_id, task_id, agent_id, model, day, input_tokens, output_tokens, usd_micros)
 select b.zone_id, b.task_id, b.agent_id, b.model, b.day, b.input_tokens, b.output_tokens, b.usd_micros
 from rows(:batch as b, zone_id text, task_id text, agent_id text, model text, day bigint, input_tokens bigint,
@@ -20,7 +20,7 @@ set input_tokens = case when task_costs.input_tokens >= 9007199254740992 then ta
         else task_costs.usd_micros + excluded.usd_micros end;
 
 -- name: cost_days_add
--- The same for the whole zone, by type: a row for each day and not for each task, so that a year is summed in a moment.
+-- Costs per day, task type, agent and model. Without a row per task, the costs of a year are summed quickly.
 insert into cost_days (zone_id, day, task_type, agent_id, model, input_tokens, output_tokens, usd_micros)
 select b.zone_id, b.day, b.task_type, b.agent_id, b.model, b.input_tokens, b.output_tokens, b.usd_micros
 from rows(:batch as b, zone_id text, day bigint, task_type text, agent_id text, model text, input_tokens bigint,
@@ -35,21 +35,21 @@ set input_tokens = case when cost_days.input_tokens >= 9007199254740992 then cos
         else cost_days.usd_micros + excluded.usd_micros end;
 
 -- name: budgets_of_zones
--- All of them, for whoever charges them or changes one: a zone has a thousand at most, and mostly none.
+-- All budgets of the zones, to charge or change them. A zone has at most 1,000, and usually none.
 select columns(g as budget)
 from rows(:batch as b, zone_id text)
 join budgets g on g.zone_id = b.zone_id
 order by g.zone_id, g.scope, g.scope_key, g.period;
 
 -- name: budgets_spent_of_zones
--- Only those that hold something up. Whether their period is over is for the rules to say, who know the moment.
+-- Only budgets that have reached a limit. The rules check whether their period has ended, since they have the time.
 select columns(g as budget)
 from rows(:batch as b, zone_id text)
 join budgets g on g.zone_id = b.zone_id
 where coalesce(g.spent_usd_micros >= g.usd_micros, false) or coalesce(g.spent_tokens >= g.tokens, false);
 
 -- name: budgets_charge
--- An increment, whoever else has added meanwhile; in a new period it is the first.
+-- An increment, so that concurrent charges add up. The first charge of a new period replaces the old sums.
 update budgets
 set spent_usd_micros = case when b.began > began_at then b.usd
         when spent_usd_micros >= 9007199254740992 then spent_usd_micros else spent_usd_micros + b.usd end,
@@ -62,7 +62,7 @@ from rows(:batch as b, zone text, of_scope text, of_key text, of_period text, be
 where zone_id = b.zone and scope = b.of_scope and scope_key = b.of_key and period = b.of_period;
 
 -- name: budgets_set
--- Written as it was decided under the zone's lock, which everybody takes who charges it.
+-- Writes absolute values: the zone's lock is held, and every transaction that charges a budget takes it.
 insert into budgets (zone_id, scope, scope_key, period, usd_micros, tokens, began_at, ends_at, spent_usd_micros,
     spent_tokens, created_by, created_at, updated_at)
 select columns(b as budget)
@@ -76,7 +76,7 @@ set usd_micros = excluded.usd_micros, tokens = excluded.tokens, began_at = exclu
     excluded.updated_at;
 
 -- name: budgets_remove
--- By name, under the zone's lock: whoever asked has seen that it is there.
+-- By key, under the zone's lock, after the caller has checked that the budget exists.
 delete from budgets
 where (zone_id, scope, scope_key, period) in (
     select b.zone_id, b.scope, b.scope_key, b.period
@@ -84,7 +84,7 @@ where (zone_id, scope, scope_key, period) in (
 );
 
 -- name: budgets_page
--- In the order of their names, from one on.
+-- Keyset pagination along the primary key.
 select columns(g as budget)
 from budgets g
 where g.zone_id = :zone_id and (g.scope, g.scope_key, g.period) > (:scope, :scope_key, :period)
@@ -92,21 +92,21 @@ order by g.zone_id, g.scope, g.scope_key, g.period
 limit :limit;
 
 -- name: costs_since
--- What a zone, or its tasks of one type, have cost since a day: what a new budget begins with.
+-- Costs of a zone or of one task type since a day: the initial sums of a new budget.
 select coalesce(sum(c.usd_micros), 0), coalesce(sum(c.input_tokens), 0), coalesce(sum(c.output_tokens), 0)
 from cost_days c
 where c.zone_id = :zone_id and c.day >= :since
   and (cast(:task_type as text) is null or c.task_type = cast(:task_type as text));
 
 -- name: costs_of_task_since
--- The same of one task.
+-- The same as `costs_since`, for one task.
 select coalesce(sum(c.usd_micros), 0), coalesce(sum(c.input_tokens), 0), coalesce(sum(c.output_tokens), 0)
 from task_costs c
 where c.zone_id = :zone_id and c.task_id = :task_id and c.day >= :since;
 
 -- name: costs_by_task
 -- planned: each time
--- In the order of ids. It walks along the key, and passes over what is of other days.
+-- In the order of ids. Scans along the primary key and filters out other days.
 select c.task_id, sum(c.usd_micros), sum(c.input_tokens), sum(c.output_tokens)
 from task_costs c
 where c.zone_id = :zone_id and (cast(:after as text) is null or c.task_id > cast(:after as text))
@@ -117,7 +117,7 @@ limit :limit;
 
 -- name: costs_by_day
 -- planned: each time
--- This and the following group what was summed by days already. This one along the key, which the days are in.
+-- Groups the daily sums along the primary key, which starts with (zone_id, day).
 select cast(c.day as text), sum(c.usd_micros), sum(c.input_tokens), sum(c.output_tokens)
 from cost_days c
 where c.zone_id = :zone_id and c.day > :after and c.day >= :since and c.day < :until
@@ -127,8 +127,8 @@ limit :limit;
 
 -- name: costs_grouped
 -- planned: each time
--- The same by whatever else a row of a day says; of a whole zone it is one row, or none if nothing was spent. The empty
--- agent is of costs that were said by hand.
+-- Groups the daily sums by agent, model, task type or zone. For a zone it returns one row, or none without costs. The
+-- empty agent stands for costs that were reported while no agent held the task.
 select k.name, sum(k.usd_micros), sum(k.input_tokens), sum(k.output_tokens)
 from (
     select case cast(:grouped_by as text) when 'agent' then c.agent_id when 'model' then c.model
@@ -143,13 +143,13 @@ order by k.name
 limit :limit;
 
 -- name: task_costs_delete_expired
--- With the tasks they are of; what they add up to stands in cost_days.
+-- Deleted with their tasks. The sums stay in cost_days.
 delete from task_costs
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
 
 -- name: task_budgets_delete_expired
--- Budgets of tasks that are forgotten: nothing will ever be charged to them again. (The scope is spelt as something of
--- each row: as a constant it would have the planner go through all budgets of that scope.)
+-- Budgets of deleted tasks: nothing will be charged to them again. (The scope is an expression over each row: with a
+-- constant the planner would scan all budgets of that scope.)
 delete from budgets
 where (zone_id, scope, scope_key) in (
     select b.zone_id, 'task' || substr(b.task_id, 1, 0), b.task_id

@@ -1,4 +1,4 @@
-"""The routes of what is known of tasks beside themselves: their logs, why they are as they are, and what they cost."""
+"""Routes of task logs, explanations, dependency trees, costs and budgets."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from quarterdeck.domain.tasks.model.log_types import (
     LogPosition,
     LogQuery,
 )
-from quarterdeck.domain.tasks.operations import budgets as budgeting, explain as insight, logs
+from quarterdeck.domain.tasks.operations import budgets, explain, logs
 from quarterdeck.domain.tasks.operations.log_long_poll import LogLongPoll
 from quarterdeck.domain.tasks.operations.reads import TaskLookup
-from quarterdeck.domain.tasks.rules import budgets as spending, log_rendering
+from quarterdeck.domain.tasks.rules import budgets as budget_rules, log_rendering
 from quarterdeck.engine.transaction import Engine, Transaction
 
 T = TypeVar("T")
@@ -60,14 +60,12 @@ LINE_FIELDS = ("message", "level", "event", "details", "stack_trace")
 
 @dataclass(frozen=True, slots=True)
 class TaskDetailHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     submit_lines: Callable[[AddLogLines], asyncio.Future[list[str]]]
     submit_budget: Callable[[PutBudget | RemoveBudget], asyncio.Future[Budget]]
     log_long_poll: LogLongPoll
 
-    # -- the log of a task ---------------------------------------------------------------------------------------
+    # -- logs ----------------------------------------------------------------------------------------------------
 
     async def add_lines(self, call: Call) -> Reply:
         body = call.body
@@ -87,7 +85,7 @@ class TaskDetailHandlers:
         assert isinstance(query, LogQuery)
         oldest_first = query.order == "asc"
         if query.wait_ms and not oldest_first:
-            raise Invalid("invalid_query", "Only whoever reads the oldest first can wait for more.", field="waitMs")
+            raise Invalid("invalid_query", "`waitMs` needs `order=asc`.", field="waitMs")
         listing = OLDEST_LISTING if oldest_first else NEWEST_LISTING
         filters = LogFilter(
             zone_id=call.zone_id,
@@ -100,7 +98,7 @@ class TaskDetailHandlers:
             event=query.event,
         )
         page = await self._page(call, filters, query.wait_ms)
-        # Oldest first there may always be more: the cursor says where to go on, also where nothing was found.
+        # Oldest first, new entries may always follow: the cursor says where to continue, also after an empty page.
         cursor = None if page.is_last and not oldest_first else _encode_position(listing, page.position)
         body = LogList([log_rendering.to_view(entry, filters.id) for entry in page.entries], cursor)
         return Reply(body, 200, call.next_link(cursor))
@@ -110,19 +108,19 @@ class TaskDetailHandlers:
             return await self.log_long_poll.page(filters, wait_ms / 1000)
         return await self._read(call, lambda tx: logs.page(tx, filters))
 
-    # -- insight -------------------------------------------------------------------------------------------------
+    # -- explanation and tree ------------------------------------------------------------------------------------
 
     async def explain(self, call: Call) -> TaskExplanation:
         ref = TaskLookup(call.zone_id, call.params["id"], call.caller)
-        return await self._read(call, lambda tx: insight.explain(tx, ref))
+        return await self._read(call, lambda tx: explain.explain(tx, ref))
 
     async def get_tree(self, call: Call) -> TaskTree:
         query = call.query
         assert isinstance(query, TreeQuery)
         ref = TaskLookup(call.zone_id, call.params["id"], call.caller)
-        return await self._read(call, lambda tx: insight.read_tree(tx, ref, query.depth))
+        return await self._read(call, lambda tx: explain.read_tree(tx, ref, query.depth))
 
-    # -- money ---------------------------------------------------------------------------------------------------
+    # -- costs and budgets ---------------------------------------------------------------------------------------
 
     async def list_costs(self, call: Call) -> Reply:
         query = call.query
@@ -138,12 +136,12 @@ class TaskDetailHandlers:
             after=after,
             limit=query.limit + 1,
         )
-        found = await self._read(call, lambda tx: budgeting.read_costs(tx, filters))
+        found = await self._read(call, lambda tx: budgets.read_costs(tx, filters))
         count, last = paging.trim_page([group.key for group in found], query.limit)
-        # The empty name is a name, too: an agent's, of costs that were said by hand.
+        # "=" keeps an empty key apart from no cursor: it is the agent of costs reported while no agent held the task.
         next_cursor = None if last is None else paging.encode(listing, f"={last}")
         views = [
-            CostView(group.key, spending.to_dollars(group.usd_micros), group.input_tokens, group.output_tokens)
+            CostView(group.key, budget_rules.to_dollars(group.usd_micros), group.input_tokens, group.output_tokens)
             for group in found[:count]
         ]
         return Reply(CostList(query.group_by, views, next_cursor), 200, call.next_link(next_cursor))
@@ -152,18 +150,18 @@ class TaskDetailHandlers:
         query = call.query
         assert isinstance(query, BudgetQuery)
         after = _decode_budget_cursor(query.cursor) if query.cursor else ("", "", "")
-        found = await self._read(call, lambda tx: budgeting.page(tx, call.caller, call.zone_id, after, query.limit + 1))
+        found = await self._read(call, lambda tx: budgets.page(tx, call.caller, call.zone_id, after, query.limit + 1))
         names = [msgspec.json.encode((budget.scope, budget.scope_key, budget.period)).decode() for budget in found]
         count, last = paging.trim_page(names, query.limit)
         next_cursor = None if last is None else paging.encode(BUDGET_LISTING, last)
-        views = [spending.to_view(budget) for budget in found[:count]]
+        views = [budget_rules.to_view(budget) for budget in found[:count]]
         return Reply(BudgetList(views, next_cursor), 200, call.next_link(next_cursor))
 
     async def put_budget(self, call: Call) -> BudgetView:
         body = call.body
         assert isinstance(body, BudgetBody)
         if body.usd is None and body.tokens is None:
-            raise Invalid("invalid_body", "A budget limits `usd`, `tokens` or both.", field="$.usd")
+            raise Invalid("invalid_body", "A budget needs a limit: set `usd`, `tokens` or both.", field="$.usd")
         command = PutBudget(
             zone_id=call.zone_id,
             caller=call.caller,
@@ -174,7 +172,7 @@ class TaskDetailHandlers:
             usd_micros=None if body.usd is None else round(body.usd * MICROS_PER_USD),
             tokens=body.tokens,
         )
-        return spending.to_view(await self.submit_budget(command))
+        return budget_rules.to_view(await self.submit_budget(command))
 
     async def remove_budget(self, call: Call) -> Reply:
         query = call.query
@@ -191,7 +189,7 @@ class TaskDetailHandlers:
         return Reply(None, 204)
 
     async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
+        """Read with row security for the zone of the request and the zone of the caller's session."""
         return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
 
@@ -199,7 +197,7 @@ def _items(body: LogBody) -> list[LogItem]:
     if body.lines is UNSET:
         return [LogItem(**{name: getattr(body, name) for name in LINE_FIELDS})]
     if any(getattr(body, name) != getattr(LogBody(), name) for name in LINE_FIELDS):
-        raise Invalid("invalid_body", "It is one line, or `lines`, and not both.", field="$.lines")
+        raise Invalid("invalid_body", "Send the fields of one line, or `lines`, but not both.", field="$.lines")
     return body.lines
 
 
@@ -223,38 +221,41 @@ def _decode_budget_cursor(cursor: str) -> tuple[str, str, str]:
 
 
 def _invalid_cursor() -> Invalid:
-    return Invalid("invalid_cursor", "This cursor was not given out by this list.", field="cursor")
+    return Invalid(
+        "invalid_cursor", "The cursor is not from this list. Use the `nextCursor` of its previous page.", field="cursor"
+    )
 
 
 def _decode_cost_cursor(group_by: GroupBy, value: str) -> str:
     prefix, name = value[:1], value[1:]
-    if prefix != "=" or (group_by == "day" and not spending.is_day(name)):
+    if prefix != "=" or (group_by == "day" and not budget_rules.is_day(name)):
         raise _invalid_cursor()
     return name
 
 
 def _parse_day(field: str, text: str | None) -> int | None:
-    return None if text is None else spending.parse_day(text, field)
+    return None if text is None else budget_rules.parse_day(text, field)
 
 
 def _scope_key(scope: Scope, key: str | None, code: str, field: str) -> str:
     if (scope is Scope.ZONE) != (key is None):
-        detail = "A budget of a type or a task has a `key`, which names it; one of the workspace has none."
+        detail = "`key` is required for the scopes `taskType` and `task`, and not allowed for `workspace`."
         raise Invalid(code, detail, field=field)
     return key or ""
 
 
-# -- the table ---------------------------------------------------------------------------------------------------
+# -- route table -------------------------------------------------------------------------------------------------
 
 TASK_PATH = "/api/v1/agent-tasks/{id}"
 TASK_TAGS, COST_TAGS = ("tasks",), ("costs",)
 NOT_FOUND = ("task_not_found",)
 LOG_DESCRIPTION = (
-    "Its transitions, and what its agents say, newest first; `order=asc` is for following: `nextCursor` says where to "
-    "go on, also if there was nothing, and with `waitMs` the answer comes when there is something, or when the time is "
-    "up. Transitions have the event `state_transition`, `progress_update`, `warning`, `change` or `unblocked`, and the "
-    "level INFO; a warning is WARN, a failure or an abort ERROR, and the failure after which no retries are left "
-    "CRITICAL. They are there as long as the event log is kept."
+    "The task's transitions and the lines of its agents, newest first. To follow the log, use `order=asc`: "
+    "`nextCursor` says where to continue, also after an empty page, and with `waitMs` the response waits for new "
+    "entries. "
+    "Transitions have the event `state_transition`, `progress_update`, `warning`, `change` or `unblocked`. Their "
+    "level is INFO; a warning is WARN, a failure or an abort ERROR, and a failure with no retry left CRITICAL. "
+    "Transitions are available as long as the event log is retained."
 )
 APPEND_ERRORS = (*NOT_FOUND, "stale_attempt", "attempt_token_required", "log_full", "field_too_large", "reserved_key")
 
@@ -262,39 +263,40 @@ APPEND_ERRORS = (*NOT_FOUND, "stale_attempt", "attempt_token_required", "log_ful
 def routes(handlers: TaskDetailHandlers) -> list[Route]:
     return [
         Route(
-            "GET", TASK_PATH + "/logs", handlers.list_lines, "List or follow the log of a task", LIFECYCLE, query=LogQuery,
-            response=LogList, errors=(*NOT_FOUND, "invalid_cursor"), tags=TASK_TAGS, permission="tasks.read", is_long_poll=True,
-            description=LOG_DESCRIPTION,
+            "GET", TASK_PATH + "/logs", handlers.list_lines, "List or follow the log of a task", LIFECYCLE,
+            query=LogQuery, response=LogList, errors=(*NOT_FOUND, "invalid_cursor"), tags=TASK_TAGS,
+            permission="tasks.read", is_long_poll=True, description=LOG_DESCRIPTION,
         ),
         Route(
-            "POST", TASK_PATH + "/logs", handlers.add_lines, "Say something in the log of a task", LIFECYCLE, body=LogBody,
+            "POST", TASK_PATH + "/logs", handlers.add_lines, "Add lines to the log of a task", LIFECYCLE, body=LogBody,
             response=LogAdded, status=201, tags=TASK_TAGS, permission="tasks.work",
             errors=APPEND_ERRORS,
-            description="One line, or up to 100 as `lines`, by whoever holds the task. What was said stays said; "
-            "secrets in it are not kept.",
+            description="One line, or up to 100 in `lines`, with the token of the current attempt. Lines cannot be "
+            "changed; secrets in them are redacted before storage.",
         ),
         Route(
-            "GET", TASK_PATH + "/explain", handlers.explain, "Why a task is as it is", LIFECYCLE, response=TaskExplanation,
-            errors=NOT_FOUND, tags=TASK_TAGS, permission="tasks.read",
+            "GET", TASK_PATH + "/explain", handlers.explain, "Explain the state of a task", LIFECYCLE,
+            response=TaskExplanation, errors=NOT_FOUND, tags=TASK_TAGS, permission="tasks.read",
         ),
         Route(
-            "GET", TASK_PATH + "/tree", handlers.get_tree, "Show what a task depends on, and what depends on it", LIFECYCLE,
+            "GET", TASK_PATH + "/tree", handlers.get_tree, "Get the dependencies and dependents of a task", LIFECYCLE,
             query=TreeQuery, response=TaskTree, errors=NOT_FOUND, tags=TASK_TAGS, permission="tasks.read",
         ),
         Route(
-            "GET", "/api/v1/costs", handlers.list_costs, "Sum up what tasks have cost", LIFECYCLE, query=CostQuery,
+            "GET", "/api/v1/costs", handlers.list_costs, "Sum the costs of tasks", LIFECYCLE, query=CostQuery,
             response=CostList, errors=("invalid_cursor",), tags=COST_TAGS, permission="costs.read",
-            description="In the order of what it is grouped by. Days are those of UTC.",
+            description="Ordered by the group key. Days are in UTC.",
         ),
         Route(
-            "GET", "/api/v1/budgets", handlers.list_budgets, "List budgets, and what is spent of them", LIFECYCLE,
+            "GET", "/api/v1/budgets", handlers.list_budgets, "List budgets and their use", LIFECYCLE,
             query=BudgetQuery, response=BudgetList, errors=("invalid_cursor",), tags=COST_TAGS, permission="costs.read",
         ),
         Route(
-            "PUT", "/api/v1/budgets", handlers.put_budget, "Set a budget", LIFECYCLE, body=BudgetBody, response=BudgetView,
-            errors=(*NOT_FOUND, "too_many_budgets", "zone_ended"), tags=COST_TAGS, permission="budgets.change",
-            description="A new one counts what its period has seen already. Where a budget is spent, nothing of it is "
-            "handed out until its period ends or it is raised; what runs goes on.",
+            "PUT", "/api/v1/budgets", handlers.put_budget, "Set a budget", LIFECYCLE, body=BudgetBody,
+            response=BudgetView, errors=(*NOT_FOUND, "too_many_budgets", "zone_ended"), tags=COST_TAGS,
+            permission="budgets.change",
+            description="A new budget includes the costs of its period so far. While a budget is spent, its tasks are "
+            "not claimed until the period ends or the budget is raised; running attempts continue.",
         ),
         Route(
             "DELETE", "/api/v1/budgets", handlers.remove_budget, "Remove a budget", LIFECYCLE, query=BudgetNameQuery,

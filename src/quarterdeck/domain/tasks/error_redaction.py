@@ -1,7 +1,7 @@
-"""Errors and stack traces without the secrets of their task: struck out before they are stored, shown or told.
+"""Redacts the secrets of a task from errors and stack traces, before they are stored, shown or published.
 
-An agent that fails quotes what it was given more often than not. What it was given is read once more for that, without
-a lock: the secrets of an attempt's input do not change, and those of its checkpoint are the agent's own.
+A failing agent often quotes its input. So the task's input and checkpoint are read for this, without a lock: the
+secrets of an attempt's input do not change, and those of its checkpoint are the agent's own.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ Redactor = Callable[[str], str]
 async def redactors_for(
     read_task: Callable[[TaskLookup], Awaitable[FullTask]], cipher: FieldCipher, refs: Sequence[TaskLookup]
 ) -> list[Redactor]:
-    """For each task what strikes its secrets out of a text."""
+    """One function per task that redacts the task's secrets from a text."""
     found = await asyncio.gather(*(read_task(ref) for ref in refs), return_exceptions=True)
     return [_redactor(cipher, result) for result in found]
 
 
 def _redactor(cipher: FieldCipher, result: FullTask | BaseException) -> Redactor:
     if isinstance(result, Problem):
-        # There is no such task, or not for this caller, who is told so by whoever decides: nothing will be stored.
+        # The task does not exist or the caller may not read it. The decision on the command refuses it, and nothing
+        # is stored.
         return cipher.redact
     if isinstance(result, BaseException):
         raise result

@@ -1,9 +1,9 @@
--- What is shown to somebody, and decides nothing.
+-- Reads for views. No decision depends on them.
 
 -- name: tasks_page
 -- planned: each time
--- Newest first: ids are made in order of time. A filter that is null matches all. Only which they are: how many of them
--- are read is decided by how much they say.
+-- Newest first, since ids are time-ordered. A null filter matches all. Returns only ids: the size of the contents
+-- decides how many of them are read.
 select t.id
 from agent_tasks t
 where t.zone_id = :zone_id
@@ -19,7 +19,7 @@ limit :limit;
 
 -- name: tasks_page_tagged
 -- planned: each time
--- The same for those with certain tags, along all that have the first of them.
+-- The same as `tasks_page`, for tasks with certain tags. Scans all tasks with the first tag.
 select t.id
 from task_tags f
 join agent_tasks t on t.zone_id = f.zone_id and t.id = f.task_id
@@ -39,8 +39,8 @@ order by f.task_id desc
 limit :limit;
 
 -- name: tasks_warned
--- What agents work on that is long past its estimate, and has not moved since they were warned. They hold no more than
--- they may. (Found first and looked at then: what is asked of so few keeps the planner from their own index.)
+-- Running attempts that were warned as overdue and have made no progress since. An agent holds few tasks. (Selected
+-- first and filtered then: with the filter inside, the planner does not use the index on the agent.)
 with held as materialized (
     select t.id, t.warned_at, t.progress_at
     from rows(:batch as b, zone_id text, agent_id text, state text)
@@ -50,16 +50,16 @@ with held as materialized (
 select h.id from held h where coalesce(h.progress_at, 0) <= h.warned_at;
 
 -- name: tasks_sizes
--- How much each says. On SQLite what is far into a row is reached through all that stands before it: asked in pieces.
+-- Content size of each task. Read in small groups: to reach a late column, SQLite reads everything before it.
 select t.id, bytes_of(t)
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
--- == why a task is as it is, and what it hangs together with ==
+-- == explanation and dependency tree ==
 
 -- name: task_dependencies_unmet
--- Those that a task still waits for, as many as are told. Found first and looked up then: the limit keeps the planner
--- from beginning with the zone's tasks.
+-- The first unmet dependencies of a task. Selected first and joined then: the limit keeps the planner from starting
+-- with the zone's tasks.
 select a.id, a.title, a.status, a.final, a.agent_id, a.waits, a.available_at
 from (
     select d.zone_id, d.depends_on
@@ -72,7 +72,7 @@ join agent_tasks a on a.zone_id = w.zone_id and a.id = w.depends_on
 order by a.id;
 
 -- name: tasks_count_ranked_before
--- How many of its class are handed out before it, counted as far as it matters.
+-- Ready tasks of the same class that are claimed earlier, counted up to a limit.
 select count(*)
 from (
     select 1 as one
@@ -83,13 +83,13 @@ from (
 ) first;
 
 -- name: tasks_nodes
--- What is drawn of each.
+-- The columns of a node of the dependency tree.
 select t.id, t.title, t.task_type, t.status, t.progress_percent, t.final
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
 -- name: task_edges_to_dependencies
--- One step from these towards what they depend on.
+-- Edges from these tasks to their dependencies: one step of the tree.
 select d.task_id, d.depends_on
 from rows(:batch as b, zone_id text, id text)
 join task_dependencies d on d.zone_id = b.zone_id and d.task_id = b.id
@@ -97,17 +97,17 @@ order by d.task_id, d.depends_on
 limit :limit;
 
 -- name: task_edges_to_dependents
--- One step from these towards what depends on them.
+-- Edges from these tasks to their dependents: one step of the tree.
 select d.task_id, d.depends_on
 from rows(:batch as b, zone_id text, id text)
 join task_dependencies d on d.depends_on = b.id and coalesce(d.zone_id, '') = b.zone_id
 order by d.depends_on, d.task_id
 limit :limit;
 
--- == what is shown under keys of Redis ==
+-- == Redis mirror ==
 
 -- name: tasks_in_state
--- So many of a zone in one state, from a place on: narrow, since all of them are gone through again and again.
+-- A slice of a zone's tasks in one state. Only ids, since the mirror scans all of them repeatedly.
 select t.id
 from agent_tasks t
 where t.zone_id = :zone_id and t.status = :status and t.id > :after
@@ -115,15 +115,15 @@ order by t.id
 limit :limit;
 
 -- name: tasks_newest_held
--- What agents were given last, who do not say what they work on.
+-- The newest task that each agent holds, for agents that do not report their current task.
 select b.zone_id, b.agent_id, b.state, (
     select max(t.id) from agent_tasks t
     where t.agent_id = b.agent_id and t.zone_id = b.zone_id and t.status = b.state and t.agent_id is not null)
 from rows(:batch as b, zone_id text, agent_id text, state text);
 
 -- name: tasks_in_backoff
--- Across zones: of the next for whom a moment comes, those whose backoff it ends. Others only begin later, and may be
--- many: so the limit is of those that are looked at.
+-- Across zones: the tasks in backoff among the next tasks that become available. Tasks with a later start time may be
+-- many, so the limit applies before the filter.
 select n.zone_id, n.id
 from (
     select t.zone_id, t.id, t.status

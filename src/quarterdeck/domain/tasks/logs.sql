@@ -1,12 +1,12 @@
--- The log of a task: what agents say of it, beside what the event log does.
+-- The log of a task: lines that agents add, and transitions from the event log.
 --
--- A line, in the order of `model.lines.Line`.
+-- A line, in the order of `model.log_types.LogLine`.
 -- columns line: zone_id, task_id, id, number, agent_id, attempt, level, event, message, details, session_key
 -- columns line: stack_trace, size, created_at
 
 -- name: task_log_counts_and_secrets
--- Of tasks that something is to be said of: how many lines they have, and what of their content holds secrets, which
--- must not be said.
+-- For tasks that get new lines: the number of lines, and the content that holds secrets, which must be redacted from
+-- the lines.
 select t.zone_id, t.id, coalesce(c.lines, 0),
     case when t.input_context like '%"$sealed"%' then t.input_context end,
     case when t.checkpoint_data like '%"$sealed"%' then t.checkpoint_data end
@@ -15,14 +15,14 @@ join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id
 left join task_log_counts c on c.zone_id = b.zone_id and c.task_id = b.id;
 
 -- name: task_log_lines_existing
--- What is tried again after a COMMIT that nobody heard of may be there already.
+-- After a COMMIT whose response was lost, a retried batch may find its lines already stored.
 select l.id
 from rows(:batch as b, zone_id text, task_id text, id text)
 join task_log_lines l on l.zone_id = b.zone_id and l.task_id = b.task_id and l.id = b.id;
 
 -- name: task_log_counts_add
--- Gives out numbers, in the order of commits: the row is locked from here on, by nobody but those who add lines. A
--- count that would pass its bound is left alone, and says so by not being there.
+-- Assigns line numbers in commit order: the counter row stays locked until the commit, and only writers of lines lock
+-- it. A task whose count would exceed the limit is not updated and not returned.
 insert into task_log_counts (zone_id, task_id, lines)
 select b.zone_id, b.task_id, b.lines
 from rows(:batch as b, zone_id text, task_id text, lines bigint)
@@ -32,7 +32,7 @@ where task_log_counts.lines + excluded.lines <= :most
 returning zone_id, task_id, lines;
 
 -- name: task_log_lines_insert
--- Reads the count that this transaction has just raised; `place` counts back from it.
+-- Reads the count that this transaction has just increased; `place` counts back from it.
 insert into task_log_lines (zone_id, task_id, id, number, agent_id, attempt, level, event, message, details,
     session_key, stack_trace, size, created_at)
 select b.zone_id, b.task_id, b.id, c.lines - b.place, b.agent_id, b.attempt, b.level, b.event, b.message, b.details,
@@ -42,16 +42,17 @@ from rows(:batch as b, zone_id text, task_id text, id text, place bigint, agent_
 join task_log_counts c on c.zone_id = b.zone_id and c.task_id = b.task_id;
 
 -- name: task_log_head
--- How far both halves of a task's log go. Read before them: whatever stands below is committed, and seen by what
--- follows.
+-- The end of both sources of a task's log. Read before the sources: everything up to here is committed and visible to
+-- the reads that follow.
 select h.pos, coalesce((select c.lines from task_log_counts c where c.zone_id = :zone_id and c.task_id = :task_id), 0)
 from log_head h
 where h.id = 1;
 
 -- name: task_log_transitions
 -- planned: each time
--- What the event log says of a task, oldest first. That retries were exhausted is said in the data: a quote within a
--- value is escaped, so nothing but the member itself reads like this (its colon would be taken for a parameter).
+-- A task's events, oldest first. Whether retries were exhausted is a member of the JSON in `data`. A quote inside a
+-- JSON value is escaped, so the pattern matches only the member itself. (`_` stands for the colon, which would be taken
+-- for a parameter.)
 select e.pos, e.id, e.type, e.actor, e.from_state, e.to_state, e.data, e.at
 from events e
 where e.subject = :subject and e.zone_id = :zone_id and e.pos > :after and e.type >= 'task.' and e.type < 'task/'
@@ -63,7 +64,7 @@ limit :limit;
 
 -- name: task_log_transitions_newest_first
 -- planned: each time
--- The same, newest first.
+-- The same as `task_log_transitions`, newest first.
 select e.pos, e.id, e.type, e.actor, e.from_state, e.to_state, e.data, e.at
 from events e
 where e.subject = :subject and e.zone_id = :zone_id and e.pos < :before and e.type >= 'task.' and e.type < 'task/'
@@ -75,7 +76,7 @@ limit :limit;
 
 -- name: task_log_lines_page
 -- planned: each time
--- What agents have said, oldest first; as many as fit, and how many there would be.
+-- Lines of agents, oldest first: as many as fit in `bytes`, and how many there would be without that limit.
 with few as (
     select l.number, l.size
     from task_log_lines l
@@ -95,7 +96,7 @@ order by l.number;
 
 -- name: task_log_lines_newest_first
 -- planned: each time
--- The same, newest first.
+-- The same as `task_log_lines_page`, newest first.
 with few as (
     select l.number, l.size
     from task_log_lines l
@@ -114,7 +115,7 @@ where s.ahead < :bytes
 order by l.number desc;
 
 -- name: task_log_ends
--- Once for everybody in a process who follows tasks: how far the log of each goes now.
+-- The current end of each followed log. One statement for all long polls of a process.
 select b.zone_id, b.task_id, coalesce((
     select e.pos from events e where e.subject = b.task_id and e.zone_id = b.zone_id order by e.pos desc limit 1
 ), 0), coalesce((
@@ -123,11 +124,11 @@ select b.zone_id, b.task_id, coalesce((
 from rows(:batch as b, zone_id text, task_id text);
 
 -- name: task_log_lines_delete_expired
--- What agents said of tasks that are forgotten.
+-- The log lines of deleted tasks.
 delete from task_log_lines
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
 
 -- name: task_log_counts_delete_expired
--- With the lines they count.
+-- The line counters of deleted tasks.
 delete from task_log_counts
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));

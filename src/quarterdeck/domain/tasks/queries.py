@@ -1,4 +1,4 @@
-"""The statements of tasks: those that decide, in `queries.sql`, and the rest by what it is about."""
+"""The SQL statements of tasks. `queries.sql` holds those of the task lane; the other files are split by subject."""
 
 from quarterdeck.store.sql import load
 

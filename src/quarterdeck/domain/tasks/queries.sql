@@ -6,48 +6,48 @@
 -- columns: usd_micros, input_tokens, output_tokens, created_by, application_id, trace, created_at, updated_at
 -- columns: assigned_at, started_at, completed_at, failed_at
 --
--- What it says, in the order of `model.rows.Content`.
+-- Its content, in the order of `model.rows.Content`.
 -- columns content: title, description, last_error, input_context, output_result, summary, checkpoint_data
 -- columns content: metadata_json, tags, required_capabilities
 --
--- How much it says, of what has no small bound.
+-- Content size: the columns that may be large.
 -- phrase bytes_of(t): octets(t.input_context) + octets(t.checkpoint_data) + octets(t.metadata_json)
 -- phrase bytes_of(t): + coalesce(octets(t.output_result), 0) + coalesce(octets(t.description), 0)
 -- phrase bytes_of(t): + coalesce(octets(t.last_error), 0) + coalesce(octets(t.summary), 0)
 
 -- name: tasks_get
--- Gathered: one statement answers for everything that a batch names by id.
+-- All tasks that a batch names by id, in one statement.
 select columns(t)
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
 -- name: tasks_with_content
--- The same with what they say.
+-- The same as `tasks_get`, with the content.
 select columns(t), columns(t as content)
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
 -- name: tasks_get_content
--- What those say that were just given out.
+-- The content of tasks that were just claimed.
 select t.zone_id, t.id, columns(t as content)
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
 -- name: task_dependency_states
--- Of those that something is to depend on: narrow, since they may be ten thousand.
+-- Only the columns that dependents need: a task may have 10,000 dependencies.
 select t.zone_id, t.id, t.status, t.final, t.completed_at
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
 -- name: tasks_get_tags
--- Of those whose tags are replaced, the tags they have.
+-- The current tags of tasks whose tags are replaced.
 select t.zone_id, t.id, t.tags
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
 -- name: tasks_of_claims
--- What claims hold that are repeated, since the same id gives the same leases; and what waits for just their agent to
--- begin it; and how much each says. An agent holds few.
+-- Tasks that a repeated claim already holds (the same claim id returns the same tasks), and tasks that are assigned to
+-- the claiming agent; with their content size. An agent holds few tasks.
 select columns(t), bytes_of(t)
 from rows(:batch as b, zone_id text, agent_id text, claim_id text, state text)
 join agent_tasks t on t.agent_id = b.agent_id and coalesce(t.zone_id, '') = b.zone_id and t.status = b.state
@@ -55,7 +55,7 @@ join agent_tasks t on t.agent_id = b.agent_id and coalesce(t.zone_id, '') = b.zo
 where t.claim_id = b.claim_id or t.status = 'ASSIGNED';
 
 -- name: tasks_waiting_for
--- Those that wait for what may end now, as many as one batch settles.
+-- Dependents of tasks that may end in this batch, up to the number that one batch unblocks.
 select d.depends_on, columns(t)
 from rows(:batch as b, zone_id text, id text, met smallint)
 join task_dependencies d on d.depends_on = b.id and coalesce(d.zone_id, '') = b.zone_id and d.met = b.met
@@ -63,14 +63,14 @@ join agent_tasks t on t.zone_id = d.zone_id and t.id = d.task_id
 limit :limit;
 
 -- name: task_dependencies_list
--- What tasks depend on, as far as it is shown.
+-- Dependencies for a view, up to a limit.
 select d.zone_id, d.task_id, d.depends_on
 from rows(:batch as b, zone_id text, id text)
 join task_dependencies d on d.zone_id = b.zone_id and d.task_id = b.id
 limit :limit;
 
 -- name: task_dependencies_with_states
--- What tasks depend on, and how that stands.
+-- Dependencies with their states, met or not: a retried task checks all of them again.
 select d.task_id, a.zone_id, a.id, a.status, a.final, a.completed_at
 from rows(:batch as b, zone_id text, id text)
 join task_dependencies d on d.zone_id = b.zone_id and d.task_id = b.id
@@ -78,14 +78,14 @@ join agent_tasks a on a.zone_id = d.zone_id and a.id = d.depends_on
 order by d.zone_id, d.task_id, d.depends_on;
 
 -- name: task_dependents_list
--- And which depend on them, in no order: whoever is to be shown a hundred must not pay for sorting a hundred thousand.
+-- Dependents for a view, unsorted: to show 100 of them, the database must not sort 100,000.
 select d.zone_id, d.depends_on, d.task_id
 from rows(:batch as b, zone_id text, id text)
 join task_dependencies d on d.depends_on = b.id and coalesce(d.zone_id, '') = b.zone_id
 limit :limit;
 
 -- name: task_dependency_closure
--- Everything that is waited for, directly or not, by those that a task is to depend on. What is done waits for nothing.
+-- All unmet dependencies of the given tasks, direct and indirect, to search for cycles.
 with recursive ahead (zone_id, task_id) as (
     select b.zone_id, b.id from rows(:batch as b, zone_id text, id text)
     union
@@ -99,7 +99,7 @@ join each task_dependencies d on d.zone_id = a.zone_id and d.task_id = a.task_id
 limit :limit;
 
 -- name: task_ranks_get
--- By what strategy a zone's tasks are ranked, and where it counts, whose turn it is.
+-- The strategy of a zone; under `fair` also the creator's latest rank and the rank claimed last.
 select b.zone_id, b.creator, coalesce(g.strategy, 'priority'), coalesce(s.turn, 0), coalesce(z.turn, 0)
 from rows(:batch as b, zone_id text, creator text)
 left join task_strategies g on g.zone_id = b.zone_id
@@ -107,8 +107,8 @@ left join task_shares s on s.zone_id = b.zone_id and s.creator = b.creator and g
 left join task_shares z on z.zone_id = b.zone_id and z.creator = '' and g.strategy = 'fair';
 
 -- name: task_classes_ready
--- The classes of which something may begin, and the first turn of each: found by skipping from class to class along the
--- index of what may begin, so that it costs what is found.
+-- The classes that have ready tasks, and the lowest rank of each. A skip scan along the index of ready tasks: the cost
+-- depends on the number of classes, not of tasks.
 with recursive k (zone_id, class_id) as (
     select b.zone_id, (
         select min(t.class_id) from agent_tasks t
@@ -128,7 +128,7 @@ from k
 join task_classes c on c.zone_id = k.zone_id and c.id = k.class_id;
 
 -- name: tasks_next_of_class
--- The next of a class, and how much each says.
+-- The next ready tasks of a class, with their content size.
 select columns(t), bytes_of(t)
 from agent_tasks t
 where t.zone_id = :zone_id and t.class_id = :class_id and t.status = 'PENDING' and t.waits = 0
@@ -136,7 +136,7 @@ order by t.turn, t.id
 limit :limit;
 
 -- name: tasks_insert
--- As they are when the batch is done: what was handed over in the same batch is running already.
+-- New tasks as they are at the end of the batch: one that was claimed in the same batch is already RUNNING.
 insert into agent_tasks (id, zone_id, task_type, status, priority, agent_id, session_key, progress_percent,
     current_step, estimated_duration_minutes, estimated_completion_at, retry_count, max_retries,
     retry_backoff_seconds, on_dependency_failure, class_id, turn, ranked_by, waits, depends, unmet, available_at,
@@ -157,8 +157,8 @@ from rows(:batch as b, id text, zone_id text, task_type text, status text, prior
     metadata_json text, tags text, required_capabilities text);
 
 -- name: tasks_update
--- Guarded by where it comes from, although the zone's lock has kept everybody else away since it was read. What it says
--- stays unless something new is said.
+-- Guarded by the loaded status and attempt, although the zone's lock excludes other writers. Content columns keep their
+-- value where the new one is null.
 update agent_tasks
 set status = b.to_status, priority = b.to_priority, agent_id = b.who, session_key = b.session, progress_percent =
     b.percent, current_step = b.step, estimated_completion_at = b.expected, retry_count = b.retries, turn = b.to_turn,
@@ -180,8 +180,8 @@ where zone_id = b.zone and id = b.name and status = b.was and attempt = b.were
 returning id;
 
 -- name: tasks_start
--- What `tasks_update` does to a task that is given out, told in a third of the columns: most moves are this one or the
--- next, and what is bound costs as much as what is written.
+-- `tasks_update` for a claim, with a third of its columns: claims and completions are most writes, and binding a column
+-- costs as much as writing it.
 update agent_tasks
 set status = 'RUNNING', agent_id = b.who, session_key = b.session, progress_percent = 0, current_step = null,
     estimated_completion_at = b.expected, timeout_at = b.times_out, attempt = b.were + 1, attempt_token = b.token,
@@ -193,7 +193,7 @@ where zone_id = b.zone and id = b.name and status = b.was and attempt = b.were
 returning id;
 
 -- name: tasks_complete
--- And to one that is done.
+-- `tasks_update` for a completion, with fewer columns.
 update agent_tasks
 set status = 'COMPLETED', waits = 0, progress_percent = 100, timeout_at = null, overdue_at = null, completed_at =
     b.moved, updated_at = b.moved, output_result = coalesce(b.new_output, output_result), summary =
@@ -203,7 +203,7 @@ where zone_id = b.zone and id = b.name and status = b.was and attempt = b.were
 returning id;
 
 -- name: task_classes_insert
--- What a class asks for never changes: the first to make a task of it notes it.
+-- A class is immutable, so the first writer wins.
 insert into task_classes (zone_id, id, task_type, capabilities, created_at)
 select b.zone_id, b.id, b.task_type, b.capabilities, b.created_at
 from rows(:batch as b, zone_id text, id text, task_type text, capabilities text, created_at bigint)
@@ -211,25 +211,25 @@ where true
 on conflict (zone_id, id) do nothing;
 
 -- name: task_dependencies_insert
--- Of those that are made, or that depend anew; some may be out of the way already.
+-- Dependencies of new tasks, or replaced ones. Some may already be met.
 insert into task_dependencies (zone_id, task_id, depends_on, met)
 select b.zone_id, b.task_id, b.depends_on, b.met
 from rows(:batch as b, zone_id text, task_id text, depends_on text, met smallint);
 
 -- name: task_dependencies_remove
--- Of those that depend anew, and of those that are forgotten.
+-- For tasks whose dependencies are replaced, and for deleted tasks.
 delete from task_dependencies
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
 
 -- name: task_dependencies_set_met
--- Out of the way, or waited for again.
+-- Marks dependencies as met or, for a retried task, as unmet again.
 update task_dependencies
 set met = b.now_met
 from rows(:batch as b, zone text, task text, ahead text, now_met smallint)
 where zone_id = b.zone and task_id = b.task and depends_on = b.ahead;
 
 -- name: task_tags_insert
--- A tag that is given twice is there once.
+-- A task may already have the tag: it is stored once.
 insert into task_tags (zone_id, tag, task_id)
 select b.zone_id, b.tag, b.task_id
 from rows(:batch as b, zone_id text, tag text, task_id text)
@@ -237,14 +237,14 @@ where true
 on conflict (zone_id, tag, task_id) do nothing;
 
 -- name: task_tags_remove
--- By their whole key: which tags a task has is known from its row.
+-- By the full primary key: the task's row lists its tags.
 delete from task_tags
 where (zone_id, tag, task_id) in (
     select b.zone_id, b.tag, b.task_id from rows(:batch as b, zone_id text, tag text, task_id text)
 );
 
 -- name: task_fair_ranks_set
--- Turns only go forward.
+-- A rank never decreases, so a late writer cannot undo a newer one.
 insert into task_shares (zone_id, creator, turn)
 select b.zone_id, b.creator, b.turn
 from rows(:batch as b, zone_id text, creator text, turn bigint)
@@ -253,7 +253,7 @@ on conflict (zone_id, creator) do update
 set turn = case when excluded.turn > task_shares.turn then excluded.turn else task_shares.turn end;
 
 -- name: tasks_of_agents
--- All that agents hold, who hold no more than they may.
+-- All tasks that agents hold. Unlimited, since an agent holds at most `max_concurrent_tasks`.
 select columns(t)
 from rows(:batch as b, zone_id text, agent_id text, state text)
 join agent_tasks t on t.agent_id = b.agent_id and coalesce(t.zone_id, '') = b.zone_id and t.status = b.state

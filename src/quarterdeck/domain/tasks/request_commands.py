@@ -1,4 +1,4 @@
-"""What a request says, as the commands of the lane: bounded, with its secrets sealed and its chance drawn."""
+"""Builds the commands of the task lane from requests: checks sizes, encrypts secrets, draws tokens and jitter."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from quarterdeck.domain.tasks.rules.ready_queues import class_id_of
 from quarterdeck.engine.secrets import FieldCipher
 
 FIELD_BYTES_MAX = 1 << 20
-"""Bytes of one JSON field."""
+"""Size of one JSON field."""
 EMPTY_OBJECT = "{}"
 P = TypeVar("P", bound=Problem)
 EMPTY_BODY = CreateBody()
-"""Nothing said of one task."""
+"""A body without the fields of a single task."""
 
 
 class CallerFields(TypedDict):
-    """What every command says of whoever asks."""
+    """The fields that every command takes from its request."""
 
     zone_id: str
     caller: Caller
@@ -55,26 +55,26 @@ def caller_fields(call: Call) -> CallerFields:
     return {"zone_id": call.zone_id, "caller": call.caller, "trace": call.trace}
 
 
-# -- making ------------------------------------------------------------------------------------------------------
+# -- create ------------------------------------------------------------------------------------------------------
 
 
 def single_item(body: CreateBody) -> CreateItem:
-    """A request for one task, which looks like the items of a request for many."""
+    """The body of a request for one task, as an item of a bulk request."""
     for name, wire_name in (("title", "title"), ("task_type", "taskType")):
         if getattr(body, name) is UNSET:
-            raise Invalid("invalid_body", f"A task needs a `{wire_name}`.", field=f"$.{wire_name}")
+            raise Invalid("invalid_body", f"`{wire_name}` is required.", field=f"$.{wire_name}")
     fields = {name: getattr(body, name) for name in CreateItem.__struct_fields__}
     return CreateItem(**fields)
 
 
 def check_bulk(body: CreateBody, items: Sequence[CreateItem]) -> None:
-    """What only the request as a whole can be wrong by."""
+    """Check what concerns the bulk request and not one of its items."""
     if msgspec.structs.replace(body, tasks=UNSET) != EMPTY_BODY:
-        raise Invalid("invalid_body", "It is one task, or `tasks`, and not both.", field="$.tasks")
+        raise Invalid("invalid_body", "Send the fields of one task, or `tasks`, but not both.", field="$.tasks")
     if sum(len(item.depends_on) for item in items) > REQUEST_DEPENDENCIES_MAX:
         raise Invalid(
             "invalid_body",
-            f"The tasks of one request may depend on {REQUEST_DEPENDENCIES_MAX:,} tasks in all, counted for each.",
+            f"The tasks of one request may have at most {REQUEST_DEPENDENCIES_MAX:,} dependencies in total.",
             field="$.tasks",
         )
 
@@ -118,7 +118,7 @@ def create_command(call: Call, item: CreateItem, key: str | None, cipher: FieldC
 
 
 def _metadata_capabilities(metadata: dict[str, object]) -> list[str]:
-    """The seed reads them from here."""
+    """Clients may also put required capabilities into the metadata."""
     if "requiredCapabilities" not in metadata:
         return []
     try:
@@ -127,7 +127,7 @@ def _metadata_capabilities(metadata: dict[str, object]) -> list[str]:
         raise Invalid("invalid_body", f"{error}.", field="$.metadata.requiredCapabilities") from None
 
 
-# -- working -----------------------------------------------------------------------------------------------------
+# -- claim, report and change ------------------------------------------------------------------------------------
 
 
 def claim_command(call: Call, body: ClaimBody) -> Claim:
@@ -143,7 +143,7 @@ def claim_command(call: Call, body: ClaimBody) -> Claim:
 
 
 def progress_command(call: Call, task_id: str, body: ProgressBody, cipher: FieldCipher) -> Progress:
-    # Without costs it says the same however often it is said: there is nothing to keep a key for.
+    # Without costs a repeated report has no further effect, so no key is stored.
     key = body.progress_id if body.costs else None
     return Progress(
         **caller_fields(call),
@@ -171,7 +171,7 @@ def complete_command(call: Call, task_id: str, body: CompleteBody, cipher: Field
 
 
 def fail_command(call: Call, task_id: str, body: FailBody, redact: Callable[[str], str]) -> Fail:
-    """`strike` strikes the secrets of the task out of what is said of its failure."""
+    """`redact` removes the task's secrets from the error and the stack trace."""
     return Fail(
         **caller_fields(call),
         id=task_id,
@@ -204,9 +204,9 @@ def patch_command(call: Call, body: PatchBody) -> Patch:
     )
 
 
-def resolve_token(call: Call, given: str | None) -> str | None:
-    """The attempt's; an agent token that was minted for the attempt stands in for it."""
-    return given if given is not None else call.caller.attempt
+def resolve_token(call: Call, requested: str | None) -> str | None:
+    """The attempt token of the request, or else that of the agent token, if it was issued for an attempt."""
+    return requested if requested is not None else call.caller.attempt
 
 
 def to_costs(items: Sequence[CostItem]) -> tuple[Cost, ...]:
@@ -224,7 +224,7 @@ def encrypt_field(cipher: FieldCipher, zone_id: str, task_id: str, field: str, v
     try:
         encrypted = cipher.encrypt(value, (zone_id, TABLE, task_id, field))
     except Invalid as problem:
-        # It knows the place within the value; which value that is, only we know.
+        # The cipher knows the path inside the value; add the field.
         raise with_field(problem, f"$.{_wire_name(field)}") from None
     return check_field_size(field, encrypted)
 
@@ -232,13 +232,15 @@ def encrypt_field(cipher: FieldCipher, zone_id: str, task_id: str, field: str, v
 def check_field_size(field: str, text: str) -> str:
     if len(text) * 4 > FIELD_BYTES_MAX and len(text.encode()) > FIELD_BYTES_MAX:
         name = _wire_name(field)
-        raise TooLarge("field_too_large", f"`{name}` may be 1 MiB at most.", field=f"$.{name}")
+        raise TooLarge("field_too_large", f"`{name}` is larger than 1 MiB.", field=f"$.{name}")
     return text
 
 
 def with_field(problem: P, path: str) -> P:
-    """The same problem, of what stands at this place of the request. What is wrong with the request itself always names
-    a field; what is wrong with the task it names need not."""
+    """A copy of the problem with its `field` relative to `path` in the request.
+
+    A problem with the request itself always gets a field; a problem with the task only if it already has one.
+    """
     field = problem.members.get("field")
     if field is None and not isinstance(problem, Invalid | TooLarge):
         return problem
@@ -250,7 +252,7 @@ def with_field(problem: P, path: str) -> P:
 
 
 def _wire_name(field: str) -> str:
-    """A column by the name that it was sent under."""
+    """The JSON name of a column: input_context → inputContext."""
     first, *rest = field.split("_")
     return first + "".join(word.title() for word in rest)
 

@@ -1,4 +1,4 @@
-"""The route table of tasks."""
+"""Routes of tasks: create, read, change, claim and report."""
 
 from __future__ import annotations
 
@@ -54,16 +54,14 @@ from quarterdeck.engine.transaction import Engine, Transaction
 log = logging.getLogger("quarterdeck.tasks")
 LISTING = "agent-tasks"
 BULK_BYTES_MAX = 16 << 20
-"""A body is decoded in one go: a larger one would hold up everybody else's for longer than they should notice."""
+"""A body is decoded in one step, which blocks the event loop: a larger one would delay other requests noticeably."""
 SINGLE_BYTES_MAX = 4 << 20
-"""Some fields of one mebibyte each, and what stands around them."""
+"""Enough for a few fields of 1 MiB each."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     submit: Callable[[TaskCommand], asyncio.Future[TaskResult]]
     read_task: Callable[[TaskLookup], Awaitable[FullTask]]
@@ -71,7 +69,7 @@ class TaskHandlers:
     cipher: FieldCipher
     settings: TaskSettings
 
-    # -- making and looking --------------------------------------------------------------------------------------
+    # -- create and read -----------------------------------------------------------------------------------------
 
     async def create(self, call: Call) -> Reply:
         body = call.body
@@ -91,7 +89,7 @@ class TaskHandlers:
         )
 
     async def _create_many(self, call: Call, items: Sequence[bodies.CreateItem], key: str | None) -> CreatedItems:
-        """Each its own outcome, in the order of the request; made so that each finds what it depends on."""
+        """Create each task after its dependencies. Outcomes are per task, in request order."""
         commands = self._create_commands(call, items, key)
         by_id = {command.id: command for command in commands if isinstance(command, Create)}
         order, cycles = order_by_dependencies({task_id: command.depends_on for task_id, command in by_id.items()})
@@ -99,7 +97,7 @@ class TaskHandlers:
         response = bulk_responses.BulkResponse()
         try:
             for command in commands:
-                # In order, and each as soon as it is made: while it is spelt out the database makes the next.
+                # Each view is built as soon as its task is created, while the database creates the next.
                 if isinstance(command, Problem):
                     response.add_problem(command)
                 elif command.id in cycles:
@@ -107,7 +105,7 @@ class TaskHandlers:
                 else:
                     await self._add_outcome(call, command, futures[command.id], response)
         except Problem:
-            # That is the answer to all of them: what the others raise, which is the same, is said to nobody else.
+            # This problem is the response to the entire request. The other futures raise the same: retrieve it.
             await asyncio.gather(*futures.values(), return_exceptions=True)
             raise
         return CreatedItems(response.outcomes)
@@ -124,7 +122,7 @@ class TaskHandlers:
             )
             if isinstance(command, Create):
                 if command.id in seen_ids:
-                    command = Invalid("invalid_body", "An earlier task of the request has the same id.", field="$.id")
+                    command = Invalid("invalid_body", "An earlier task of this request has the same id.", field="$.id")
                 else:
                     seen_ids.add(command.id)
             commands.append(command)
@@ -143,7 +141,7 @@ class TaskHandlers:
     async def _created_view(
         self, call: Call, command: Create, result: TaskResult, response: bulk_responses.BulkResponse | None = None
     ) -> TaskView:
-        """`answer` is the one in which it is one of many."""
+        """`response` is set for a task of a bulk request."""
         assert isinstance(result, CreatedTask)
         if not result.created:
             limit = dependency_reads.DEPENDENCIES_MAX if response is None else dependency_reads.LISTED_MAX
@@ -189,7 +187,7 @@ class TaskHandlers:
         body = TaskList([to_view(full_task, self._mask) for full_task in page.items], next_cursor)
         return Reply(body, 200, call.next_link(next_cursor))
 
-    # -- by hand -------------------------------------------------------------------------------------------------
+    # -- change --------------------------------------------------------------------------------------------------
 
     async def patch(self, call: Call) -> TaskView:
         body = call.body
@@ -209,7 +207,7 @@ class TaskHandlers:
     async def archive(self, call: Call) -> TaskView:
         return await self._submit_and_view(call, Archive(**caller_fields(call), id=call.params["id"]))
 
-    # -- working -------------------------------------------------------------------------------------------------
+    # -- claim and report ----------------------------------------------------------------------------------------
 
     async def claim(self, call: Call) -> Reply:
         body = call.body
@@ -220,14 +218,14 @@ class TaskHandlers:
             claimed = await wait_for_work(command, call.zone_id, self._claim, self.polls, wait_ms / 1000)
         else:
             claimed = await self._claim(command)
-        body_out = TaskLeases([to_claimed_view(item, partial(self._decrypt, item)) for item in claimed])
-        return Reply(body_out, on_undelivered=lambda: self.polls.on_undelivered(claimed))
+        leases = TaskLeases([to_claimed_view(item, partial(self._decrypt, item)) for item in claimed])
+        return Reply(leases, on_undelivered=lambda: self.polls.on_undelivered(claimed))
 
     async def _claim(self, command: Claim) -> tuple[ClaimedTask, ...]:
         return await claimed_items(self.submit(command), _claimed_items, self.polls)
 
     def release_undelivered(self, claimed: Sequence[ClaimedTask]) -> None:
-        """Leases that reached nobody are as if they had never been given."""
+        """Undo a claim whose response was not delivered: its attempts do not count."""
         for item in claimed:
             task = item.task
             command = Release(zone_id=task.zone_id, id=task.id, attempt_token=task.attempt_token or "")
@@ -317,8 +315,7 @@ class TaskHandlers:
         return await self.get(call)
 
     async def _submit_many(self, requests: Sequence[tuple[str, Callable[[], TaskCommand]]]) -> TaskItems:
-        """Each its own outcome: one that is refused costs the others nothing. `words` are about these tasks, each yet
-        to be made a command of."""
+        """Submit one command per (task id, command builder). Each item has its own outcome."""
         commands = [bulk_responses.try_build(build) for _, build in requests]
         submitted = [self.submit(command) for command in commands if not isinstance(command, Problem)]
         results = iter(await asyncio.gather(*submitted, return_exceptions=True))
@@ -333,7 +330,7 @@ class TaskHandlers:
         )
 
     async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
+        """Read with row security for the zone of the request and the zone of the caller's session."""
         return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
     async def _redactors(self, call: Call, task_ids: Sequence[str]) -> list[Redactor]:
@@ -355,8 +352,8 @@ def _claimed_items(claimed: TaskResult) -> tuple[ClaimedTask, ...]:
 def _log_release_failure(done: asyncio.Future[TaskResult]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None and not isinstance(error, NotFound | Conflict):
-        # It is aborted when its agent is stale then; the attempt counts, and whoever reads this knows why.
-        log.warning("a lease that reached nobody could not be given back: %r", error)
+        # The task is aborted when its agent is stale, and the attempt counts. This line says why.
+        log.warning("could not release a claim whose response was not delivered: %r", error)
 
 
 def _to_item(task_id: str, outcome: TaskResult | BaseException, path: str) -> TaskItem:
@@ -387,19 +384,19 @@ REPORT_ERRORS = (*NOT_FOUND, "stale_attempt", "attempt_token_required")
 def _create_and_read_routes(handlers: TaskHandlers) -> list[Route]:
     return [
         Route(
-            "POST", TASKS_PATH, handlers.create, "Make a task, or many", LIFECYCLE, body=bodies.CreateBody,
-            response=TaskView | CreatedItems, status=201, tags=TAGS, permission="tasks.create", body_bytes_max=BULK_BYTES_MAX,
-            errors=("unknown_dependency", "dependency_cycle", "task_exists", "idempotency_key_conflict",
-                      "zone_ended", "field_too_large", "answer_too_large"),
-            description="201, or 200 with what the same Idempotency-Key stands for already. With `tasks`, one outcome "
-            "for each, in order.",
+            "POST", TASKS_PATH, handlers.create, "Create one task or several", LIFECYCLE, body=bodies.CreateBody,
+            response=TaskView | CreatedItems, status=201, tags=TAGS, permission="tasks.create",
+            errors=("unknown_dependency", "dependency_cycle", "task_exists", "idempotency_key_conflict", "zone_ended",
+                      "field_too_large", "answer_too_large"), body_bytes_max=BULK_BYTES_MAX,
+            description="Returns 201, or 200 with the existing task if the Idempotency-Key was used before. With "
+            "`tasks`, each task has its own outcome, in request order.",
         ),
         Route(
-            "GET", TASKS_PATH, handlers.list_tasks, "List tasks, newest first", LIFECYCLE, query=bodies.ListQuery, response=TaskList,
-            errors=("invalid_cursor",), tags=TAGS, permission="tasks.read",
+            "GET", TASKS_PATH, handlers.list_tasks, "List tasks, newest first", LIFECYCLE, query=bodies.ListQuery,
+            response=TaskList, errors=("invalid_cursor",), tags=TAGS, permission="tasks.read",
         ),
         Route(
-            "GET", TASK_PATH, handlers.get, "Show a task", LIFECYCLE, response=TaskView, errors=NOT_FOUND, tags=TAGS,
+            "GET", TASK_PATH, handlers.get, "Get a task", LIFECYCLE, response=TaskView, errors=NOT_FOUND, tags=TAGS,
             permission="tasks.read",
         ),
         Route(
@@ -414,20 +411,20 @@ def _change_routes(handlers: TaskHandlers) -> list[Route]:
     conflicts = (*NOT_FOUND, "task_state_conflict")
     return [
         Route(
-            "PATCH", TASK_PATH, handlers.patch, "Change a task, pause or resume it", LIFECYCLE, body=bodies.PatchBody,
+            "PATCH", TASK_PATH, handlers.patch, "Change, pause or resume a task", LIFECYCLE, body=bodies.PatchBody,
             response=TaskView, tags=TAGS, permission="tasks.change",
             errors=(*conflicts, "unknown_dependency", "dependency_cycle", "dependency_failed"),
         ),
         Route(
-            "POST", TASK_PATH + "/cancel", handlers.cancel, "Cancel a task for good", LIFECYCLE, body=bodies.CancelBody,
+            "POST", TASK_PATH + "/cancel", handlers.cancel, "Cancel a task", LIFECYCLE, body=bodies.CancelBody,
             response=TaskView, errors=conflicts, tags=TAGS, permission="tasks.change",
         ),
         Route(
-            "POST", TASK_PATH + "/retry", handlers.retry, "Begin a failed or canceled task anew", LIFECYCLE,
+            "POST", TASK_PATH + "/retry", handlers.retry, "Retry a failed or canceled task", LIFECYCLE,
             response=TaskView, errors=conflicts, tags=TAGS, permission="tasks.change",
         ),
         Route(
-            "POST", TASK_PATH + "/archive", handlers.archive, "Put a task away that is over", LIFECYCLE,
+            "POST", TASK_PATH + "/archive", handlers.archive, "Archive an ended task", LIFECYCLE,
             response=TaskView, errors=conflicts, tags=TAGS, permission="tasks.change",
         ),
     ]  # fmt: skip
@@ -436,38 +433,39 @@ def _change_routes(handlers: TaskHandlers) -> list[Route]:
 def _work_routes(handlers: TaskHandlers) -> list[Route]:
     return [
         Route(
-            "POST", "/api/v1/agents/{id}/claim", handlers.claim, "Take work", LIFECYCLE, body=bodies.ClaimBody,
+            "POST", "/api/v1/agents/{id}/claim", handlers.claim, "Claim tasks", LIFECYCLE, body=bodies.ClaimBody,
             response=TaskLeases, is_long_poll=True, tags=TAGS, permission="tasks.work",
             errors=("agent_not_found", "agent_terminated", "agent_draining", "agent_required"),
-            description="Gives up to `max` tasks to the agent; waits up to `waitMs` if there are none. The same "
-            "`claimId` gives the same tasks again.",
+            description="Returns up to `max` tasks for the agent; waits up to `waitMs` if none is ready. The same "
+            "`claimId` returns the same tasks.",
         ),
         Route(
-            "POST", TASK_PATH + "/start", handlers.start, "Begin an assigned task", LIFECYCLE, body=bodies.StartBody,
+            "POST", TASK_PATH + "/start", handlers.start, "Start an assigned task", LIFECYCLE, body=bodies.StartBody,
             response=TaskView, errors=REPORT_ERRORS, tags=TAGS, permission="tasks.work",
         ),
         Route(
-            "PATCH", TASK_PATH + "/progress", handlers.progress, "Report progress, save a checkpoint", LIFECYCLE,
-            body=bodies.ProgressBody, response=TaskView, tags=TAGS, permission="tasks.work", body_bytes_max=SINGLE_BYTES_MAX,
-            errors=(*REPORT_ERRORS, "idempotency_key_conflict"),
-            description="With an Idempotency-Key, or a `progressId`, costs are charged once: repeated, it changes "
+            "PATCH", TASK_PATH + "/progress", handlers.progress, "Report progress and save a checkpoint", LIFECYCLE,
+            body=bodies.ProgressBody, response=TaskView, tags=TAGS, permission="tasks.work",
+            errors=(*REPORT_ERRORS, "idempotency_key_conflict"), body_bytes_max=SINGLE_BYTES_MAX,
+            description="With an Idempotency-Key or a `progressId`, costs are charged once: a repeated report changes "
             "nothing.",
         ),
         Route(
-            "POST", TASK_PATH + "/complete", handlers.complete, "Report a task done", LIFECYCLE, body=bodies.CompleteBody,
-            response=TaskView, errors=REPORT_ERRORS, tags=TAGS, permission="tasks.work", body_bytes_max=SINGLE_BYTES_MAX,
-            description="Said twice with the same token, it is answered twice. A paused task is completed by hand, "
-            "without a token, by ADMIN or OWNER.",
-        ),
-        Route(
-            "POST", TASK_PATH + "/fail", handlers.fail, "Report that an attempt has failed", LIFECYCLE, body=bodies.FailBody,
-            response=TaskView, errors=REPORT_ERRORS, tags=TAGS, permission="tasks.work", body_bytes_max=SINGLE_BYTES_MAX,
-            description="Another attempt follows after the backoff, unless `retryable` is false or it was the last.",
-        ),
-        Route(
-            "POST", TASK_PATH + "/release", handlers.release_one, "Give a task back", LIFECYCLE, body=bodies.StartBody,
+            "POST", TASK_PATH + "/complete", handlers.complete, "Complete a task", LIFECYCLE, body=bodies.CompleteBody,
             response=TaskView, errors=REPORT_ERRORS, tags=TAGS, permission="tasks.work",
-            description="As if the attempt had never begun: it does not count.",
+            description="A repeated report with the same token gets the same response. ADMIN and OWNER may complete a "
+            "paused task without a token.", body_bytes_max=SINGLE_BYTES_MAX,
+        ),
+        Route(
+            "POST", TASK_PATH + "/fail", handlers.fail, "Report a failed attempt", LIFECYCLE, body=bodies.FailBody,
+            response=TaskView, errors=REPORT_ERRORS, tags=TAGS, permission="tasks.work",
+            description="The task is retried after a backoff, unless `retryable` is false or no retry is left.",
+            body_bytes_max=SINGLE_BYTES_MAX,
+        ),
+        Route(
+            "POST", TASK_PATH + "/release", handlers.release_one, "Release a task", LIFECYCLE, body=bodies.StartBody,
+            response=TaskView, errors=REPORT_ERRORS, tags=TAGS, permission="tasks.work",
+            description="Gives the attempt back. It does not count.",
         ),
     ]  # fmt: skip
 
@@ -476,23 +474,23 @@ def _bulk_routes(handlers: TaskHandlers) -> list[Route]:
     per_item = "Each item has its own outcome."
     return [
         Route(
-            "POST", TASKS_PATH + "/complete", handlers.complete_many, "Report many tasks done", LIFECYCLE,
+            "POST", TASKS_PATH + "/complete", handlers.complete_many, "Complete several tasks", LIFECYCLE,
             body=bodies.CompleteManyBody, response=TaskItems, tags=TAGS, description=per_item, permission="tasks.work",
             body_bytes_max=BULK_BYTES_MAX,
         ),
         Route(
-            "POST", TASKS_PATH + "/progress", handlers.progress_many, "Report the progress of many tasks", LIFECYCLE,
+            "POST", TASKS_PATH + "/progress", handlers.progress_many, "Report progress of several tasks", LIFECYCLE,
             body=bodies.ProgressManyBody, response=TaskItems, tags=TAGS, permission="tasks.work",
-            description=f"{per_item} Of one with a `progressId` the costs are charged once, however often it is sent.",
+            description=f"{per_item} With a `progressId`, the costs of an item are charged once.",
             body_bytes_max=BULK_BYTES_MAX,
         ),
         Route(
-            "POST", TASKS_PATH + "/fail", handlers.fail_many, "Report that many attempts have failed", LIFECYCLE,
+            "POST", TASKS_PATH + "/fail", handlers.fail_many, "Report several failed attempts", LIFECYCLE,
             body=bodies.FailManyBody, response=TaskItems, tags=TAGS, description=per_item, permission="tasks.work",
             body_bytes_max=BULK_BYTES_MAX,
         ),
         Route(
-            "POST", TASKS_PATH + "/release", handlers.release_many, "Give many tasks back", LIFECYCLE,
+            "POST", TASKS_PATH + "/release", handlers.release_many, "Release several tasks", LIFECYCLE,
             body=bodies.ReleaseManyBody, response=TaskItems, tags=TAGS, description=per_item, permission="tasks.work",
         ),
     ]  # fmt: skip

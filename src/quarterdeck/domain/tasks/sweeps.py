@@ -1,8 +1,8 @@
-"""The sweep of tasks that are over: put away after a while, and removed a long while after that.
+"""Retention: archives ended tasks after some days and deletes archived tasks after some more.
 
-It walks round and round the table in slices, since no index tells how long ago a task ended: one more index would cost
-every completion more than a walk an hour does. The place it has come to is kept in this process only: losing it costs a
-walk from the beginning, and several walkers at once move nothing that one of them would not.
+The sweep scans the table in slices, again and again, because no index orders tasks by their end: such an index would
+cost every completion more than one scan per hour does. The position is kept only in this process. If it is lost, the
+scan restarts from the beginning; several scans at once do nothing that one of them would not do.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from quarterdeck.store.interface import decode
 RETENTION = "task-retention"
 BATCH = 500
 SLICE = 5_000
-"""Tasks that one statement looks at."""
+"""Tasks per statement."""
 SLICES_MAX = 100
-"""Slices that one pass looks at: half a million tasks."""
+"""Slices per pass: 500,000 tasks."""
 
 
 class _TaskRow(msgspec.Struct, frozen=True, array_like=True):
@@ -69,7 +69,7 @@ class TaskRetention:
         return count
 
     async def _slice(self, tx: Transaction) -> tuple[list[TaskRef], list[TaskRef]]:
-        """Those to be put away, and those to be removed."""
+        """Scan one slice. Returns (tasks to archive, tasks to delete)."""
         position = self._position
         [rows] = await tx.read(
             COORDINATOR.tasks_slice(zone_id=position.zone_id, status=position.status, id=position.id, limit=SLICE)
@@ -93,13 +93,13 @@ class TaskRetention:
         for start in range(0, len(refs), BATCH):
             submissions = [self._submit(Archive(zone_id=zone, id=name)) for zone, name in refs[start : start + BATCH]]
             for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-                # Begun anew or gone between finding and moving is nobody's loss; anything else is worth a failed pass.
+                # Retried or deleted since it was read: ignore. Any other error fails the pass.
                 if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound | Conflict):
                     raise outcome
 
 
 async def delete_expired(tx: Transaction, refs: Sequence[TaskRef]) -> None:
-    """Removes tasks that are put away, with everything that is kept of them."""
+    """Delete archived tasks with everything that belongs to them."""
     [deleted] = await tx.read(COORDINATOR.tasks_delete_expired(batch=[*sorted(refs)]))
     batch: list[tuple[object, ...]] = [*sorted((str(zone_id), str(name)) for zone_id, name, _ in deleted)]
     if not batch:

@@ -1,32 +1,32 @@
-"""Launching: a session for each task that was assigned to an agent with a launcher.
+"""Launchers: start a session for each task that is assigned to an agent with a launcher.
 
-    assigned ─► what the task says ─► start ─► launched (RUNNING) ─► the work ─► its own word, or its exit
-                                        │          │
-                        failed: the attempt has    └ refused: the attempt is over, and what was started is ended
-                        failed, and is reported
+    assigned ─► read the task ─► start ─► record the launch (RUNNING) ─► work ─► the agent's report, or the exit
+                                   │             │
+                                   │             └ refused: the attempt has ended; kill what was started
+                                   └ failed: report a failed attempt
 
-| module    | what                                                                                        |
-|-----------|-----------------------------------------------------------------------------------------------|
-| pad       | which launchers there are, how many more each can start, and what becomes of each launch         |
-| gateway   | sessions that somebody else runs, asked for over HTTP                                            |
-| processes | sessions that are processes of this server's machine: their beginning, pulse, last words and end |
-| guarding  | that they do not outlive a server that is killed; `guard` is the program that sees to it         |
+| module               | what it does                                                                           |
+|----------------------|----------------------------------------------------------------------------------------|
+| launcher             | the configured launchers, their free capacity, and each launch                         |
+| http_launcher        | requests sessions from a gateway over HTTP                                             |
+| process_launcher     | runs sessions as processes of this machine: start, heartbeat, output, end              |
+| orphan_reaper        | the program that kills these processes if the server is killed                         |
+| orphan_reaper_client | the server side of it                                                                  |
+| model                | types                                                                                  |
 
-What can be started stands in the server's own configuration. A task decides what is *told* to a launcher, on the
-standard input or in the body; it decides nothing of what runs, with which arguments, where, or what it sees of the
-environment.
+What can be started is defined by the server's configuration. A task only supplies the data on standard input or in the
+HTTP body. It cannot change the command, the arguments, the directory or the environment.
 
-A launch begins after the commit that assigned the task, and has its time. A server that was frozen between the two does
-not begin one that is late: somebody else has taken the task back by then, or is about to. A process gets to know its
-task only when the launch has been written down under the attempt's token, so of two who would work on the same task one
-has learned nothing.
+A launch starts after the commit that assigned the task, and has a deadline. A server that was frozen in between does
+not start a late launch, because the coordinator has aborted the attempt or is about to. A process gets its task only
+after the launch was recorded with the attempt's token. So if two processes are started for one task, only one gets it.
 
-How it fails. What cannot be started has failed, with a sentence in `lastError` that holds no secret. A process that
-ends without having completed its task has failed, with its last words as stack trace. One whose attempt is over
-(canceled, paused, timed out, its agent gone) is asked to end, and ended after its grace, with everything that it has
-started in its group. A server that stops ends its processes and gives their attempts back. For one that is killed its
-guard ends them; their attempts are taken back when their agent, which nobody beats for any more, is stale. Should the
-guard be killed too, they run on by themselves until then, and whatever they say afterwards is refused.
+How it fails. If nothing could be started, the attempt fails, with a `lastError` without secrets. If a process exits
+without completing its task, the attempt fails, with the end of its output as stack trace. If the attempt ends first
+(canceled, paused, timed out, agent lost), the process group gets SIGTERM and, after a grace period, SIGKILL. A server
+that stops kills its processes and releases their attempts. If a server is killed, the orphan reaper kills them; their
+attempts are aborted when their agent, which gets no more heartbeats, is stale. If the reaper is killed too, they run
+until they end, and later reports are refused.
 """
 
 from quarterdeck.domain.coordination.launchers.launcher import TaskLauncher

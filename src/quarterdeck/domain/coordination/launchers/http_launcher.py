@@ -1,4 +1,4 @@
-"""Sessions that somebody else runs: one request to its gateway, and what it answers."""
+"""Requests sessions from a gateway over HTTP. The gateway runs them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ log = logging.getLogger("quarterdeck.launching")
 
 
 async def start(deps: LauncherDeps, config: HttpLauncherConfig, request: LaunchRequest, full_task: FullTask) -> None:
-    """Returns when the session has been written down. From then on it speaks for itself, and beats for its agent."""
+    """Request a session and record it. From then on the session reports and sends its agent's heartbeats itself."""
     key = await _request_session(deps, config, full_task)
     task = request.task
     launched = RecordLaunch(zone_id=task.zone_id, id=task.id, attempt_token=request.attempt_token, session_key=key)
     if await deps.report(launched, f"the launch of {task.id}") is None:
-        # Over before it began: what was started finds its token refused.
-        log.info("the session %s was started for an attempt of %s that is over", key, task.id)
+        # The attempt has ended in the meantime: the session finds its token refused.
+        log.info("session %s was started for an ended attempt of task %s", key, task.id)
 
 
 async def _request_session(deps: LauncherDeps, config: HttpLauncherConfig, full_task: FullTask) -> str:
@@ -30,7 +30,7 @@ async def _request_session(deps: LauncherDeps, config: HttpLauncherConfig, full_
     )
     missing = [name for name in config.headers.values() if name not in deps.environment]
     if missing:
-        raise LaunchFailed(f"the environment of this server lacks {missing[0]}, which its launcher needs")
+        raise LaunchFailed(f"the environment variable {missing[0]} of the launcher is not set on this server")
     headers = [
         ("Content-Type", "application/json"),
         *((header, deps.environment[name]) for header, name in config.headers.items()),
@@ -41,10 +41,10 @@ async def _request_session(deps: LauncherDeps, config: HttpLauncherConfig, full_
             Request("POST", url, headers, body, requester="launching"), config.timeout_seconds
         )
     except OutboundError as error:
-        raise LaunchFailed(f"the gateway could not be asked: {error}") from None
+        raise LaunchFailed(f"the request to the gateway failed: {error}") from None
     if not 200 <= response.status < 300:
-        raise LaunchFailed(f"the gateway answered {response.status}")
+        raise LaunchFailed(f"the gateway responded with status {response.status}")
     key = rules.parse_session_key(response.body)
     if key is None:
-        raise LaunchFailed("the gateway named no session in its answer")
+        raise LaunchFailed("the gateway's response has no valid session key")
     return key

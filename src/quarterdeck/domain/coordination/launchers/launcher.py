@@ -1,4 +1,4 @@
-"""Which launchers there are, how many more each can start, and what becomes of each launch."""
+"""The configured launchers, their free capacity, and each launch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from quarterdeck.engine.background import Background
 
 log = logging.getLogger("quarterdeck.launching")
 PROCESS_SECONDS = 30.0
-"""Within which a process has begun."""
+"""Timeout of starting a process."""
 MARGIN_SECONDS = 30.0
-"""Between the time for a launch and the moment at which it is taken for lost: it has said by then what became of it."""
+"""Between the timeout of a launch and the deadline at which it is considered lost: time to report its outcome."""
 
 
 class TaskLauncher:
@@ -31,7 +31,7 @@ class TaskLauncher:
         self._configs = launcher_configs(settings)
         self._http_limit = settings.launch_concurrency
         self._active: Counter[str] = Counter()
-        """Launches that are not through, by launcher; of processes, all that run."""
+        """Launches in progress and running processes, by launcher."""
         self._processes = ProcessManager(deps)
         self._background = Background(log)
         self._is_draining = False
@@ -46,11 +46,11 @@ class TaskLauncher:
         return name in self._configs
 
     def __len__(self) -> int:
-        """Launches under way, and processes that run."""
+        """Launches in progress and running processes."""
         return self._active.total()
 
     def free_capacity(self) -> dict[str, int]:
-        """How many more each can start."""
+        """Sessions that each launcher can still start."""
         if self._is_draining:
             return dict.fromkeys(self._configs, 0)
         free = {
@@ -61,22 +61,22 @@ class TaskLauncher:
         return {name: max(0, remaining) for name, remaining in free.items()}
 
     def task_types(self, name: str) -> frozenset[str] | None:
-        """Of what types tasks may be that it starts agents for; None is of any."""
+        """The task types that the launcher accepts; None means all."""
         types = self._configs[name].task_types
         return None if types is None else frozenset(types)
 
     def launch_timeout_ms(self, name: str) -> Millis:
-        """After how long a launch that nobody has heard of is lost."""
+        """When an unreported launch is considered lost."""
         return round((self._timeout_seconds(name) + MARGIN_SECONDS) * SECOND)
 
     def _timeout_seconds(self, name: str) -> float:
         config = self._configs[name]
         return config.timeout_seconds if isinstance(config, HttpLauncherConfig) else PROCESS_SECONDS
 
-    # -- launching -----------------------------------------------------------------------------------------------
+    # -- launch --------------------------------------------------------------------------------------------------
 
     def start_launch(self, request: LaunchRequest) -> None:
-        """After the commit of the assignment. Whoever counts on it looks at the row."""
+        """Start a launch in the background. Called after the commit of the assignment."""
         self._active[request.launcher] += 1
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds(request.launcher) + MARGIN_SECONDS / 2
         self._background.start(self._run_launch(request, deadline), f"launch {request.task.id}")
@@ -86,11 +86,11 @@ class TaskLauncher:
             await self._start_session(request, deadline)
         except LaunchFailed as error:
             self.failed += 1
-            log.warning("%s could not be launched by %s: %s", request.task.id, request.launcher, error)
+            log.warning("task %s could not be launched by %s: %s", request.task.id, request.launcher, error)
             await self._report_failure(request, f"The launch failed: {error}.")
         except Problem as problem:
-            # The database is away, or the task is gone: the time for its launch will be over.
-            log.warning("%s was not launched: %r", request.task.id, problem)
+            # The database is unavailable or the task was deleted. The launch deadline ends the attempt.
+            log.warning("task %s was not launched: %r", request.task.id, problem)
         finally:
             self._active[request.launcher] -= 1
 
@@ -99,8 +99,8 @@ class TaskLauncher:
         if full_task.task.attempt_token != request.task.attempt_token:
             return
         if asyncio.get_running_loop().time() >= deadline:
-            # This process stood still: by now somebody else has taken the task back, or is about to.
-            raise LaunchFailed("its time was over before it could begin")
+            # This process was frozen: the coordinator has aborted the attempt, or is about to.
+            raise LaunchFailed("its deadline passed before it started")
         config = self._configs[request.launcher]
         if isinstance(config, HttpLauncherConfig):
             await http_launcher.start(self._deps, config, request, full_task)
@@ -124,22 +124,21 @@ class TaskLauncher:
         )
         await self._deps.report(fail, f"the launch of {task.id}")
 
-    # -- its own life --------------------------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._processes.start_monitor()
 
     def drain(self) -> None:
-        """Takes nothing new from here on."""
+        """Accept no more launches."""
         self._is_draining = True
 
     async def stop(self) -> None:
-        """Ends its processes and gives their attempts back. A gateway that has not answered yet is left to the time for
-        its launch."""
+        """End all processes and release their attempts. A pending gateway request is left to its launch deadline."""
         self.drain()
         try:
             async with asyncio.timeout(self._grace_seconds):
                 await self._processes.stop()
         except TimeoutError:
-            log.warning("processes were cut, and their attempts not given back")
+            log.warning("not all processes ended in time; their attempts were not released")
         await self._background.stop(0.0)

@@ -1,4 +1,4 @@
-"""What launching acts through, and what it is asked."""
+"""Types of launchers: dependencies, launch requests, tokens."""
 
 from __future__ import annotations
 
@@ -25,29 +25,27 @@ from quarterdeck.engine.wakeups import Wakeups
 log = logging.getLogger("quarterdeck.launching")
 REPORT_RETRY = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=5_000)
 REPORT_SECONDS = 120.0
-"""For how long it is tried to say what became of a launch; after that it is found by its time."""
+"""How long the report of a launch is retried. After that, the launch deadline ends the attempt."""
 
 
 class LaunchFailed(Exception):
-    """Nothing was started. Its text is told to whoever looks at the task."""
+    """Nothing was started. The text becomes part of the task's `lastError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentTokenSpec:
-    """Whom a token speaks for, and for how long."""
+    """The agent and attempt that a token acts for, and its lifetime."""
 
     zone_id: str
     agent_id: str
     attempt_token: str
     seconds: int
     agent_registered_at: Millis
-    """The registration of the agent that it is for."""
+    """The token is valid only for this registration of the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class LauncherDeps:
-    """What it acts through."""
-
     cross_zone_engine: Engine
     wakeups: Wakeups
     submit: Callable[[TaskCommand], Awaitable[TaskResult]]
@@ -57,23 +55,23 @@ class LauncherDeps:
     mint_token: Callable[[AgentTokenSpec], str]
     http_client: OutboundClient
     environment: Mapping[str, str]
-    """The server's own."""
+    """The environment of the server process."""
     server_url: str | None
-    """Where this server is reached from this machine."""
+    """The URL of this server on this machine."""
 
     async def report(self, command: TaskCommand, name: str) -> TaskResult | None:
-        """Says what became of a launch until it is heard; None if it counts no more, or nobody could be told."""
+        """Submit a report, and retry while the database is unavailable. None if it was refused or could not be sent."""
         deadline = asyncio.get_running_loop().time() + REPORT_SECONDS
         try:
             return await retry_while_unavailable(lambda: self.submit(command), deadline, REPORT_RETRY)
         except Unavailable as error:
-            log.warning("what became of %s could not be reported: %r", name, error)
+            log.warning("could not report %s: %r", name, error)
         except Problem as problem:
-            log.debug("what became of %s counts no more: %r", name, problem)
+            log.debug("the report of %s was refused: %r", name, problem)
         return None
 
     def task_inputs(self, full_task: FullTask, *, decrypted: bool) -> tuple[str, str]:
-        """Input and checkpoint of a task, in the clear or masked."""
+        """Input and checkpoint of a task, with secrets decrypted or masked."""
         task, content = full_task.task, full_task.content
         if not decrypted:
             return self.cipher.mask(content.input_context), self.cipher.mask(content.checkpoint_data)
@@ -84,21 +82,20 @@ class LauncherDeps:
         )
 
     async def redact(self, task: Task, text: str, *tokens: str) -> str:
-        """A text without the secrets of its task, and without the tokens that were made for it."""
+        """Redact the secrets of the task, and the tokens issued for it, from a text."""
         [redactor] = await redactors_for(self.read_task, self.cipher, [TaskLookup(task.zone_id, task.id)])
         return redact_text(redactor(text), {*tokens, task.attempt_token or ""})
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """A task that was assigned, and how a session is started for it."""
+    """An assigned task and the launcher that starts a session for it."""
 
     task: Task
     launcher: str
     heartbeat_seconds: float
-    """How often its agent is to be heard of."""
+    """Interval of the agent's heartbeats."""
     agent_registered_at: Millis
-    """When its agent was registered."""
 
     @property
     def ref(self) -> tuple[str, str]:

@@ -1,15 +1,15 @@
-"""Ends what a server has started when that server is gone: a program of its own that stands beside it.
+"""Kills the processes that a server has started when that server is gone. A separate program beside the server.
 
-    python guard.py < pipe
+    python orphan_reaper.py < pipe
 
-Whoever holds the other end says, a line each, which groups of processes began and how long each has to end when it is
-asked to (`+ GROUP SECONDS`), and which have ended (`- GROUP`). The pipe closes with the server, however that ends: also
-for one that was killed the kernel closes it. Whatever has not ended by then is asked to, and ended after its seconds.
+The server writes one line per event: a process group has started, with its grace period (`+ GROUP SECONDS`), or has
+ended (`- GROUP`). The pipe closes when the server ends, also when it is killed, because the kernel closes it. Then each
+group that has not ended gets SIGTERM and, after its grace period, SIGKILL.
 
-A group has the number of the process that it began with. A number is given out again only when the whole group has
-ended, and on Linux the moment at which its process began tells the two apart: what has another is nobody's we know.
+The id of a group is the pid of its first process. The kernel reuses it only after the entire group has ended. On Linux
+the start time of the process tells an old group from a new one with the same id, which is not signalled.
 
-It is run by its path, alone: it imports nothing but what every Python has.
+The program is run by its path, without site packages: it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pathlib import Path
 
 POLL_SECONDS = 0.02
 Groups = dict[int, tuple[float, bytes | None]]
-"""Of each its seconds, and when its process began."""
+"""Group → (grace seconds, start time of its first process)"""
 
 
 def read_running_groups(lines: Iterable[str]) -> Groups:
-    """Those that began and have not ended, when there is nothing more to be read."""
+    """Read to the end of the input, and return the groups that started and did not end."""
     groups: Groups = {}
     for line in lines:
         sign, group, *seconds = line.split()
@@ -53,7 +53,7 @@ def end_groups(groups: Groups) -> None:
 
 
 def _signal(group: int, started: bytes | None, number: int) -> bool:
-    """Whether anybody of that very group is there to hear it. Its first process may have ended before the others."""
+    """Signal the group; False if it no longer exists. Its first process may have ended before the others."""
     if started is not None and _start_time(group) not in (started, None):
         return False
     try:
@@ -64,9 +64,9 @@ def _signal(group: int, started: bytes | None, number: int) -> bool:
 
 
 def _start_time(process: int) -> bytes | None:
-    """When a process began, as the kernel counts; None if there is none, or where nobody says."""
+    """The start time of a process in clock ticks; None if it does not exist, or without /proc."""
     try:
-        # Its name stands in parentheses, and may hold anything; after the last of them come numbers.
+        # The process name is in parentheses and may contain any character. The numbers follow the last ")".
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[19]
     except OSError:
         return None

@@ -1,5 +1,5 @@
-"""The server's end of its guard (`guard`): who is told which processes run, so that they do not outlive a server that
-is killed."""
+"""The server side of the orphan reaper (`orphan_reaper`): starts it, and reports which process groups run, so that
+they do not outlive a server that is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STOP_SECONDS = 1.0
 
 
 class OrphanReaperClient:
-    """One for all processes of a server, begun with the first of them: a server that launches none has none."""
+    """One reaper for all processes of a server, started with the first process."""
 
     def __init__(self) -> None:
         self._start_lock = asyncio.Lock()
@@ -27,7 +27,7 @@ class OrphanReaperClient:
         self._groups: dict[int, float] = {}
 
     async def start(self) -> None:
-        """Returns when somebody guards what is started from here on; raises `LaunchFailed` if nobody can."""
+        """Start the reaper, if it does not run. Raises `LaunchFailed` if it cannot be started."""
         async with self._start_lock:
             if self._pipe is not None:
                 return
@@ -40,35 +40,35 @@ class OrphanReaperClient:
                     stderr=DEVNULL,
                     cwd="/",
                     env={},
-                    # Of its own session: what is sent to the server's group, from a terminal say, does not reach it.
+                    # Its own session: signals to the server's process group, such as Ctrl-C, do not reach it.
                     start_new_session=True,
                 )
             except BaseException as error:
-                # A cancellation too: nobody else knows of the pipe yet, who could close it.
+                # Also on cancellation: no other code knows the pipe yet and could close it.
                 os.close(write_end)
                 if isinstance(error, OSError):
-                    raise LaunchFailed(f"its guard cannot be started ({error.strerror})") from None
+                    raise LaunchFailed(f"the orphan reaper cannot be started ({error.strerror})") from None
                 raise
             finally:
                 os.close(read_end)
-            # It reads all the time. Should it stand still, the server must not stand with it.
+            # The reaper reads continuously. If it is frozen, the server must not block on it.
             os.set_blocking(write_end, False)
             self._pipe = write_end
             for group, seconds in self._groups.items():
                 self._send(f"+ {group} {seconds}")
 
     def watch(self, group: int, seconds: float) -> None:
-        """This group has begun; it has so long to end when it is asked to."""
+        """Report a started group and its grace period."""
         self._groups[group] = seconds
         self._send(f"+ {group} {seconds}")
 
     def unwatch(self, group: int) -> None:
-        """It has ended. Said after that: in between its number is nobody else's, or of somebody who began later."""
+        """Report an ended group. Called after its end: if its id is reused in between, the start time differs."""
         if self._groups.pop(group, None) is not None:
             self._send(f"- {group}")
 
     async def stop(self) -> None:
-        """What has not ended by now is the guard's."""
+        """Close the pipe. The reaper kills the groups that have not ended."""
         self._close()
         if self._process is not None:
             with contextlib.suppress(TimeoutError):
@@ -81,8 +81,8 @@ class OrphanReaperClient:
         try:
             os.write(self._pipe, f"{line}\n".encode())
         except OSError as error:
-            # It was ended, or does not read. It goes, and the next launch begins another, which is told of all.
-            log.warning("nobody guards what was launched until the next launch: %r", error)
+            # The reaper was killed or does not read. The next launch starts a new one and reports all groups to it.
+            log.warning("the orphan reaper is gone, processes are unwatched until the next launch: %r", error)
             self._close()
 
     def _close(self) -> None:

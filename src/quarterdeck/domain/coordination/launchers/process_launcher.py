@@ -1,10 +1,10 @@
-"""Sessions that are processes of this machine: their beginning, pulse, last words and end.
+"""Runs sessions as processes of this machine: start, heartbeat, output, end.
 
-Each has a session and a group of its own, so that whatever it starts ends with it. What it says, on its standard output
-or beside it, is read all the time, or it would stand still when the pipe is full; only the end of it is kept.
+Each process has its own session and process group, so that its children end with it. Its standard output and error are
+read continuously, because it would block on a full pipe; only the end is kept.
 
-One keeper looks after all of them: woken by commits, and at the pulse of their agents, it asks in one statement which
-of their attempts are over, and beats for the agents of the others.
+One monitor task watches all processes. Commits and heartbeat intervals wake it. It finds the ended attempts with one
+statement, and sends heartbeats for the agents of the others.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.launching")
 TOKEN_SECONDS = 24 * 3600
-"""For a token, where the task says nothing of how long it may take."""
+"""Lifetime of a token, if the task has no timeout."""
 TOKEN_MARGIN_SECONDS = 600
 CHECK_SECONDS = 10.0
+"""Longest pause of the monitor while processes run."""
 GAP_SECONDS = 0.25
-"""Between two looks of the keeper: by itself at most, and at least, however often it is woken."""
+"""Shortest pause of the monitor, however often it is woken."""
 TAIL_BYTES = 4 * rules.TAIL_MAX
-"""A character has up to four."""
+"""A UTF-8 character has up to 4 bytes."""
 CHUNK_BYTES = 64 * 1024
 OUTPUT_SECONDS = 1.0
-"""After its end, for what it has said and nobody has read."""
+"""How long to read remaining output after a process has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,17 +53,16 @@ class RunningProcess:
     config: ProcessLauncherConfig
     process: Process
     agent_token: str
-    """The token it was given."""
     next_heartbeat_at: float
     output: bytearray = field(default_factory=bytearray)
     end_requested: asyncio.Event = field(default_factory=asyncio.Event)
-    """It is to end, whatever it is doing."""
+    """The process must end now."""
     end_reason: str | None = None
-    """Why it was ended, if it was: then there is nothing to report."""
+    """Why the process was killed. Then there is nothing to report."""
     completed_at: float | None = None
-    """When its task was seen to be completed: it may still put its things in order."""
+    """When its task was found completed. It has its grace period to exit."""
     is_released: bool = False
-    """The server stops: the attempt does not count."""
+    """The server stops, so the attempt is released and does not count."""
 
     def request_end(self, reason: str) -> None:
         if self.end_reason is None:
@@ -79,12 +79,12 @@ class ProcessManager:
         self._monitor_task: asyncio.Task[None] | None = None
         self._reaper = OrphanReaperClient()
 
-    # -- a process's life ----------------------------------------------------------------------------------------
+    # -- one process ---------------------------------------------------------------------------------------------
 
     async def start(
         self, config: ProcessLauncherConfig, request: LaunchRequest, full_task: FullTask
     ) -> RunningProcess | None:
-        """Starts a process, which learns of its task when the launch has been written down; None if it was refused."""
+        """Start a process, record the launch, and send the task to the process. None if the launch was refused."""
         task = request.task
         assert task.agent_id is not None
         seconds = (task.timeout_seconds or TOKEN_SECONDS) + TOKEN_MARGIN_SECONDS
@@ -100,7 +100,7 @@ class ProcessManager:
                 zone_id=task.zone_id, id=task.id, attempt_token=request.attempt_token, session_key=key
             )
             if await self._deps.report(launched, f"the launch of {task.id}") is None:
-                log.info("a process was started for an attempt of %s that is over, and is ended", task.id)
+                log.info("killing a process that was started for an ended attempt of task %s", task.id)
                 return None
             self._running[running] = None
             self._all_ended.clear()
@@ -129,13 +129,13 @@ class ProcessManager:
                 start_new_session=True,
             )
         except OSError as error:
-            raise LaunchFailed(f"its command cannot be started ({error.strerror})") from None
+            raise LaunchFailed(f"the command of the launcher cannot be started ({error.strerror})") from None
         self._reaper.watch(process.pid, config.grace_seconds)
         return process
 
     async def supervise(self, running: RunningProcess) -> None:
-        """Until it has ended, by itself or because it had to; and what there is to say of it has been said."""
-        reading = asyncio.create_task(self._read_output(running), name=f"what {running.request.task.id} says")
+        """Wait until the process has ended or must end, kill what is left of its group, and report the outcome."""
+        reading = asyncio.create_task(self._read_output(running), name=f"output of {running.request.task.id}")
         try:
             await self._wait_for_end(running)
             await self._kill(running)
@@ -153,22 +153,22 @@ class ProcessManager:
                 self._all_ended.set()
 
     async def _wait_for_end(self, running: RunningProcess) -> None:
-        ended = asyncio.create_task(running.process.wait(), name=f"the end of {running.request.task.id}")
+        ended = asyncio.create_task(running.process.wait(), name=f"exit of {running.request.task.id}")
         end_requested = asyncio.create_task(
-            running.end_requested.wait(), name=f"the end of the attempt of {running.request.task.id}"
+            running.end_requested.wait(), name=f"end of the attempt of {running.request.task.id}"
         )
         try:
             seconds = running.config.timeout_seconds
             done, _ = await asyncio.wait({ended, end_requested}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                log.warning("the process of %s did not end within %g s", running.request.task.id, seconds or 0)
+                log.warning("the process of task %s did not end within %g s", running.request.task.id, seconds or 0)
         finally:
             for task in (ended, end_requested):
                 task.cancel()
             await asyncio.wait({ended, end_requested})
 
     async def _kill(self, running: RunningProcess) -> None:
-        """Ends it, if it has not ended, and whatever it has left behind."""
+        """End the process, if it runs, and its process group."""
         if running.process.returncode is None:
             _signal(running, signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
@@ -195,28 +195,28 @@ class ProcessManager:
             await self._deps.report(release, name)
             return
         if running.end_reason is not None:
-            log.info("%s was ended: its attempt is over (%s)", name, running.end_reason)
+            log.info("%s was killed: its attempt has ended (%s)", name, running.end_reason)
             return
-        # If it has completed its task, or failed it itself, this counts no more.
+        # If the process has completed or failed its task itself, this report is refused.
         tail = rules.output_tail(bytes(running.output[-TAIL_BYTES:]))
         fail = Fail(
             zone_id=task.zone_id,
             id=task.id,
             attempt_token=running.request.attempt_token,
-            error=f"The process ended with {_describe_exit(code)} and had not completed its task.",
+            error=f"The process ended with {_describe_exit(code)} before it completed the task.",
             stack_trace=await self._deps.redact(task, tail, running.agent_token) if tail else None,
             retryable=True,
             jitter=random.random(),
         )
         await self._deps.report(fail, name)
 
-    # -- the keeper ----------------------------------------------------------------------------------------------
+    # -- monitor -------------------------------------------------------------------------------------------------
 
     def start_monitor(self) -> None:
         self._monitor_task = asyncio.get_running_loop().create_task(self._monitor(), name="processes")
 
     async def stop(self) -> None:
-        """Returns when all have ended."""
+        """End all processes, and return when they have ended."""
         for running in [*self._running]:
             running.is_released = True
             running.request_end("the server stops")
@@ -238,11 +238,11 @@ class ProcessManager:
                     await self._check_attempts()
                     await self._send_heartbeats()
                 except (StoreError, Problem) as error:
-                    # The database is away. The processes go on, and so does whoever beats for them when it is back.
-                    log.debug("cannot look after processes: %r", error)
+                    # The database is unavailable. The processes continue; the next pass checks them again.
+                    log.debug("cannot check processes: %r", error)
                 except Exception:
-                    # So broad because without a keeper no attempt that is over would end its process.
-                    log.exception("looking after processes failed")
+                    # So broad because without the monitor no ended attempt would end its process.
+                    log.exception("checking processes failed")
                 await asyncio.sleep(GAP_SECONDS)
         finally:
             unsubscribe()
@@ -287,21 +287,23 @@ class ProcessManager:
         ]
         for outcome in await asyncio.gather(*map(self._deps.send_heartbeat, heartbeats), return_exceptions=True):
             if isinstance(outcome, BaseException):
-                log.debug("an agent could not be beaten for: %r", outcome)
+                log.debug("could not send the heartbeat of an agent: %r", outcome)
 
 
 def _end_reason(task: Task | None, request: LaunchRequest) -> str | None:
-    """Why an attempt is over, if it is. One that has completed its task has its grace to end by itself."""
+    """Why the attempt has ended, or None. After a completed task, the process has its grace period to exit."""
     if task is None:
-        return "the task is gone"
+        return "the task was deleted"
     if task.attempt_token == request.task.attempt_token and (task.status in HELD or task.status is State.COMPLETED):
         return None
     return str(task.reason or task.status)
 
 
 def _signal(running: RunningProcess, number: signal.Signals) -> None:
-    """To the whole group, which has the number of the process that it began with. A number is not given out again while
-    anybody of its group lives, and afterwards only when all others have had their turn."""
+    """Signal the process group, whose id is the pid of its first process.
+
+    The kernel does not reuse a pid while a process of the group exists, and afterwards only when the pids wrap around.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(running.process.pid, number)
 

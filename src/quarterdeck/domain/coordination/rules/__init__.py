@@ -1,10 +1,9 @@
-"""What coordination decides, without looking at anything: what is seen comes in, what is to be asked of the lanes goes
-out.
+"""The pure part of coordination: takes what a cycle has found, returns the commands to submit. No I/O, no clock.
 
-| module    | what                                                                              |
-|-----------|-----------------------------------------------------------------------------------|
-| matching  | which task goes to which agent                                                      |
-| recovery  | what is to be done about what a turn has seen                                       |
-| launching | what a launcher is told, and what of a process's last words is kept                 |
-| reading   | how events of tasks and agents read as lines of the coordinator's log                |
+| module         | what it decides                                                                  |
+|----------------|----------------------------------------------------------------------------------|
+| matching       | which task is assigned to which agent                                            |
+| recovery       | the commands for what a cycle has found                                          |
+| launch_payload | what a launcher sends, and how much output of a process is kept                  |
+| log_view       | events of tasks and agents as lines of the coordinator's log                     |
 """

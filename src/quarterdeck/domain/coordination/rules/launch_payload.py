@@ -1,4 +1,4 @@
-"""What a launcher is told, what it may say, and what of a process's last words is kept."""
+"""The request to a launcher, its response, the environment of a process, and the output of it that is kept."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from quarterdeck.domain.tasks.model.rows import FullTask
 
 LABEL_TITLE_MAX = 30
 KEY_MAX = 255
-"""Characters of a session's key."""
+"""Characters of a session key."""
 TAIL_MAX = 8_192
-"""Characters that are kept of what a process has said."""
+"""Characters of output that are kept."""
 SPAWN_PATH = "/api/agents/spawn"
 TOKEN_VARIABLE = "QD_TOKEN"  # noqa: S105 - a name, no secret
 SERVER_VARIABLES = ("QD_SERVER", "QD_URL")
-"""Where the server is; the second is the name by which `qd` finds it."""
+"""Both hold the URL of the server. `qd` reads the second."""
 
 
 class SpawnContext(msgspec.Struct, frozen=True, rename="camel"):
@@ -28,7 +28,7 @@ class SpawnContext(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SpawnRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """What a launcher is told of a task."""
+    """The task as a launcher gets it."""
 
     zone_id: str = msgspec.field(name="workspaceId")
     agent_id: str
@@ -37,7 +37,7 @@ class SpawnRequest(msgspec.Struct, frozen=True, rename="camel"):
     context: SpawnContext
     attempt: int
     attempt_token: str
-    """Whoever works on it speaks for the attempt by this, or by an agent's token that was made for it."""
+    """Authorises reports about the attempt, as does an agent token that was issued for it."""
     task_type: str
     timeout_seconds: int | None
 
@@ -51,7 +51,7 @@ class _SpawnResponse(msgspec.Struct):
 
 
 def encode_spawn_request(full_task: FullTask, input_context: str, checkpoint_data: str) -> bytes:
-    """The JSON that a launcher is given. What is secret is in the clear or masked as it is handed in here."""
+    """The JSON for a launcher. The caller has decrypted or masked the secrets of input and checkpoint."""
     task, content = full_task.task, full_task.content
     assert task.agent_id is not None
     assert task.attempt_token is not None
@@ -76,7 +76,7 @@ def encode_spawn_request(full_task: FullTask, input_context: str, checkpoint_dat
 
 
 def parse_session_key(body: bytes) -> str | None:
-    """By which a gateway knows the session it has started; None if it has not said so."""
+    """The session key in a gateway's response; None if it is missing or invalid."""
     try:
         key = msgspec.json.decode(body, type=_SpawnResponse).session.session_key
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -85,7 +85,7 @@ def parse_session_key(body: bytes) -> str | None:
 
 
 def can_send_secrets(url: str) -> bool:
-    """Whether nobody between here and there can read what is sent: over TLS, or without leaving the machine."""
+    """Whether the connection is private: TLS or a loopback address."""
     scheme, _, rest = url.partition("://")
     if scheme == "https":
         return True
@@ -100,8 +100,10 @@ def can_send_secrets(url: str) -> bool:
 def build_environment(
     allowed: Iterable[str], server_environment: Mapping[str, str], token: str, server: str | None
 ) -> dict[str, str]:
-    """Of the server's own environment only what is named, and nothing that stands for the server itself: its keys and
-    its database are none of an agent's business, whoever names them."""
+    """The environment of a process: the allowed variables of the server's environment, the server URL and the token.
+
+    `QD_*` variables are never inherited, even if they are allowed: they hold the server's keys and its database URL.
+    """
     inherited = {
         name: server_environment[name] for name in allowed if name in server_environment and not name.startswith("QD_")
     }
@@ -110,6 +112,6 @@ def build_environment(
 
 
 def output_tail(output: bytes) -> str:
-    """What is kept of it: the end, where it says why."""
+    """The end of the output, which usually says why the process failed."""
     text = output.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}").strip()
     return text if len(text) <= TAIL_MAX else f"…{text[-TAIL_MAX:]}"

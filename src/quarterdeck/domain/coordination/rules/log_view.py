@@ -1,4 +1,4 @@
-"""What happened to tasks and agents, and what the coordinator was told, as lines: a view over the log of events."""
+"""The coordinator's log: events of tasks, agents and the coordinator, rendered as lines."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ EVENT_LEVELS: dict[str, Level] = {
     "agent.token_issued": Level.INFO,
     "coordinator.strategy": Level.INFO,
 }
-"""How each reads, before its data is looked at: every type of the log about tasks, agents and the coordinator."""
+"""The level of each event type about tasks, agents and the coordinator. The event's data may raise it."""
 DEFAULT_LEVELS = (Level.WARN, Level.ERROR, Level.CRITICAL)
 MESSAGES = {
-    "agent.stale": "It was not heard of for too long.",
-    "agent.degraded": "It says that it fares badly.",
-    "agent.revived": "It was heard of again.",
-    "agent.restarted": "Another process works as it: what the one before held is lost.",
-    "agent.recovered": "It says that it fares well again.",
-    "agent.registered": "It was registered.",
-    "agent.changed": "What is said of it was changed.",
-    "agent.draining": "It is to end with its last task.",
-    "agent.terminated": "It was terminated.",
-    "agent.token_issued": "A token was made that speaks for it.",
-    "coordinator.strategy": "Tasks are handed out in another order.",
+    "agent.stale": "The agent is stale: it made no contact for too long.",
+    "agent.degraded": "The agent reports that it is degraded.",
+    "agent.revived": "The agent made contact again.",
+    "agent.restarted": "Another process acts as the agent. The attempts of the previous one are lost.",
+    "agent.recovered": "The agent reports that it has recovered.",
+    "agent.registered": "The agent was registered.",
+    "agent.changed": "The agent's registration was changed.",
+    "agent.draining": "The agent terminates after its last task.",
+    "agent.terminated": "The agent was terminated.",
+    "agent.token_issued": "A token was issued for the agent.",
+    "coordinator.strategy": "The strategy of the workspace was changed.",
 }
 
 
@@ -46,7 +46,7 @@ class _EventData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def event_types(level: Level | None) -> tuple[str, ...]:
-    """The events to look through; without a level those that somebody should look at."""
+    """The event types to read for a level. Without a level: warnings and errors."""
     levels = DEFAULT_LEVELS if level is None else (Level.ERROR,) if level is Level.CRITICAL else (level,)
     return tuple(name for name, event_level in EVENT_LEVELS.items() if event_level in levels)
 

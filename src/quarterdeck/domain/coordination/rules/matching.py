@@ -1,13 +1,11 @@
-"""Which task goes to which agent.
+"""Matches ready tasks with agents.
 
-Tasks are taken in the order of their turns, whatever their class; each goes to the least loaded of the agents that have
-what it asks for and room for one more, and of equals to the one whose id comes first. So the same tasks and agents give
-the same matches, whoever computes them.
+Tasks are taken by rank, across classes. Each goes to the least loaded agent that has its required capabilities and a
+free slot; among equals, to the lowest agent id. So the same tasks and agents always give the same matches.
 
-Tasks of one class ask the same: what suits one suits all. So sets of agents are numbers with a bit for each agent, in
-the order of their ids: those that suit a class, and those that carry a certain load. A match is the lowest bit of two
-such numbers, and what a thousand agents can do is compared in one step. Loads only grow, so each class need never look
-below the load at which it last found somebody.
+Tasks of one class have the same requirements. Sets of agents are therefore integers with one bit per agent, in id
+order: one set per class, one per load. A match is the lowest common bit of two sets, so 1,000 agents are compared in
+one operation. Loads only increase, so a class never searches below the load at which it last found an agent.
 """
 
 from __future__ import annotations
@@ -20,27 +18,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AgentCapacity:
-    """An agent that tasks can be given to, as far as that matters here."""
-
     agent_id: str
     capabilities: frozenset[str]
     slots: int
-    """How many tasks it may hold at once."""
+    """Maximum number of concurrent tasks."""
     held: int
-    """And holds already."""
+    """Tasks that it holds now."""
     launcher: str = ""
-    """By what it is started: what can start only so many is full when they are."""
+    """The launcher that starts it. Launchers have a limited capacity."""
     task_types: frozenset[str] | None = None
-    """Of what types its tasks may be; None is of any."""
+    """Task types that it accepts; None means all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassQueue:
-    """Tasks of one class that may begin."""
+    """The ready tasks of one class."""
 
     required_capabilities: frozenset[str]
     ready: Sequence[tuple[int, str]]
-    """(turn, task), in this order"""
+    """(rank, task id), in this order"""
     task_type: str = ""
 
 
@@ -53,8 +49,8 @@ class Match:
 def match_tasks(
     queues: Iterable[ClassQueue], agents: Iterable[AgentCapacity], launcher_capacity: Mapping[str, int] | None = None
 ) -> list[Match]:
-    """In the order of turns. `room` says how many more each launcher can start; one that is not named there starts any
-    number."""
+    """Matches by rank. `launcher_capacity` is the number of sessions that each launcher can still start; a launcher
+    that is not in it has no limit."""
     return _Matcher(agents, launcher_capacity or {}).run([queue for queue in queues if queue.ready])
 
 
@@ -65,14 +61,15 @@ class _Matcher:
         self._launcher_capacity = dict(launcher_capacity)
         self._all_agents = (1 << len(self._agents)) - 1
         self._by_capability: dict[str, int] = {}
-        """Capability → those that have it."""
+        """Capability → agents that have it."""
         self._by_task_type: dict[str, int] = {}
-        """Type of tasks → those that do only some types, and this one."""
+        """Task type → agents that accept only some types, this one among them."""
         self._any_task_type = 0
+        """Agents that accept all task types."""
         self._by_launcher: dict[str, int] = {}
-        """Launcher → those that it starts."""
+        """Launcher → agents that it starts."""
         self._by_load: dict[float, int] = {}
-        """Load → those that carry it and have room for more; the loads are in order in `_loads`."""
+        """Load → agents with this load and a free slot. `_loads` has the loads in order."""
         for number, agent in enumerate(self._agents):
             for capability in agent.capabilities:
                 self._by_capability[capability] = self._by_capability.get(capability, 0) | 1 << number
@@ -98,7 +95,7 @@ class _Matcher:
             _, task_id, number, index = heads[0]
             found = self._least_loaded(eligible[number], min_loads[number])
             if found is None:
-                # Nobody is left for this class, and nobody will be: loads only grow.
+                # No agent is left for this class, and none will be: loads only increase.
                 heapq.heappop(heads)
                 continue
             agent, min_loads[number] = found

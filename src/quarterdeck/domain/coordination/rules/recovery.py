@@ -1,17 +1,17 @@
-"""What is to be done about what a turn has seen.
+"""The commands for what a cycle of the coordinator has found.
 
-Everything here is asked for and not done: the lanes look at the row again, under the zone's lock, and an attempt that
-has ended meanwhile is left as it is.
+These functions only build commands. The lanes check each row again, under the zone's lock, and leave an attempt alone
+that has ended in the meantime.
 
-| seen                                                | asked for                                            |
-|-----------------------------------------------------|------------------------------------------------------|
-| an attempt's time is over                             | abort it (`timeout`); another follows after its backoff  |
-| it was assigned, and nobody has launched it in time   | abort it (`launch_lost`)                               |
-| it is long past its estimate                          | warn its agent                                        |
-| it was warned, and has not moved since                | abort it (`hung`); it comes back one priority higher    |
-| a moment that a task waits for has come               | let it begin, or come back from its backoff             |
-| it has ended, and some that depend on it do not know   | tell them, so many at a time                           |
-| tasks wait for each other                             | fail all that stand in the cycle, naming it             |
+| found                                                  | command                                               |
+|--------------------------------------------------------|-------------------------------------------------------|
+| an attempt has timed out                               | abort it (`timeout`); it is retried after a backoff   |
+| an attempt was assigned and not launched in time       | abort it (`launch_lost`)                              |
+| an attempt is long past its estimate                   | warn its agent                                        |
+| an attempt was warned and made no progress since       | abort it (`hung`); retried with one priority more     |
+| the start time or the backoff of a task has passed     | make it available                                     |
+| an ended task still has blocked dependents             | unblock them, a limited number per command            |
+| tasks form a dependency cycle                          | fail all tasks of the cycle, with its path            |
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ LeaderTerm = tuple[str, int] | None
 
 @dataclass(frozen=True, slots=True)
 class TasksToRecover:
-    """What of the tasks needs somebody to act."""
-
     timed_out: Sequence[TimedOutAttempt] = ()
     overdue: Sequence[OverdueAttempt] = ()
     due: Sequence[TaskRef] = ()
@@ -47,7 +45,7 @@ class TasksToRecover:
 def recovery_commands(
     to_recover: TasksToRecover, leader_term: LeaderTerm, next_jitter: Callable[[], float]
 ) -> list[RecoveryCommand]:
-    """What frees agents comes first, then what gives them something to do."""
+    """Commands that free slots come first, then those that make tasks ready."""
     return [
         *(_abort_timed_out(attempt, leader_term, next_jitter()) for attempt in to_recover.timed_out),
         *(_warn_or_abort(attempt, leader_term, next_jitter()) for attempt in to_recover.overdue),
@@ -90,9 +88,8 @@ def _warn_or_abort(attempt: OverdueAttempt, leader_term: LeaderTerm, jitter: flo
 def cycle_commands(
     zone_id: str, depends_on: Mapping[str, Iterable[str]], leader_term: LeaderTerm
 ) -> list[FailForCycle]:
-    """Of one zone's tasks that wait for others, those that wait for themselves. Those that only wait for such fail with
-    them, as with every failure."""
-    # Once along what each waits for, and once against it: what is left stands in a cycle, or between two.
+    """Fail the tasks of one zone that are in a cycle. Tasks that only wait for a cycle fail as its dependents."""
+    # Remove what is not stuck, along dependencies and then against them: the rest is in a cycle or between two.
     stuck = find_stuck(depends_on)
     dependents: dict[str, list[str]] = {task: [] for task in stuck}
     for task in stuck:
@@ -105,7 +102,7 @@ def cycle_commands(
     cycles: dict[str, tuple[str, ...]] = {}
     for task in cyclic:
         if task not in cycles:
-            # Whoever stands in a cycle that was found already needs no search of its own.
+            # A task of a cycle that was already found needs no search of its own.
             cycle = tuple(find_cycle(task, cyclic) or ())
             cycles |= dict.fromkeys(cycle or (task,), cycle)
         if not (cycle := cycles[task]):

@@ -1,12 +1,12 @@
-"""What tasks are made of.
+"""Types of tasks: rows, commands, requests and responses.
 
-| module   | what                                                            |
-|----------|-----------------------------------------------------------------|
-| rows     | what is stored, and the settings                                  |
-| commands | what is asked of the lane, by callers and by the server           |
-| bodies   | what is asked for on the wire, and within which bounds            |
-| views    | what is shown                                                     |
-| money    | costs and budgets                                                 |
-| lines    | the logs of tasks                                                 |
-| insight  | explanations, and the tree of dependencies                        |
+| module        | contents                                                            |
+|---------------|---------------------------------------------------------------------|
+| rows          | stored tasks, settings, results of commands                         |
+| commands      | commands of the task lane, from callers and from the server         |
+| bodies        | request bodies and queries, with their limits                       |
+| views         | responses                                                           |
+| cost_types    | costs and budgets                                                   |
+| log_types     | task logs                                                           |
+| explain_types | explanations of a task's state, and the dependency tree             |
 """

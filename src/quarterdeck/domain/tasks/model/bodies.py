@@ -1,4 +1,4 @@
-"""What is asked for on the wire, in camelCase as in the seed."""
+"""Request bodies and queries, in camelCase."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from quarterdeck.domain.tasks.model.rows import State
 BULK_MAX = 1_000
 CLAIM_MAX = 500
 DEPENDENCIES_MAX = 10_000
-"""Tasks that one task may wait for."""
+"""Dependencies per task."""
 REQUEST_DEPENDENCIES_MAX = 20_000
-"""Tasks that those of one request may wait for in all: each is looked up and written while everybody else waits."""
+"""Dependencies per bulk request, over all its tasks. Each is looked up and written under the zone's lock."""
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 Title = Annotated[str, Meta(min_length=1, max_length=255)]
 Text = Annotated[str, Meta(max_length=65_536)]
@@ -26,7 +26,13 @@ Percent = Annotated[int, Meta(ge=0, le=100)]
 Priority = Annotated[int, Meta(ge=1, le=10)]
 Capabilities = Annotated[list[Name], Meta(max_length=64)]
 Tag = Annotated[
-    str, Meta(min_length=1, max_length=100, pattern="^[^,]*$", description="by commas tags are listed apart")
+    str,
+    Meta(
+        min_length=1,
+        max_length=100,
+        pattern="^[^,]*$",
+        description="without commas: `tags` in a list query is comma-separated",
+    ),
 ]
 Tags = Annotated[list[Tag], Meta(max_length=64)]
 
@@ -42,22 +48,22 @@ Costs = Annotated[list[CostItem], Meta(max_length=100)]
 
 
 class TaskFields(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """What may be said of a task, and need not be."""
+    """The optional fields of a new task."""
 
-    id: Annotated[PathId, Meta(description="so that other tasks of the same request can depend on it")] | None = None
+    id: Annotated[PathId, Meta(description="lets other tasks of the same request depend on it")] | None = None
     description: Text | None = None
     priority: Annotated[Priority, Meta(description="1 (low) to 10 (high)")] = 5
     input_context: Annotated[dict[str, object], Meta(description="for the agent; secrets in it are encrypted")] = {}
     depends_on: Annotated[
         list[PathId],
-        Meta(max_length=DEPENDENCIES_MAX, description="tasks that must be COMPLETED before this one begins"),
+        Meta(max_length=DEPENDENCIES_MAX, description="tasks that must be COMPLETED before this one starts"),
     ] = []
     on_dependency_failure: Literal["fail", "run"] = "fail"
     max_retries: Annotated[int, Meta(ge=0, le=100)] = 3
     retry_backoff_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 300
     estimated_duration_minutes: Annotated[int, Meta(ge=1, le=525_600)] | None = None
-    run_at: Annotated[datetime, Meta(tz=True, description="it does not begin before")] | None = None
-    timeout_seconds: Annotated[int, Meta(ge=1, le=2_592_000, description="for one attempt")] | None = None
+    run_at: Annotated[datetime, Meta(tz=True, description="earliest start time")] | None = None
+    timeout_seconds: Annotated[int, Meta(ge=1, le=2_592_000, description="per attempt")] | None = None
     required_capabilities: Capabilities = []
     metadata: dict[str, object] = {}
     tags: Tags = []
@@ -65,11 +71,11 @@ class TaskFields(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forb
 
 class CreateItem(TaskFields, frozen=True, rename="camel", kw_only=True):
     title: Title
-    task_type: Annotated[Name, Meta(description="development, research, …: what kind of work it is")]
+    task_type: Annotated[Name, Meta(description="the kind of work, for example development or research")]
 
 
 class CreateBody(TaskFields, frozen=True, rename="camel", kw_only=True):
-    """One task, or many of them as `tasks`."""
+    """One task, or several in `tasks`."""
 
     title: Title | UnsetType = UNSET
     task_type: Name | UnsetType = UNSET
@@ -88,14 +94,17 @@ class PatchBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbi
 
 
 class ClaimBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    max: Annotated[int, Meta(ge=1, le=CLAIM_MAX, description="how many at most")] = 1
-    wait_ms: Annotated[int, Meta(ge=0, le=300_000, description="how long to wait if there is nothing")] = 0
+    max: Annotated[int, Meta(ge=1, le=CLAIM_MAX, description="maximum number of tasks")] = 1
+    wait_ms: Annotated[int, Meta(ge=0, le=300_000, description="how long to wait if no task is ready")] = 0
     task_types: Annotated[list[Name], Meta(max_length=64, description="only of these types")] | None = None
     capabilities: (
-        Annotated[list[Name], Meta(max_length=64, description="of the agent's, those to use; all if not given")] | None
+        Annotated[list[Name], Meta(max_length=64, description="the agent's capabilities to use; default: all")] | None
     ) = None
     claim_id: (
-        Annotated[str, Meta(min_length=1, max_length=128, description="the same id gives the same tasks again")] | None
+        Annotated[
+            str, Meta(min_length=1, max_length=128, description="idempotency key: the same id returns the same tasks")
+        ]
+        | None
     ) = None
 
 
@@ -105,10 +114,10 @@ class ProgressBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
     checkpoint_data: dict[str, object] | None = None
     costs: Costs = []
     attempt_token: Token | None = None
-    reset: Annotated[bool, Meta(description="lets the progress fall, for an attempt that begins again")] = False
+    reset: Annotated[bool, Meta(description="allow progress to decrease, for an attempt that starts over")] = False
     progress_id: (
         Annotated[
-            str, Meta(min_length=1, max_length=128, description="of the same id the costs are charged once for a task")
+            str, Meta(min_length=1, max_length=128, description="idempotency key: its costs are charged once per task")
         ]
         | None
     ) = None
@@ -177,7 +186,12 @@ class ListQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     min_priority: Annotated[Priority | None, Meta(description="`priority>=8`")] = msgspec.field(
         default=None, name="priority>"
     )
-    tags: Annotated[str, Meta(min_length=1, max_length=2_000, description="all of these, by commas")] | None = None
+    tags: (
+        Annotated[
+            str, Meta(min_length=1, max_length=2_000, description="comma-separated; a task must have all of them")
+        ]
+        | None
+    ) = None
     task_type: Name | None = None
     agent_id: PathId | None = None
     created_after: Annotated[datetime, Meta(tz=True)] | None = None

@@ -1,4 +1,4 @@
-"""What is asked of the lane: by callers, and by the server itself."""
+"""Commands of the task lane, from callers and from the server itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from quarterdeck.domain.tasks.model.rows import ClaimedTasks, Content, CreatedTa
 
 
 class BaseCommand(Command, frozen=True, kw_only=True):
-    """What everything that is asked of the lane has."""
-
     leader_term: tuple[str, int] | None = None
-    """The lease, and its term, under which the server asks; over, nothing is done."""
+    """(lease name, term) of the leader that sends the command. The command is refused if the term has ended."""
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -29,7 +27,7 @@ class Cost(msgspec.Struct, frozen=True):
 class Create(BaseCommand, frozen=True, kw_only=True):
     id: str
     has_requested_id: bool
-    """The id is the caller's, and may be taken."""
+    """The caller chose the id, so it may already be in use."""
     idempotency_key: str | None
     request_digest: str
     content: Content
@@ -51,17 +49,21 @@ class Claim(BaseCommand, frozen=True, kw_only=True):
     agent_id: str
     limit: int
     attempt_tokens: tuple[str, ...]
-    """One for each task it may get, made before: what is tried again asks for the same."""
+    """One for each task it may receive. Generated before the batch, so that a retried batch uses the same."""
     task_types: frozenset[str] | None = None
     capabilities: frozenset[str] | None = None
+    """Use only these of the agent's capabilities."""
     claim_id: str | None = None
     waiter: object = None
+    """The long poll behind this claim, if there is one."""
     not_before: float = 0.0
-    """Of one who waits, by this process's clock: there is work, but none that it may be given now (its agent is full, a
-    budget is spent). It need not ask for a while."""
+    """On the monotonic clock of the process. Ready tasks exist, but the agent is full or a budget is spent, so do not
+    offer them to this long poll before then."""
 
 
 class TaskUpdate(BaseCommand, frozen=True, kw_only=True):
+    """A command about an existing task."""
+
     id: str
 
 
@@ -77,7 +79,7 @@ class Progress(TaskUpdate, frozen=True, kw_only=True):
     costs: tuple[Cost, ...] = ()
     is_reset: bool = False
     idempotency_key: str | None = None
-    """By which it is known again when it is repeated: what it cost is charged once."""
+    """Recognises a repeated report, so that its costs are charged once."""
     request_digest: str = ""
 
 
@@ -94,11 +96,12 @@ class Fail(TaskUpdate, frozen=True, kw_only=True):
     stack_trace: str | None
     retryable: bool
     jitter: float
+    """Random number in [0, 1) for the backoff."""
     costs: tuple[Cost, ...] = ()
 
 
 class Release(TaskUpdate, frozen=True, kw_only=True):
-    """Given back, or never reached whoever claimed it: the attempt does not count."""
+    """Give the attempt back, or undo a claim whose response was not delivered. The attempt does not count."""
 
     attempt_token: str | None
 
@@ -108,7 +111,7 @@ class Cancel(TaskUpdate, frozen=True, kw_only=True):
 
 
 class Retry(TaskUpdate, frozen=True, kw_only=True):
-    """By hand: whatever retries there were, it begins anew."""
+    """Queue a failed or canceled task again, with all its retries. Sent by a user."""
 
 
 class Pause(TaskUpdate, frozen=True, kw_only=True):
@@ -120,7 +123,7 @@ class Resume(TaskUpdate, frozen=True, kw_only=True):
 
 
 class Patch(TaskUpdate, frozen=True, kw_only=True):
-    """What is not named stays. All of it is done, or nothing."""
+    """Change fields. Fields that are not set stay as they are. Either all changes are made or none."""
 
     status_change: Literal["pause", "resume"] | None = None
     priority: int | None = None
@@ -132,55 +135,57 @@ class Patch(TaskUpdate, frozen=True, kw_only=True):
 
     @property
     def has_field_changes(self) -> bool:
-        """Whether it asks for more than to pause or to resume."""
+        """Whether the patch does more than pause or resume."""
         fields = (self.priority, self.tags, self.metadata, self.depends_on)
         return any(value is not None for value in fields) or self.estimated_completion_at is not UNSET
 
 
 class Assign(TaskUpdate, frozen=True, kw_only=True):
-    """By the coordinator: this agent is to have it, and is launched for it."""
+    """Sent by the coordinator: assign the task to an agent that a launcher will start for it."""
 
     agent_id: str
     attempt_token: str
     launch_timeout_ms: Millis = 60_000
-    """How long the launch may take: if nobody has begun by then, whoever was to launch it is gone."""
+    """If the attempt has not started by then, the launch is considered lost."""
 
 
 class RecordLaunch(TaskUpdate, frozen=True, kw_only=True):
+    """Sent by the launcher: a session was started for the attempt."""
+
     attempt_token: str
     session_key: str
 
 
 AbortCondition = Literal["not_begun", "out_of_time", "hung"]
-"""What was seen of an attempt."""
+"""Why the coordinator aborts an attempt. Checked again when the command is decided."""
 
 
 class Abort(TaskUpdate, frozen=True, kw_only=True):
-    """By the coordinator, of an attempt: its agent is gone, its time is over, it makes no progress."""
+    """Sent by the server: end an attempt whose agent is lost, that timed out, or that makes no progress."""
 
     attempt_token: str | None
-    """The attempt's. Its number would not do: that of one which was given back is given out again."""
+    """Identifies the attempt. Its number would not: the number of a released attempt is used again."""
     reason: str
     condition: AbortCondition | None = None
-    """Nothing is done unless it is still so."""
+    """The attempt is aborted only if this still holds."""
     jitter: float
     raises_priority: bool = False
 
 
 class MakeAvailable(TaskUpdate, frozen=True, kw_only=True):
-    """By the coordinator: its moment may have come."""
+    """Sent by the coordinator: the task's `available_at` may have passed."""
 
 
 class Warn(TaskUpdate, frozen=True, kw_only=True):
-    """By the coordinator: it is long past its estimate."""
+    """Sent by the coordinator: the attempt is long past its estimate."""
 
 
 class UnblockDependents(TaskUpdate, frozen=True, kw_only=True):
-    """By the coordinator: what depends on it must hear that it has failed for good."""
+    """Sent by the coordinator for an ended task that still has blocked dependents."""
 
 
 class FailForCycle(TaskUpdate, frozen=True, kw_only=True):
-    """By the coordinator: it waits for itself."""
+    """Sent by the coordinator: the task is part of a dependency cycle."""
 
     cycle: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""What tasks have cost, and what they may cost. Money is counted in millionths of a dollar, and never in fractions."""
+"""Costs and budgets. Money is an integer number of micro-dollars, never a fraction."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
 
 MICROS_PER_USD = 1_000_000
-"""Of a dollar."""
 BUDGETS_MAX = 1_000
-"""Of one zone."""
+"""Budgets per zone."""
 GroupBy = Literal["task", "agent", "model", "taskType", "day", "workspace"]
 Day = Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$(?!\n)", description="2026-01-31, in UTC")]
 
 
 class Scope(StrEnum):
-    """Whose costs a budget counts."""
+    """Which costs a budget counts."""
 
     ZONE = "workspace"
     TASK_TYPE = "taskType"
@@ -28,7 +27,7 @@ class Scope(StrEnum):
 
 
 class Period(StrEnum):
-    """How long a budget lasts before it begins anew; by the calendar, in UTC."""
+    """The calendar period, in UTC, after which a budget starts again at zero."""
 
     DAY = "day"
     WEEK = "week"
@@ -41,8 +40,10 @@ BudgetKey = tuple[str, str, str, str]
 
 
 class Budget(msgspec.Struct, frozen=True, array_like=True):
-    """A row, in the order of `columns budget` in `money.sql`. What was spent is of the period that began at
-    `began_at`, which may be over."""
+    """A row of `budgets`; fields in the order of `columns budget` in `costs.sql`.
+
+    The spent amounts belong to the period that began at `began_at`. That period may have ended: see `roll_over`.
+    """
 
     zone_id: str
     scope: Scope
@@ -64,8 +65,6 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CostSum(msgspec.Struct, frozen=True, array_like=True):
-    """What was spent."""
-
     usd_micros: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
@@ -83,17 +82,17 @@ class CostSum(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """What a batch adds to a budget, and the period it belongs to."""
+    """What a batch adds to one budget."""
 
     budget: Budget
-    """As it is afterwards."""
+    """The budget after the charge, in its current period."""
     usd_micros: int
     tokens: int
     is_newly_spent: bool
-    """It was not spent before, and is now."""
+    """This charge exhausts the budget."""
 
 
-# -- what is asked -----------------------------------------------------------------------------------------------
+# -- commands and filters ----------------------------------------------------------------------------------------
 
 
 class BudgetCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,9 +126,9 @@ class CostFilter(msgspec.Struct, frozen=True, kw_only=True):
     caller: Caller
     group_by: GroupBy
     since: int | None
-    """A day, counted from 1970."""
+    """Days since 1970-01-01."""
     until: int | None
-    """The first day that is not wanted."""
+    """The first day that is excluded."""
     after: str | None
     limit: int
 
@@ -141,13 +140,13 @@ class CostGroup(msgspec.Struct, frozen=True, array_like=True):
     output_tokens: int
 
 
-# -- on the wire -------------------------------------------------------------------------------------------------
+# -- requests and responses --------------------------------------------------------------------------------------
 
 
 class CostQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     group_by: GroupBy = "workspace"
-    since: Annotated[Day | None, Meta(description="the first day that is wanted")] = None
-    until: Annotated[Day | None, Meta(description="the first day that is not wanted any more")] = None
+    since: Annotated[Day | None, Meta(description="first day to include")] = None
+    until: Annotated[Day | None, Meta(description="first day to exclude")] = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
     cursor: Annotated[str, Meta(max_length=512)] | None = None
 
@@ -155,9 +154,9 @@ class CostQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
 class BudgetBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     scope: Scope
     period: Period
-    key: Annotated[str, Meta(min_length=1, max_length=128, description="the type, or the id of the task")] | None = None
+    key: Annotated[str, Meta(min_length=1, max_length=128, description="the task type or task id")] | None = None
     usd: Annotated[float, Meta(ge=0, le=1e9)] | None = None
-    tokens: Annotated[int, Meta(ge=0, le=10**15, description="read and written together")] | None = None
+    tokens: Annotated[int, Meta(ge=0, le=10**15, description="input and output tokens together")] | None = None
 
 
 class BudgetNameQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -191,7 +190,7 @@ class BudgetView(msgspec.Struct, frozen=True, rename="camel"):
     usd: float | None
     tokens: int | None
     used_usd: float
-    """In the present period."""
+    """In the current period, like `used_tokens`."""
     used_tokens: int
     is_spent: bool
     period_began_at: str
@@ -207,7 +206,7 @@ class BudgetList(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SpentBudgetView(msgspec.Struct, frozen=True, rename="camel"):
-    """Why a task must wait: a budget it would draw on is spent."""
+    """An exhausted budget that keeps a task from being claimed."""
 
     code: str
     detail: str

@@ -1,4 +1,4 @@
-"""Why a task is as it is, and what it hangs together with."""
+"""Types of `explain` (why a task is in its state) and of the dependency tree."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ NODES_MAX = 1_000
 DEPTH_MAX = 100
 
 
-# -- the tree ----------------------------------------------------------------------------------------------------
+# -- dependency tree ---------------------------------------------------------------------------------------------
 
 
 class TreeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    depth: Annotated[int, Meta(ge=1, le=DEPTH_MAX, description="how far to go, either way")] = 25
+    depth: Annotated[
+        int, Meta(ge=1, le=DEPTH_MAX, description="maximum distance from the task, in both directions")
+    ] = 25
 
 
 class Node(msgspec.Struct, frozen=True, array_like=True):
-    """In the order of `tasks_nodes`."""
+    """A row of `tasks_nodes`, in column order."""
 
     id: str
     title: str
@@ -40,22 +42,22 @@ class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     status: State
     progress_percent: int
     is_final: bool
-    depth: Annotated[int, Meta(description="below 0: it is waited for; above: it waits; the task itself is 0")]
-    depends_on: Annotated[list[str], Meta(description="of those in this tree")]
+    depth: Annotated[int, Meta(description="negative: a dependency; positive: a dependent; 0: the task itself")]
+    depends_on: Annotated[list[str], Meta(description="dependencies that are in this tree")]
 
 
 class TaskTree(msgspec.Struct, frozen=True):
-    """The task, what it depends on and what depends on it, directly or not."""
+    """A task with its direct and indirect dependencies and dependents."""
 
     items: list[NodeView]
-    truncated: Annotated[bool, Meta(description="there are more: what is farther away was left out")]
+    truncated: Annotated[bool, Meta(description="more tasks exist; the farthest were left out")]
 
 
-# -- the explanation ---------------------------------------------------------------------------------------------
+# -- explanation -------------------------------------------------------------------------------------------------
 
 
 class UnmetDependency(msgspec.Struct, frozen=True, array_like=True):
-    """A task that is waited for, in the order of `task_dependencies_unmet`."""
+    """A row of `task_dependencies_unmet`, in column order."""
 
     id: str
     title: str
@@ -67,7 +69,7 @@ class UnmetDependency(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """What of an agent decides whether it could take a task."""
+    """The part of an agent that decides whether it can take a task."""
 
     id: str
     capabilities: frozenset[str]
@@ -82,7 +84,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class ExplainInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What an explanation is made from."""
+    """What `rules.explain` needs. Only the fields that the task's state requires are loaded."""
 
     task: Task
     title: str
@@ -90,10 +92,10 @@ class ExplainInput(msgspec.Struct, frozen=True, kw_only=True):
     required_capabilities: frozenset[str]
     now: Millis
     dependencies: tuple[UnmetDependency, ...] = ()
-    """Of those it waits for, the first."""
+    """The first of the unmet dependencies."""
     candidates: tuple[Candidate, ...] = ()
     ranked_before: int = 0
-    """Tasks of its class whose turn comes first."""
+    """Ready tasks of the same class with a lower rank."""
     spent_budget: SpentBudgetView | None = None
     holder: Holder | None = None
 
@@ -119,12 +121,12 @@ class DependencyView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AgentsView(msgspec.Struct, frozen=True, rename="camel"):
-    """Who could take it."""
+    """Agents that could take the task."""
 
     required_capabilities: list[str]
-    missing_capabilities: Annotated[list[str], Meta(description="that no live agent has")]
-    suited: Annotated[int, Meta(description="live agents that have all of them")]
-    free: Annotated[int, Meta(description="of those, the ones that may take another task")]
+    missing_capabilities: Annotated[list[str], Meta(description="capabilities that no live agent has")]
+    suited: Annotated[int, Meta(description="live agents that have all required capabilities")]
+    free: Annotated[int, Meta(description="suited agents with a free slot")]
 
 
 class HolderView(msgspec.Struct, frozen=True, rename="camel"):
@@ -138,7 +140,7 @@ class HolderView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TaskExplanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Why a task is in the state it is in, and what would move it."""
+    """Why a task is in its state, and what would change it."""
 
     task: ExplainedTask
     code: Annotated[
@@ -148,12 +150,12 @@ class TaskExplanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
             "completed, failed, aborted, archived"
         ),
     ]
-    why: Annotated[list[str], Meta(description="sentences, the most telling first")]
-    next: Annotated[list[str], Meta(description="what would move it")]
-    until: Annotated[str | None, Meta(description="when it moves by itself, if it does")] = None
-    unmet: Annotated[int, Meta(description="tasks it waits for")] = 0
-    waits_for: Annotated[list[DependencyView], Meta(description="the first of those")] = []
-    before: Annotated[int, Meta(description="tasks of its kind whose turn comes first, counted to 1,000")] = 0
+    why: Annotated[list[str], Meta(description="reasons as sentences, the most important first")]
+    next: Annotated[list[str], Meta(description="what would change the state")]
+    until: Annotated[str | None, Meta(description="when the state changes without a request, if known")] = None
+    unmet: Annotated[int, Meta(description="number of unmet dependencies")] = 0
+    waits_for: Annotated[list[DependencyView], Meta(description="the first unmet dependencies")] = []
+    before: Annotated[int, Meta(description="ready tasks of the same class with a lower rank, counted up to 1,000")] = 0
     agents: AgentsView | None = None
     budget: SpentBudgetView | None = None
     holder: HolderView | None = None

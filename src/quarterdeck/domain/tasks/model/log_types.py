@@ -1,4 +1,4 @@
-"""The log of a task: its transitions, and what its agents say."""
+"""The log of a task: its transitions (from the event log) and the lines that its agents add."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.domain.tasks.model.bodies import Name, Text, Token
 
 LINES_MAX = 10_000
-"""Of one task."""
+"""Lines per task."""
 LINES_PER_REQUEST_MAX = 100
 DETAILS_BYTES_MAX = 65_536
-"""Bytes of a line's details."""
+"""Size of the `details` of a line."""
 PAGE_BYTES_MAX = 4 << 20
-"""What lines say, on one page: they may be long, and a page must fit."""
+"""Size of the lines on one page. A page ends early rather than exceed it."""
 
 
 class Level(StrEnum):
@@ -30,7 +30,10 @@ class Level(StrEnum):
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
-    """A row, in the order of `columns line` in `lines.sql`. Numbers of a task's lines are in the order of commits."""
+    """A row of `task_log_lines`, in the order of `columns line` in `logs.sql`.
+
+    The lines of a task are numbered in commit order.
+    """
 
     zone_id: str
     task_id: str
@@ -49,10 +52,10 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NewLogLine(msgspec.Struct, frozen=True):
-    """A line that is to be added, its secrets gone for good."""
+    """A line to add. Its secrets are already redacted."""
 
     id: str
-    """Made before: what is tried again adds the same."""
+    """Generated before the batch, so that a retried batch adds the same line."""
     level: Level
     event: str
     message: str | None
@@ -77,10 +80,12 @@ class AddLogLines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogPosition(msgspec.Struct, frozen=True, array_like=True):
-    """How far somebody has read a task's log: of each of its two halves."""
+    """How far a reader has read a task's log: a position in each of its two sources."""
 
     pos: int
+    """Position in the event log."""
     number: int
+    """Number of the line."""
 
 
 class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,14 +98,16 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     level: Level | None
     event: str | None
     waiter: object = None
-    """Of one who waits for more."""
+    """The long poll behind this read, if there is one."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One of either half, with where it stands."""
+    """A transition or a line."""
 
     pos: int | None
+    """Position in the event log, if it is a transition."""
     number: int | None
+    """Line number, if it is a line."""
     id: str
     agent_id: str | None
     level: Level
@@ -117,23 +124,23 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
 class LogPage(msgspec.Struct, frozen=True):
     entries: list[LogEntry]
     position: LogPosition
-    """Up to here everything was looked at."""
+    """Everything up to here was read."""
     is_last: bool
 
 
-# -- on the wire -------------------------------------------------------------------------------------------------
+# -- requests and responses --------------------------------------------------------------------------------------
 
 
 class LogItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     message: Text | None = None
     level: Level = Level.INFO
     event: Name = "log"
-    details: Annotated[dict[str, object], Meta(description="secrets in it are not kept")] = {}
+    details: Annotated[dict[str, object], Meta(description="secrets in it are redacted before storage")] = {}
     stack_trace: Annotated[str, Meta(max_length=262_144)] | None = None
 
 
 class LogBody(LogItem, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """One line, or many of them as `lines`."""
+    """One line, or several in `lines`."""
 
     lines: Annotated[list[LogItem], Meta(min_length=1, max_length=LINES_PER_REQUEST_MAX)] | UnsetType = UNSET
     attempt_token: Token | None = None
@@ -146,7 +153,7 @@ class LogQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     event: Name | None = None
     order: Annotated[Literal["asc", "desc"], Meta(description="oldest or newest first")] = "desc"
     wait_ms: Annotated[
-        int, Meta(ge=0, le=60_000, description="with order=asc: how long to wait if there is nothing more")
+        int, Meta(ge=0, le=60_000, description="with order=asc: how long to wait if there are no new entries")
     ] = 0
 
 

@@ -1,4 +1,4 @@
-"""What is stored of tasks, and what they can be told."""
+"""Stored tasks, their settings, and what commands return."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from msgspec import Meta
 from quarterdeck.core.clock import Millis
 
 TABLE = "agent_tasks"
-"""Part of what the secrets of a task are sealed with: another name would not open them."""
+"""Part of the associated data with which secrets are encrypted: under another name they cannot be decrypted."""
 TaskRef = tuple[str, str]
-"""(zone, task)"""
+"""(zone id, task id)"""
 AgentRef = tuple[str, str]
-"""(zone, agent)"""
+"""(zone id, agent id)"""
 
 
 class State(StrEnum):
@@ -46,17 +46,16 @@ class Verb(StrEnum):
 
 
 class WaitsFor:
-    """What a task waits for besides an agent: one number, because an index must be able to say it."""
+    """What a task needs before it can be claimed. An integer, so that a partial index can use it."""
 
     NOTHING = 0
     TIME = 1
-    """`available_at`: it was asked to begin later, or its backoff runs."""
+    """`available_at`: a requested start time, or the backoff after a failed attempt."""
     DEPENDENCIES = 2
-    """`unmet` tasks that it depends on."""
 
 
 class Strategy(StrEnum):
-    """In what order tasks are handed out."""
+    """The order in which ready tasks are claimed."""
 
     PRIORITY = "priority"
     SJF = "sjf"
@@ -64,34 +63,35 @@ class Strategy(StrEnum):
 
 
 class TaskSettings(msgspec.Struct, frozen=True):
-    """What this room can be told."""
-
     task_claim_wait_max_ms: Annotated[
-        int, Meta(ge=0, le=300_000, description="how long a claim of tasks may wait at most")
+        int, Meta(ge=0, le=300_000, description="maximum wait of a task claim (`waitMs`)")
     ] = 60_000
     task_claim_poll_ms: Annotated[
-        int, Meta(ge=10, le=60_000, description="how often waiting claims of tasks look by themselves if no wake comes")
+        int, Meta(ge=10, le=60_000, description="how often waiting task claims poll the database without a wake-up")
     ] = 1_000
     task_backoff_max_seconds: Annotated[
-        int, Meta(ge=0, le=2_592_000, description="the longest backoff between two attempts of a task")
+        int, Meta(ge=0, le=2_592_000, description="longest backoff between two attempts of a task")
     ] = 86_400
     task_overdue_minutes: Annotated[
-        float, Meta(gt=0, le=525_600, description="past its estimate by so much, a task's agent is warned")
+        float, Meta(gt=0, le=525_600, description="time past a task's estimate after which its agent is warned")
     ] = 30.0
     task_hung_minutes: Annotated[
-        float, Meta(gt=0, le=525_600, description="without progress for so long after that, a task is aborted")
+        float,
+        Meta(gt=0, le=525_600, description="time without progress after that warning until an attempt is aborted"),
     ] = 10.0
     task_archive_days: Annotated[
-        float, Meta(gt=0, le=36_500, description="how long after its end a task is put away by itself")
+        float, Meta(gt=0, le=36_500, description="days after its end until a task is archived")
     ] = 30.0
     task_retention_days: Annotated[
-        float, Meta(gt=0, le=36_500, description="how long ended tasks are kept after they were archived")
+        float, Meta(gt=0, le=36_500, description="days that archived tasks are kept before they are deleted")
     ] = 90.0
 
 
 class Content(msgspec.Struct, frozen=True, array_like=True):
-    """What a task says, which decides nothing: a row's columns in the order of `columns content` in `queries.sql`. Its
-    JSON is as it is stored, with secrets sealed."""
+    """The columns of `agent_tasks` that no decision reads, in the order of `columns content` in `queries.sql`.
+
+    JSON is as stored, with secrets encrypted.
+    """
 
     title: str
     description: str | None
@@ -106,14 +106,17 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """How much it says, of what has no small bound."""
+        """Characters of the fields that may be large."""
         texts = (self.input_context, self.checkpoint_data, self.metadata_json, self.output_result)
         others = (self.description, self.last_error, self.summary)
         return sum(len(text) for text in (*texts, *others) if text is not None)
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """What of a task decides: a row's columns in the order of `columns` in `queries.sql`. The rest is its `Content`."""
+    """The columns of `agent_tasks` that decisions read, in the order of `columns` in `queries.sql`.
+
+    The other columns are in `Content`. Columns that are named differently from their field are noted at the field.
+    """
 
     id: str
     zone_id: str
@@ -132,28 +135,30 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     on_dependency_failure: str
     class_id: str
     rank: int
+    """Column `turn`. Among ready tasks the lowest rank is claimed first."""
     ranked_by: Strategy
     waits_for: int
+    """Column `waits`, see `WaitsFor`."""
     dependency_count: int
-    """How many tasks it was said to depend on, done or not."""
+    """Column `depends`. Completed dependencies count too."""
     unmet_dependencies: int
-    """How many of those are not done."""
+    """Column `unmet`."""
     available_at: Millis
     timeout_seconds: int | None
     timeout_at: Millis | None
     attempt: int
     attempt_token: str | None
-    """Of the last attempt that began."""
+    """Token of the latest attempt. Kept after the attempt ends, to recognise a repeated report."""
     claim_id: str | None
     final: int
-    """It has failed, or was aborted, for good."""
+    """1 if the task is FAILED or ABORTED and no retry follows."""
     reason: str | None
     dependents_pending: int
-    """Others that depend on it are still to hear of its end."""
+    """Column `spreads`. 1 if the task has ended and some dependents are still to be unblocked."""
     warned_at: Millis | None
     progress_at: Millis | None
     overdue_at: Millis | None
-    """When somebody is to look whether it is hung."""
+    """When the coordinator warns the agent or, if it was warned, aborts the attempt as hung."""
     usd_micros: int
     input_tokens: int
     output_tokens: int
@@ -169,7 +174,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ContentUpdate(msgspec.Struct, frozen=True):
-    """What of a task's content a batch has changed; None is as it was."""
+    """Changed content of a stored task. None leaves a column as it is."""
 
     last_error: str | None = None
     output_result: str | None = None
@@ -180,12 +185,12 @@ class ContentUpdate(msgspec.Struct, frozen=True):
 
 
 class FullTask(msgspec.Struct, frozen=True):
-    """A task with what it says, as it is shown."""
+    """A task with its content, for a view."""
 
     task: Task
     content: Content
     depends_on: tuple[str, ...] = ()
-    """As many as are shown; how many there are, its row says."""
+    """May be truncated; `task.dependency_count` is the total."""
     blocks: tuple[str, ...] = ()
     has_more_blocks: bool = False
 
@@ -193,28 +198,26 @@ class FullTask(msgspec.Struct, frozen=True):
 class CreatedTask(msgspec.Struct, frozen=True):
     task: Task
     created: bool
+    """False if the idempotency key had already created it."""
     content: Content | None = None
-    """What it says, if it was made."""
+    """None if it was not created."""
 
 
 class ClaimedTask(msgspec.Struct, frozen=True):
-    """A task that an agent was given. What it says is read when the batch is decided."""
-
     task: Task
     content: Content | None = None
+    """Read after the batch is decided."""
     depends_on: tuple[str, ...] = ()
     lease_expires_at: Millis = 0
 
 
 class ClaimedTasks(msgspec.Struct, frozen=True):
-    """What a claim was given."""
-
     items: tuple[ClaimedTask, ...]
     stop_waiting: bool = False
-    """There will be nothing for it, however long it waits."""
+    """The tasks of this claim have ended. It will never get others, however long it waits."""
 
 
-# -- what the coordinator is shown, across zones
+# -- rows for the coordinator, across zones ----------------------------------------------------------------------
 
 
 class TimedOutAttempt(msgspec.Struct, frozen=True, array_like=True):

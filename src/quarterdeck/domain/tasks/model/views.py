@@ -1,4 +1,4 @@
-"""What is shown of tasks."""
+"""Responses about tasks."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class TaskView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     retry_backoff_seconds: int
     last_error: str | None
     depends_on: Annotated[
-        list[str], Meta(description="of a task that is one of many the first 100: `dependsOnCount` says how many")
+        list[str], Meta(description="in lists and claims the first 100; `dependsOnCount` is the total")
     ]
     depends_on_count: int
-    blocks: Annotated[list[str], Meta(description="those that depend on it; of a task that is one of many 100 at most")]
-    more_blocks: Annotated[bool, Meta(description="whether others depend on it beside those that are shown")]
+    blocks: Annotated[list[str], Meta(description="tasks that depend on this one; in lists at most 100")]
+    more_blocks: Annotated[bool, Meta(description="more tasks depend on it than `blocks` names")]
     on_dependency_failure: str
     input_context: msgspec.Raw
     output_result: msgspec.Raw | None
@@ -75,7 +75,7 @@ class TaskLeases(msgspec.Struct, frozen=True):
 
 
 class TaskItem(msgspec.Struct, frozen=True, rename="camel"):
-    """What became of one of many: where it stands, or why it was refused."""
+    """Outcome of one item of a bulk request: the new status or an error."""
 
     id: str | None
     status: State | UnsetType = UNSET
@@ -87,6 +87,6 @@ class TaskItems(msgspec.Struct, frozen=True):
 
 
 class CreatedItems(msgspec.Struct, frozen=True):
-    """One outcome for each task of the request, in order: a task, or a problem."""
+    """One outcome per task of the request, in request order: the task or a problem."""
 
     items: list[TaskView | msgspec.Raw]

@@ -1,20 +1,23 @@
-"""What can be done with tasks.
+"""Operations on tasks: functions that run in a transaction.
 
-| module   | what                                                                                      |
-|----------|-------------------------------------------------------------------------------------------|
-| exchange | make, claim, report, change, and what the coordinator asks for: one lane, one batch        |
-| loading  | what a batch needs to be decided                                                            |
-| writing  | rows and events of what was decided                                                         |
-| looking  | show, list                                                                                  |
-| ties     | what tasks depend on and what depends on them, as far as it is shown                         |
-| settling | what the end of an agent means for what it holds                                            |
-| telling  | what an agent that is heard of must know, and what it says                                  |
-| awaiting | who of those that wait may be given something                                               |
-| spending | costs, and budgets that are spent                                                           |
-| budgeting | budgets by hand, and what was spent                                                        |
-| logs     | what happened to a task, and what its agents said of it                                     |
-| following | waiting for the log of a task to grow                                                      |
-| insight  | why a task is as it is, and what it hangs together with                                      |
+| module              | what it does                                                                       |
+|---------------------|------------------------------------------------------------------------------------|
+| batch               | runs one batch of the task lane                                                    |
+| load                | loads what a batch needs                                                           |
+| persist             | writes the rows and events of a batch                                              |
+| reads               | reads one task, or a page of tasks                                                 |
+| dependency_reads    | reads dependencies and dependents for views                                        |
+| claim_wakeups       | wakes waiting claims when tasks become ready                                       |
+| on_agent_lost       | aborts the attempts of an agent that ended or is stale                             |
+| heartbeat_feedback  | answers heartbeats: tasks to stop, overdue tasks, reported progress                |
+| strategies          | a zone's strategy, and re-ranking after it changes                                 |
+| costs               | writes costs and charges budgets                                                   |
+| budgets             | sets and removes budgets, reads costs                                              |
+| logs                | adds and reads task log lines                                                      |
+| log_long_poll       | waits for a task's log to grow                                                     |
+| explain             | explains a task's state, reads the dependency tree                                 |
+| coordinator_queries | the coordinator's queries across zones                                             |
+| redis_rows          | rows for the Redis mirror                                                          |
 """
 
 from quarterdeck.domain.tasks.operations.batch import BatchRunner, ClaimPolls, new_claim_polls, timeouts_of

@@ -1,4 +1,4 @@
-"""One batch of everything: load under the zones' locks, decide on the board, write in one commit."""
+"""Runs one batch of task commands in one transaction: load, decide, persist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("quarterdeck.tasks")
 NO_TASKS = ClaimedTasks(())
 ClaimPoll = LongPoll[Claim, str, ClaimedTask]
 ClaimPolls = LongPolls[Claim, str, ClaimedTask]
-"""Who waits for work in this process, by zone."""
+"""The waiting claims of this process, by zone."""
 
 
 def new_claim_polls() -> ClaimPolls:
@@ -43,7 +43,7 @@ def timeouts_of(settings: TaskSettings) -> Timeouts:
 
 
 class BatchRunner:
-    """An object because it knows how long things may take, and who waits for work in this process."""
+    """The operation of the task lane, and the long polls of this process."""
 
     def __init__(self, timeouts: Timeouts, polls: ClaimPolls, retry_seconds: float) -> None:
         self._timeouts = timeouts
@@ -72,11 +72,13 @@ class BatchRunner:
             _with_content(outcome, contents) if isinstance(outcome, ClaimedTasks) else outcome for outcome in outcomes
         ]
 
-    # -- those who wait ------------------------------------------------------------------------------------------
+    # -- long polls ----------------------------------------------------------------------------------------------
 
     def _polls_for(self, creates: Iterable[Create]) -> list[ClaimPoll]:
-        """The first of those who wait for what is made here, as many as there is to give. By what they said when they
-        began to wait: what they may take is decided by what is loaded."""
+        """Long polls that may take the new tasks, oldest first.
+
+        A hint, to know which agents to load. The decider checks each of them again.
+        """
         chosen: dict[ClaimPoll, int] = {}
         now = time.monotonic()
         for command in creates:
@@ -96,9 +98,14 @@ class BatchRunner:
         outcomes: Sequence[TaskResult | Problem | Busy],
         decider: BatchDecider,
     ) -> None:
-        """Whoever found nothing waits from this commit on, so that nothing of this process can pass in between."""
+        """Let claims that got nothing wait for tasks.
+
+        They are added by the commit itself: otherwise another batch of this process could create a task after the
+        commit and before the claim waits, and the claim would miss it.
+        """
         for command, outcome in zip(commands, outcomes, strict=True):
             if isinstance(command, Claim) and isinstance(command.waiter, LongPoll) and outcome == NO_TASKS:
+                # If tasks match, its agent is full or a budget is spent. Offer nothing until that may have changed.
                 is_blocked = decider.has_matching(command)
                 command.waiter.claim = msgspec.structs.replace(
                     command,
@@ -109,7 +116,7 @@ class BatchRunner:
                 tx.on_commit(partial(self._polls.add, command.waiter))
 
     def _retry_polls_of(self, freed: set[AgentRef]) -> None:
-        """These agents have a place free again."""
+        """Offer tasks again to agents that have a free slot since this batch."""
         for zone_id in {zone_id for zone_id, _ in freed}:
             for poll in self._polls.waiting(zone_id):
                 claim = poll.claim
@@ -120,8 +127,11 @@ class BatchRunner:
     def _offer(
         self, decider: BatchDecider, polls: Iterable[ClaimPoll], locked_zones: set[str]
     ) -> dict[ClaimPoll, ClaimedTasks]:
-        """What was made goes to whoever waits for it, in the same commit. One who gets nothing (its session has ended,
-        its agent is full, its zone is not ours to look at here) asks, and is told why."""
+        """Claim new tasks for long polls in the commit that creates them.
+
+        A poll that gets nothing (its session has ended, its agent is full, the zone of its session is not locked here)
+        claims again and gets its own result.
+        """
         offers: dict[ClaimPoll, ClaimedTasks] = {}
         for poll in polls:
             claim = poll.claim
@@ -133,26 +143,26 @@ class BatchRunner:
 
 
 def accepts(claim: Claim, task_class: TaskClass, now: float) -> bool:
-    """Whether one who waits may be given what is of this kind, as far as is known without asking."""
+    """Whether a waiting claim may take tasks of the class. A hint from what the claim knew when it started to wait."""
     return claim.not_before <= now and task_class.matches(claim.capabilities or frozenset(), claim.task_types)
 
 
 def _log_conflicts(commands: Sequence[TaskCommand], outcomes: Sequence[TaskResult | Problem | Busy]) -> None:
-    """Two believe that they hold the same task: one stood still for too long, or a backup was restored. The later one
-    does hold it; that there is another is worth a line."""
+    """Two workers that report on one task usually mean a frozen process or a restored backup. Only the newer one holds
+    the task."""
     for command, outcome in zip(commands, outcomes, strict=True):
         if not isinstance(outcome, Problem) or outcome.code != "stale_attempt" or not isinstance(command, TaskUpdate):
             continue
         if outcome.members.get("taskStatus") in HELD:
-            log.warning("a word of an older attempt about %s was refused: another holds it", command.id)
+            log.warning("task %s: ignored a report of an older attempt, another attempt holds the task", command.id)
 
 
 def _term_problem(command: TaskCommand, loaded: load.Loaded) -> Problem | None:
-    """The coordinator's word counts only in its own term."""
+    """A command of the coordinator counts only while its leader term is valid."""
     if command.leader_term is None or command.leader_term in loaded.valid_terms:
         return None
     name, term = command.leader_term
-    return LeaseLost("lease_lost", f"Term {term} of the lease {name!r} is over.")
+    return LeaseLost("lease_lost", f"Leader term {term} of lease {name!r} has ended: another process is the leader.")
 
 
 def _with_content(claimed: ClaimedTasks, contents: dict[TaskRef, tuple[Content, tuple[str, ...]]]) -> ClaimedTasks:

@@ -1,4 +1,4 @@
-"""Budgets by hand; and what was spent, for whoever wants to know."""
+"""Sets and removes budgets, and reads budgets and costs."""
 
 from __future__ import annotations
 
@@ -36,17 +36,16 @@ SqlRows = list[tuple[object, ...]]
 READ = "costs.read"
 CHANGE = "budgets.change"
 ALL_DAYS = (0, 10**9)
-"""Days."""
+"""First and last day, as days since 1970-01-01."""
 
 
-# -- changing ----------------------------------------------------------------------------------------------------
+# -- change ------------------------------------------------------------------------------------------------------
 
 
 async def change_budgets(
     tx: Transaction, commands: Sequence[PutBudget | RemoveBudget]
 ) -> list[Budget | Problem | Busy]:
-    """Makes, changes and removes budgets, in the order of asking. Under the zones' locks, as whatever is charged to a
-    budget or decided by one."""
+    """Set and remove budgets in order of arrival, under the zones' locks. Charges and claims take the same locks."""
     caller_checks = CallerChecks(commands)
     caller_statements = caller_checks.statements()
     task_refs: SqlRows = [
@@ -79,13 +78,13 @@ async def change_budgets(
 
 
 def _unknown_task(command: BudgetCommand, existing_tasks: set[TaskRef]) -> Problem | None:
-    """What is removed need not be there any more."""
+    """A budget can be removed after its task was deleted, but not set."""
     is_missing = command.scope is Scope.TASK and (command.zone_id, command.scope_key) not in existing_tasks
     return errors.task_not_found(command.scope_key) if is_missing and isinstance(command, PutBudget) else None
 
 
 class _BudgetBatch:
-    """The budgets of a batch's zones, as they become."""
+    """The budgets of a batch's zones, with the changes of the batch so far."""
 
     def __init__(self, loaded: Iterable[Budget]) -> None:
         self._budgets: dict[BudgetKey, Budget] = {budget.key: budget for budget in loaded}
@@ -127,7 +126,7 @@ class _BudgetBatch:
 
 
 async def _load_used(tx: Transaction, command: PutBudget) -> CostSum:
-    """What its period has seen before there was the budget."""
+    """The costs of the current period before the budget existed."""
     period_start, _ = rules.period_bounds(command.period, tx.now)
     since = rules.day_of(period_start)
     if command.scope is Scope.TASK:
@@ -139,7 +138,7 @@ async def _load_used(tx: Transaction, command: PutBudget) -> CostSum:
     return rules.cap_sum(CostSum(*(int(str(number)) for number in row)))
 
 
-# -- looking -----------------------------------------------------------------------------------------------------
+# -- read --------------------------------------------------------------------------------------------------------
 
 
 async def page(tx: Transaction, caller: Caller, zone_id: str, after: tuple[str, str, str], limit: int) -> list[Budget]:
@@ -158,7 +157,7 @@ async def read_costs(tx: Transaction, filters: CostFilter) -> list[CostGroup]:
     [rows] = await tx.read(_costs_statement(filters))
     if not rows:
         await zones.require_zone(tx, filters.zone_id)
-    # PostgreSQL sums to numbers of any length; these are not.
+    # PostgreSQL returns sums as numeric; these fit in an int.
     found = [CostGroup(str(key), *(int(str(number)) for number in sums)) for key, *sums in rows]
     if filters.group_by != "day":
         return found

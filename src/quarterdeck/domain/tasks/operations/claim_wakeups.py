@@ -1,5 +1,5 @@
-"""Who may be given something of what has become ready elsewhere, who will be given nothing any more, and whose agent is
-to be heard of again: asked once for all who wait in this process."""
+"""Wakes waiting claims: when tasks became ready in another process, when their agent ended, and before their agent
+becomes stale. One check for all waiting claims of the process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
 from quarterdeck.engine.transaction import Engine, Transaction
 
 AGENT_CHECK_SECONDS = 0.5
-"""Between two looks at the agents of those who wait: they may be a thousand, commits many, and an end is rare. Half of
-the shortest time after which the silence of an agent may count."""
+"""Between two checks of the agents of waiting claims: there may be 1,000 agents and many commits, and agents rarely
+end. Half of the shortest time after which an agent may become stale."""
 
 
 class ClaimWakeups:
@@ -24,11 +24,12 @@ class ClaimWakeups:
         self._polls = polls
         self._poll_seconds = poll_seconds
         self._agents_checked_at = float("-inf")
-        """When it was last asked how the agents stand."""
 
     async def __call__(self, zones: Sequence[str]) -> float:
-        """Has one ask again for each class of which something may begin: it takes what it can, and the next look finds
-        whether there is more. How long until somebody may ask who was put off."""
+        """Wake one claim for each class with ready tasks: it takes what it can, and the next check finds the rest.
+
+        Returns the seconds until the next check.
+        """
         pause = await self._wake_for_agents(zones)
         ready = await self._engine.read(lambda tx: _ready_classes(tx, zones), zones=set(zones))
         now = time.monotonic()
@@ -42,9 +43,11 @@ class ClaimWakeups:
         return pause
 
     async def _wake_for_agents(self, zones: Sequence[str]) -> float:
-        """Has those ask again whose agent was ended, here or elsewhere, or is about to: they are told so at once, and
-        not when their time is up. And those whose agent was not heard of for long: a claim is a sign of life, so that
-        no agent is lost while it waits for work. How long until the next look."""
+        """Wake claims whose agent has ended or is draining, so that they return at once instead of at their timeout.
+
+        Also wake claims whose agent would become stale: the renewed claim counts as contact, so no agent becomes stale
+        while it waits for work. Returns the seconds until the next check.
+        """
         now = time.monotonic()
         if now < self._agents_checked_at + AGENT_CHECK_SECONDS:
             return min(self._poll_seconds, self._agents_checked_at + AGENT_CHECK_SECONDS - now)

@@ -1,4 +1,4 @@
-"""What the coordinator looks for, across zones. Everything is found by an index of its own, and bounded."""
+"""The coordinator's queries, across zones. Each uses its own index and has a limit."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ SqlRows = list[tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class DueTasks:
-    """What needs somebody to act, so many of each at most."""
+    """Tasks that need an action, up to a limit of each kind."""
 
     timed_out: list[TimedOutAttempt]
-    """Attempts whose time is over, or whose launch was never heard of."""
+    """Attempts past their timeout, or assigned and not launched in time."""
     overdue: list[OverdueAttempt]
-    """Long past their estimate; or warned, and not moved since."""
+    """Long past their estimate, or warned and without progress since."""
     due: list[TaskRef]
-    """What has waited for its moment, or for the end of its backoff, long enough."""
+    """Tasks whose start time or backoff has passed."""
     dependents_pending: list[TaskRef]
-    """Ended, and some that depend on them have not heard of it."""
+    """Ended tasks that still have blocked dependents."""
     zones_to_rank: list[str]
-    """Zones whose strategy has changed."""
+    """Zones whose tasks must be re-ranked after a change of strategy."""
     next_due_ms: Millis | None
-    """In how many milliseconds the next moment comes; None if none is known."""
+    """Milliseconds until the next of these times; None if there is none."""
 
 
 async def load_due_tasks(tx: Transaction, limit: int, zone_id: str | None = None) -> DueTasks:
-    """In all zones, or of tasks only in one. In one trip: it is asked after every commit that this process hears of."""
+    """Due tasks of all zones, or of one. One round trip, because it runs after every commit that wakes this process."""
     timed_out, overdue, due, dependents_pending, zone_rows, [due_times] = await tx.read(
         COORDINATOR.tasks_timed_out(limit=limit, zone_id=zone_id),
         COORDINATOR.tasks_overdue(limit=limit, zone_id=zone_id),
@@ -60,17 +60,17 @@ def _next_due_ms(row: Row) -> Millis | None:
     return max(0, min(upcoming) - int(str(now))) if upcoming else None
 
 
-# -- what may begin ----------------------------------------------------------------------------------------------
+# -- ready tasks -------------------------------------------------------------------------------------------------
 
 
 async def ready_classes(tx: Transaction, zones: Iterable[str]) -> dict[ClassRef, TaskClass]:
-    """Of which something may begin in these zones."""
+    """Classes of these zones that have ready tasks."""
     [rows] = await tx.read(Q.task_classes_ready(batch=[(zone_id,) for zone_id in sorted(set(zones))]))
     return decode_classes(rows)[0]
 
 
 async def ready_tasks(tx: Transaction, limits: Mapping[ClassRef, int]) -> dict[ClassRef, list[tuple[int, str]]]:
-    """The next of each class, (turn, task), so many of each."""
+    """The next (rank, task id) of each class, up to its limit."""
     classes = sorted(limits)
     results = await tx.read(
         *(
@@ -84,16 +84,15 @@ async def ready_tasks(tx: Transaction, limits: Mapping[ClassRef, int]) -> dict[C
     }
 
 
-# -- what waits for others ---------------------------------------------------------------------------------------
+# -- waiting tasks -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingSlice:
-    """Tasks that wait for others, (zone, task) → what for."""
-
     depends_on: dict[TaskRef, list[str]]
+    """Waiting task → its unmet dependencies."""
     last: TaskRef | None
-    """Where the next slice begins; None if this was the last."""
+    """The next slice starts after this task; None if this was the last slice."""
 
 
 async def waiting_slice(tx: Transaction, after: TaskRef, limit: int) -> WaitingSlice:
@@ -107,23 +106,21 @@ async def waiting_slice(tx: Transaction, after: TaskRef, limit: int) -> WaitingS
 
 
 async def has_waiting_tasks(tx: Transaction) -> bool:
-    """Whether any task waits for another."""
     [rows] = await tx.read(COORDINATOR.tasks_any_waiting())
     return bool(rows)
 
 
-# -- figures, and single ones ------------------------------------------------------------------------------------
+# -- counts and lookups ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
     ready: int
-    """That wait for an agent and nothing else."""
     held: int
 
 
 async def count_tasks(tx: Transaction, zones: Iterable[str], limit: int) -> TaskCounts:
-    """How many tasks of these zones wait for an agent, or have one; of each zone no more than so many are counted."""
+    """Ready and held tasks of these zones, counted up to `limit` per zone."""
     zone_ids = sorted({*zones})
     batch: SqlRows = [(zone_id, state) for zone_id in zone_ids for state in (State.ASSIGNED, State.RUNNING)]
     ready, held = await tx.read(
@@ -134,7 +131,7 @@ async def count_tasks(tx: Transaction, zones: Iterable[str], limit: int) -> Task
 
 
 async def count_ready_tasks(tx: Transaction, limit: int) -> int:
-    """How many tasks wait for an agent and nothing else, in all zones."""
+    """Ready tasks of all zones, counted up to `limit`."""
     [[row]] = await tx.read(COORDINATOR.tasks_count_ready_all_zones(limit=limit))
     return int(str(row[0]))
 
@@ -145,7 +142,7 @@ async def tasks_by_ref(tx: Transaction, refs: Sequence[TaskRef]) -> dict[TaskRef
 
 
 async def agents_named_by_tasks(tx: Transaction, agents: Sequence[TaskRef]) -> set[TaskRef]:
-    """Those of these agents that any task which is kept names, however it stands."""
+    """Those of the agents that any stored task names, in whatever state."""
     [rows] = await tx.read(COORDINATOR.agents_named_by_tasks(batch=[*sorted(agents)]))
     return {(str(zone_id), str(agent_id)) for zone_id, agent_id, is_named in rows if is_named}
 

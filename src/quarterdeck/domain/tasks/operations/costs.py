@@ -1,4 +1,4 @@
-"""What tasks cost, and the budgets that this is charged to: within the transaction of whoever is told of it."""
+"""Writes the costs of tasks and charges budgets, in the transaction of the report."""
 
 from __future__ import annotations
 
@@ -20,24 +20,22 @@ from quarterdeck.store.sql import BoundStatement, chunks
 SqlRows = list[tuple[object, ...]]
 SERVER = "server"
 NO_AGENT = ""
-"""Of costs that were said by hand, when no agent had the task."""
+"""The agent of costs that were reported while no agent held the task."""
 
 
 def spent_budget_statements(zones: Collection[str]) -> list[BoundStatement]:
-    """What finds out which budgets of these zones are spent; to be read with the zones' locks."""
+    """Statements that load the spent budgets of these zones, to be read with the zones' locks."""
     return [COSTS.budgets_spent_of_zones(batch=_zone_rows(zones))] if zones else []
 
 
 class LoadedSpentBudgets(rules.SpentBudgets):
-    """Those that are spent at a moment."""
-
     @classmethod
     def from_rows(cls, results: Sequence[Sequence[Row]], now: Millis) -> LoadedSpentBudgets:
         return cls(decode([row for rows in results for row in rows], Budget), now)
 
 
 async def write_costs(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
-    """What was spent, in one statement for each table, under the zones' locks."""
+    """Add costs to both tables and charge the budgets, under the zones' locks."""
     day = rules.day_of(now)
     by_task: dict[tuple[object, ...], CostSum] = {}
     by_day: dict[tuple[object, ...], CostSum] = {}
@@ -76,7 +74,7 @@ async def _charge(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: Mill
 def budget_event(
     event_type: str, budget: Budget, actor: str, trace: str | None = None, *, is_removed: bool = False
 ) -> NewEvent:
-    """What the log says of a budget. Its subject is what it is for: a task, a type, or the zone itself."""
+    """The event about a budget. Its subject is what the budget is for: a task, a task type or the zone."""
     data = {
         name: value
         for name, value in msgspec.to_builtins(rules.to_view(budget)).items()
@@ -89,7 +87,7 @@ def budget_event(
 
 
 def _rows(sums: dict[tuple[object, ...], CostSum]) -> SqlRows:
-    # In the order of the key, as every batch that adds to these rows.
+    # In key order, like every batch that adds to these rows.
     return [
         (*key, total.input_tokens, total.output_tokens, total.usd_micros)
         for key, total in ((key, rules.cap_sum(sums[key])) for key in sorted(sums, key=str))

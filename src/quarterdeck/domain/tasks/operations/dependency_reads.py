@@ -1,8 +1,7 @@
-"""What tasks depend on, and what depends on them, as far as it is shown: so many of each task, and not a page full of
-the first one's.
+"""Reads dependencies and dependents for views, with a limit per task, so that one task cannot use up the result.
 
-How many a task depends on stands in its row, so those with more than are shown are asked for by themselves. How many
-depend on it stands nowhere: they are asked for all at once, and one by one only if that was cut.
+The row of a task stores the number of its dependencies, so tasks with more than the limit are read separately. The
+number of dependents is not stored: they are read for all tasks together, and per task only if that result is truncated.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import BoundStatement
 
 DEPENDENCIES_MAX = 10_000
-"""Of what a task depends on, and of what depends on it, where it is shown by itself."""
+"""Dependencies, and dependents, in the view of a single task."""
 LISTED_MAX = 100
-"""And where it is one of many."""
+"""The same in lists and claims."""
 DEPENDENTS_PER_READ_MAX = 5_000
-"""Dependents that are asked for at once, of however many tasks."""
+"""Dependents that one statement reads for several tasks together."""
 
 
 class DependencyLists(msgspec.Struct, frozen=True):
@@ -34,7 +33,7 @@ class DependencyLists(msgspec.Struct, frozen=True):
 async def read_dependencies(
     tx: Transaction, tasks: Iterable[Task], limits: Mapping[TaskRef, int]
 ) -> dict[TaskRef, DependencyLists]:
-    """Of those that have any, `most` of each."""
+    """Up to `limits[task]` dependencies and dependents of each task. Tasks without any are left out."""
     selected = [task for task in tasks if limits[task.zone_id, task.id]]
     if not selected:
         return {}
@@ -57,7 +56,7 @@ async def read_dependencies(
 
 
 def dependency_statements(tasks: Sequence[Task], limits: Mapping[TaskRef, int]) -> list[BoundStatement]:
-    """What these depend on."""
+    """Statements that read the dependencies of these tasks."""
     small = {(task.zone_id, task.id): task.dependency_count for task in tasks if task.dependency_count}
     large = [ref for ref, count in small.items() if count > limits[ref]]
     for ref in large:
@@ -67,7 +66,7 @@ def dependency_statements(tasks: Sequence[Task], limits: Mapping[TaskRef, int]) 
 
 
 def group_by_task(rows: Iterable[Row]) -> dict[TaskRef, tuple[str, ...]]:
-    """(zone, task, another) of each tie, by task."""
+    """Group rows (zone, task, related task) by task."""
     found: dict[TaskRef, list[str]] = {}
     for zone_id, task_id, related_id in rows:
         found.setdefault((str(zone_id), str(task_id)), []).append(str(related_id))

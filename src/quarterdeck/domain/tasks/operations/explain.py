@@ -1,4 +1,4 @@
-"""Why a task is as it is, and what it hangs together with."""
+"""Loads what explains a task's state, and reads the dependency tree."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from quarterdeck.domain.tasks.model.rows import Content, State, Task, WaitsFor
 from quarterdeck.domain.tasks.operations import costs
 from quarterdeck.domain.tasks.operations.reads import TaskLookup
 from quarterdeck.domain.tasks.queries import LISTS, Q
-from quarterdeck.domain.tasks.rules import errors, explain as explaining
+from quarterdeck.domain.tasks.rules import errors, explain as rules
 from quarterdeck.domain.tasks.rules.states import HELD
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
@@ -35,14 +35,14 @@ READ = "tasks.read"
 DEPENDENCIES_MAX = 50
 RANKED_BEFORE_MAX = 1_000
 AGENTS_MAX = 1_000
-"""Agents that are looked at for one task; where there are more, those with what it requires are looked for by that."""
+"""Agents read per task. If a zone has more, those with the required capabilities are read by capability as well."""
 EDGES_MAX = 5_000
-"""Of one step."""
+"""Edges read per step, in each direction."""
 _task_columns = len(Task.__struct_fields__)
 _decode_names = msgspec.json.Decoder(frozenset[str]).decode
 
 
-# -- why ---------------------------------------------------------------------------------------------------------
+# -- explanation -------------------------------------------------------------------------------------------------
 
 
 async def explain(tx: Transaction, ref: TaskLookup) -> TaskExplanation:
@@ -70,7 +70,7 @@ async def explain(tx: Transaction, ref: TaskLookup) -> TaskExplanation:
         facts = msgspec.structs.replace(facts, spent_budget=spent_budget)
         if spent_budget is None:
             facts = await _with_agents(tx, facts)
-    return explaining.explain(facts)
+    return rules.explain(facts)
 
 
 async def _with_holder(tx: Transaction, facts: ExplainInput) -> ExplainInput:
@@ -110,12 +110,14 @@ def _candidate(agent: Agent) -> Candidate:
     return Candidate(agent.id, _decode_names(agent.capabilities), agents.free_slots(agent), is_live)
 
 
-# -- with what ---------------------------------------------------------------------------------------------------
+# -- dependency tree ---------------------------------------------------------------------------------------------
 
 
 async def read_tree(tx: Transaction, ref: TaskLookup, depth: int) -> TaskTree:
-    """Step by step, either way, so that it costs what it shows. The ways that lead from the task or to it are shown,
-    and not those that lead past it."""
+    """Read dependencies and dependents step by step, so that the cost is proportional to the result.
+
+    Only paths from or to the task are followed: not, for example, other dependents of its dependencies.
+    """
     await require_permission(tx, ref.caller, ref.zone_id, READ)
     walk = _TreeWalk(ref.zone_id, ref.id)
     await walk.add_nodes(tx, [ref.id], 0)
@@ -142,7 +144,7 @@ class _TreeWalk:
     async def step(
         self, tx: Transaction, dependencies: Sequence[str], dependents: Sequence[str], depth: int
     ) -> tuple[list[str], list[str]]:
-        """One farther, both ways at once: what is new in each."""
+        """Read one step in both directions. Returns (new dependencies, new dependents)."""
         dependency_edges, dependent_edges = await tx.read(
             LISTS.task_edges_to_dependencies(batch=self._refs(dependencies), limit=EDGES_MAX),
             LISTS.task_edges_to_dependents(batch=self._refs(dependents), limit=EDGES_MAX),
@@ -155,7 +157,7 @@ class _TreeWalk:
         return dependencies, dependents
 
     async def add_nodes(self, tx: Transaction, names: Iterable[str], depth: int) -> list[str]:
-        """Of these, those that are met for the first time, as far as there is room."""
+        """Add tasks that are not in the tree yet, up to NODES_MAX. Returns the added ones."""
         new_names = [name for name in names if name not in self.nodes]
         capacity = NODES_MAX - len(self.nodes)
         self._truncated |= len(new_names) > capacity
@@ -167,7 +169,7 @@ class _TreeWalk:
         return [name for name in new_names[:capacity] if name in self.nodes]
 
     async def check_truncated(self, tx: Transaction, dependencies: Sequence[str], dependents: Sequence[str]) -> None:
-        """Whether anything lies beyond the last step."""
+        """Mark the tree as truncated if tasks exist beyond the last step."""
         dependency_edges, dependent_edges = await tx.read(
             LISTS.task_edges_to_dependencies(batch=self._refs(dependencies), limit=1),
             LISTS.task_edges_to_dependents(batch=self._refs(dependents), limit=1),

@@ -1,4 +1,4 @@
-"""What an agent that is heard of must know of its tasks, and what it says of the one it works on."""
+"""Tasks in heartbeats: which tasks the agent must stop, which are overdue, and the progress that it reports."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import decode
 
 LOST_AFTER_MS = MINUTE
-"""What an agent was given longer ago than this and does not name, it has lost: an answer is not that long under way."""
+"""An agent that does not name a task this long after its claim has lost it: a response does not take that long."""
 WARNINGS_MAX = 100
-"""Tasks that one answer warns of."""
+"""Warnings per response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +49,25 @@ class HeartbeatFeedback:
         self._submit = submit
         self._cipher = cipher
 
-    # -- what it must know ---------------------------------------------------------------------------------------
+    # -- feedback ------------------------------------------------------------------------------------------------
 
-    async def build_feedback(self, working: ReportedTasks) -> TaskFeedback:
-        """Of what it names: what is no longer its own it must stop. Of all it holds: what is too long under way. What
-        it holds and does not name, although it names all it has, it has lost, as one does that was killed and begun
-        anew: the attempt is over."""
+    async def build_feedback(self, reported: ReportedTasks) -> TaskFeedback:
+        """Which of the named tasks the agent no longer holds, and which of its tasks are overdue.
+
+        If the agent names all its tasks, a task that it holds and does not name is lost, for example because the agent
+        was killed and restarted: its attempt is aborted.
+        """
         found = await self._engine.read(
-            lambda tx: _load_tasks(tx, working), zones={working.zone_id, working.caller.zone_id}
+            lambda tx: _load_tasks(tx, reported), zones={reported.zone_id, reported.caller.zone_id}
         )
         by_id = {task.id: task for task in found.named_tasks}
-        held_ids = {task.id for task in found.named_tasks if task.status in HELD and task.agent_id == working.agent_id}
-        paused = [name for name in working.task_ids if name in by_id and by_id[name].status is State.PAUSED]
-        canceled = [name for name in working.task_ids if name not in held_ids and name not in paused]
+        held_ids = {task.id for task in found.named_tasks if task.status in HELD and task.agent_id == reported.agent_id}
+        paused = [name for name in reported.task_ids if name in by_id and by_id[name].status is State.PAUSED]
+        canceled = [name for name in reported.task_ids if name not in held_ids and name not in paused]
         lost = [
             task
             for task in found.held_tasks
-            if task.id not in working.task_ids and (task.assigned_at or found.now) < found.now - LOST_AFTER_MS
+            if task.id not in reported.task_ids and (task.assigned_at or found.now) < found.now - LOST_AFTER_MS
         ]
         await self._abort_lost(lost)
         lost_ids = {task.id for task in lost}
@@ -86,34 +88,36 @@ class HeartbeatFeedback:
             for task in lost
         ]
         for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-            # Moved or gone between the two is nobody's loss.
+            # Changed or deleted since it was read: ignore.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound | Conflict):
                 raise outcome
 
-    # -- what it says --------------------------------------------------------------------------------------------
+    # -- reported progress ---------------------------------------------------------------------------------------
 
     async def check_report(self, reported: ReportedProgress) -> SaveProgress:
-        """Looks at what a heartbeat says of its current task before anything is changed, and raises what is wrong with
-        it. That the attempt is over is no reason: it is by its heartbeat that the agent hears of it. But whoever shows
-        an older token while another attempt has the task is refused, and not heard of by that."""
+        """Check the reported progress before anything changes, and return the function that saves it.
+
+        An ended attempt is no error: the agent learns it from the response to the heartbeat. But a report with an older
+        token is refused while another attempt holds the task, and does not count as contact.
+        """
         progress = self._progress_command(reported)
         task = await self._engine.read(
             lambda tx: _load_current(tx, reported), zones={reported.zone_id, reported.caller.zone_id}
         )
         if task.status in HELD and task.attempt_token != progress.attempt_token:
-            # The lane refuses it, since no older token counts ever again, and notes that two believe to have the task.
+            # The lane refuses an older token, and logs that two workers report on the same task.
             await self._submit(progress)
 
         async def save_report() -> HeartbeatWarning | None:
             if task.status not in HELD or task.agent_id != reported.agent_id:
                 return _ended_warning(errors.stale_attempt(task), task.id)
             if progress.percent is None and progress.step is None and progress.checkpoint is None:
-                # That the agent is there is no progress of its task.
+                # A heartbeat alone is no progress of the task.
                 return None
             try:
                 await self._submit(progress)
             except Conflict as problem:
-                # Its attempt was not over a moment ago, and the heartbeat counts: the agent is told by its answer.
+                # The attempt has ended since the check. The heartbeat still counts, and its response carries a warning.
                 if problem.code != "stale_attempt":
                     raise
                 return _ended_warning(problem, task.id)
@@ -136,21 +140,21 @@ class HeartbeatFeedback:
         )
 
 
-async def _load_tasks(tx: Transaction, working: ReportedTasks) -> HeartbeatTasks:
-    """In one trip, which is made again and again by every agent that names what it has."""
-    held_states = (State.ASSIGNED, State.RUNNING) if working.is_complete else ()
-    running_states = (State.RUNNING,) if working.holds_tasks else ()
+async def _load_tasks(tx: Transaction, reported: ReportedTasks) -> HeartbeatTasks:
+    """One round trip, because every heartbeat that names tasks makes it."""
+    held_states = (State.ASSIGNED, State.RUNNING) if reported.is_complete else ()
+    running_states = (State.RUNNING,) if reported.holds_tasks else ()
     named_rows, held_rows, warned_rows = await tx.read(
-        Q.tasks_get(batch=[(working.zone_id, name) for name in working.task_ids]),
-        Q.tasks_of_agents(batch=[(working.zone_id, working.agent_id, state) for state in held_states]),
-        LISTS.tasks_warned(batch=[(working.zone_id, working.agent_id, state) for state in running_states]),
+        Q.tasks_get(batch=[(reported.zone_id, name) for name in reported.task_ids]),
+        Q.tasks_of_agents(batch=[(reported.zone_id, reported.agent_id, state) for state in held_states]),
+        LISTS.tasks_warned(batch=[(reported.zone_id, reported.agent_id, state) for state in running_states]),
     )
     overdue_ids = sorted(str(row[0]) for row in warned_rows)[:WARNINGS_MAX]
     return HeartbeatTasks(decode(named_rows, Task), decode(held_rows, Task), overdue_ids, tx.now)
 
 
 async def _load_current(tx: Transaction, reported: ReportedProgress) -> Task:
-    """Only for those who may speak of tasks at all: nobody else learns which there are."""
+    """Checks the permission first: callers without it must not learn which tasks exist."""
     await require_permission(tx, reported.caller, reported.zone_id, "tasks.work")
     [rows] = await tx.read(Q.tasks_get(batch=[(reported.zone_id, reported.task_id)]))
     if not rows:
@@ -160,7 +164,8 @@ async def _load_current(tx: Transaction, reported: ReportedProgress) -> Task:
 
 
 def _overdue_warning(task_id: str) -> HeartbeatWarning:
-    return HeartbeatWarning("task_overdue", "It is long past its estimate: report progress, or it is aborted.", task_id)
+    detail = "The task is long past its estimate. Report progress, or the attempt is aborted."
+    return HeartbeatWarning("task_overdue", detail, task_id)
 
 
 def _ended_warning(problem: Conflict, task_id: str) -> HeartbeatWarning:

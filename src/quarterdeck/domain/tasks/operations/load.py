@@ -1,4 +1,4 @@
-"""What a batch needs to be decided: one round trip under the zones' locks, and a second for what claims may get."""
+"""Loads what a batch needs: one round trip under the zones' locks, and a second for the ready tasks of claims."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from quarterdeck.store.sql import BoundStatement
 
 SqlRows = list[tuple[object, ...]]
 DEPENDENTS_MAX = 1_000
-"""Those that wait for what ends in a batch, which that batch settles."""
+"""Dependents that one batch unblocks."""
 CLOSURE_MAX = 100_000
-"""Dependencies that are walked to find a cycle."""
+"""Dependencies that are searched for a cycle."""
 _decode_names = msgspec.json.Decoder(list[str]).decode
 
 
@@ -56,20 +56,20 @@ _decode_names = msgspec.json.Decoder(list[str]).decode
 class Loaded:
     input: BatchInput
     locked_zones: set[str]
-    """Zones. Of those that were busy nothing is known: whoever holds the lock may be moving the same now."""
+    """Nothing is decided in the other zones: the transaction that holds their lock may be changing the same rows."""
     valid_terms: set[tuple[str, int]]
-    """Of leases that are asked under, those that are not over."""
+    """The leader terms of the batch that are still valid."""
 
 
 class BatchedRead:
-    """Statements that are read together, and each one's answer."""
+    """Statements that run in one round trip, and their results."""
 
     def __init__(self) -> None:
         self._statements: list[BoundStatement] = []
         self._results: list[list[Row]] = []
 
     def add(self, statement: BoundStatement, needed: object = True) -> int | None:
-        """Where its answer will stand; nothing is asked if nothing is wanted."""
+        """Add a statement and return the index of its result. None if it is not needed."""
         if not needed:
             return None
         self._statements.append(statement)
@@ -85,7 +85,7 @@ class BatchedRead:
 async def load(
     tx: Transaction, commands: Sequence[TaskCommand], polled_claims: Sequence[Claim], timeouts: Timeouts
 ) -> Loaded:
-    """Everything that is asked for, and those who wait and may be handed something."""
+    """Load for the commands of the batch, and for waiting claims that may get new tasks."""
     refs = _BatchRefs(commands, polled_claims)
     read = BatchedRead()
     term_rows = read.add(leases.valid_terms(sorted(refs.terms)), refs.terms)
@@ -154,7 +154,7 @@ async def load(
 
 
 class _BatchRefs:
-    """What the commands of a batch name."""
+    """Everything that the commands of a batch refer to."""
 
     def __init__(self, commands: Sequence[TaskCommand], polled_claims: Sequence[Claim]) -> None:
         self.zones = zones_of([*commands, *polled_claims])
@@ -177,7 +177,7 @@ class _BatchRefs:
         for claim in polled_claims:
             self._add_claim(claim)
         self.offering_zones = {zone_id for zone_id, _ in self.agents}
-        """Zones in which something may be given out."""
+        """Zones in which tasks may be claimed or assigned."""
 
     def _add(self, command: TaskCommand) -> None:
         match command:
@@ -228,7 +228,7 @@ class _BatchRefs:
 async def _load_ready(
     tx: Transaction, refs: _BatchRefs, key_records: dict[Key, KeyRecord], ready_statements: Sequence[BoundStatement]
 ) -> tuple[list[Row], list[Task]]:
-    """What claims may be given, each with how much it says, and what keys stand for that were used before."""
+    """(rows of ready tasks with their content size, tasks that earlier idempotency keys refer to)"""
     keyed_refs = [(record.zone_id, record.subject_id) for record in key_records.values()]
     statements = [*ready_statements, *([Q.tasks_get(batch=_sorted_rows(keyed_refs))] if keyed_refs else [])]
     if not statements:
@@ -245,9 +245,11 @@ def _ready_statements(
     first_ranks: dict[ClassRef, int],
     spent_budgets: costs.LoadedSpentBudgets,
 ) -> list[BoundStatement]:
-    """The first of each class that a claim may be given from. What has the lowest turns of all stands in the classes
-    with the lowest first turns: of these it takes as many classes as it may get tasks. Those whose own budget is spent
-    may stand before the others, wherever they are, and are passed over."""
+    """Statements for the next ready tasks of each class that a claim matches.
+
+    The lowest ranks overall are in the classes with the lowest first rank, so a claim for n tasks reads at most n
+    classes. Tasks whose own budget is spent may rank first in any class and are skipped, so that many more are read.
+    """
     limits = Counter[ClassRef]()
     for command in commands:
         if not isinstance(command, Claim):
@@ -274,7 +276,7 @@ def _ready_statements(
 def _classes_within_budget(
     classes: dict[ClassRef, TaskClass], spent_budgets: costs.LoadedSpentBudgets
 ) -> dict[ClassRef, TaskClass]:
-    """Without those of which nothing can be given out: they would stand in the way of the others."""
+    """Drop classes that a spent budget blocks completely. They would use up the limit of classes."""
     if not spent_budgets:
         return classes
     return {
@@ -304,7 +306,7 @@ def _agent_infos(rows: list[Row], now: int) -> dict[AgentRef, AgentInfo]:
 
 
 def decode_classes(rows: list[Row]) -> tuple[dict[ClassRef, TaskClass], dict[ClassRef, int]]:
-    """What may begin: the classes, and the first turn of each."""
+    """Classes with ready tasks, and the lowest rank of each."""
     classes: dict[ClassRef, TaskClass] = {}
     first_ranks: dict[ClassRef, int] = {}
     for zone_id, class_id, task_type, capabilities, rank in rows:
@@ -335,7 +337,7 @@ def _decode_dependents(rows: list[Row]) -> tuple[dict[TaskRef, list[TaskRef]], l
 
 
 def _decode_dependencies(*row_sets: Iterable[Sequence[object]]) -> dict[TaskRef, list[str]]:
-    """(zone, task, what it depends on) of each."""
+    """Group rows (zone, task, dependency) by task."""
     dependencies: dict[TaskRef, list[str]] = {}
     for rows in row_sets:
         for zone_id, task_id, depends_on in rows:

@@ -1,7 +1,7 @@
-"""Following the log of a task: whoever has read all of it waits, without asking again and again.
+"""Follows the log of a task: a reader at its end waits for new entries instead of polling.
 
-Those who wait in one process are looked for together (`engine.waiting`): a commit, here or elsewhere, has one statement
-find which of the followed logs have grown, and only those who follow these read again.
+The long polls of a process share one check (`engine.long_poll`): after a commit, here or in another process, one
+statement finds which of the followed logs have grown, and only their readers read again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LogLongPoll:
         self._polls = polls
 
     async def page(self, filters: LogFilter, seconds: float) -> LogPage:
-        """What there is; or, if there is nothing, the first that comes in time."""
+        """The next page. If it is empty, wait up to `seconds` for new entries."""
         latest = filters
 
         async def read(request: LogFilter) -> tuple[LogPage, ...]:
@@ -40,7 +40,7 @@ class LogLongPoll:
             found = await self._read(latest)
             if found.entries:
                 return (found,)
-            # What was looked through in vain is not looked through again, however much of it is not wanted.
+            # Continue after the entries that the filter excluded, instead of reading them again.
             latest = poll.claim = msgspec.structs.replace(latest, position=found.position)
             self._polls.add(poll)
             return ()
@@ -57,7 +57,7 @@ class LogLongPoll:
 
 
 class LogWakeups:
-    """Once for all who follow: has those read again whose log has grown."""
+    """Wakes the long polls of logs that have grown. One check for all long polls of the process."""
 
     def __init__(self, engine: Engine, polls: LogPolls, poll_seconds: float) -> None:
         self._engine = engine

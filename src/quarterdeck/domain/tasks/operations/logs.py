@@ -1,12 +1,10 @@
-"""The log of a task: what its agents say of it, and its transitions, read as one.
+"""The log of a task: adds lines, and reads lines and transitions as one log.
 
-Transitions are not written here: they are the event log's. What an agent says stands in a table of its own, in the
-order in which it was committed.
+Transitions are in the event log. Lines are in a table of their own, in commit order.
 
-Adding a line takes no lock of the zone. A line decides nothing: it counts as said at the moment in which the task's
-row was read, and whether the attempt has ended since is no matter to anybody. So agents that say much do not hold up
-those who claim and complete: a line waits for nothing but other lines of the same task, whose count gives out its
-number.
+Adding a line does not lock the zone, because no decision depends on lines. The attempt token is checked against the row
+as it was read; that the attempt may have ended since does not matter. So agents that log much do not delay claims and
+completions. A line waits only for other lines of the same task, because their counter assigns its number.
 """
 
 from __future__ import annotations
@@ -50,14 +48,14 @@ NO_LIMIT = 2**53
 FIRST_POSITION = LogPosition(0, 0)
 LAST_POSITION = LogPosition(POSITION_MAX, POSITION_MAX)
 END_POSITION = LogPosition(0, 0)
-"""Of a half that was read back to its beginning."""
+"""The position in a source that was read back to its beginning."""
 
 
-# -- adding ------------------------------------------------------------------------------------------------------
+# -- add lines ---------------------------------------------------------------------------------------------------
 
 
 class LogWriter:
-    """An object because it knows how to strike secrets out, and whom to wake: no event tells of a line."""
+    """The operation of the log lane. It wakes followers itself, because a line emits no event."""
 
     def __init__(self, cipher: FieldCipher, wake: Callable[[], None]) -> None:
         self._cipher = cipher
@@ -97,8 +95,8 @@ class LogWriter:
         ]
 
     async def _write(self, tx: Transaction, log_batch: _LogBatch) -> set[TaskRef]:
-        """Which of them had no room left: somebody else was faster."""
-        # Before anything is locked: to look for secrets takes its time.
+        """Write the lines, and return the tasks whose log another transaction has filled up since it was read."""
+        # Redaction is slow, so it comes before the counter row is locked.
         taken = [
             (row, self._redact(line, log_batch.secrets.get((row.zone_id, row.id)))) for row, line in log_batch.added
         ]
@@ -113,18 +111,18 @@ class LogWriter:
         return counts.keys() - accepted
 
     def _redact(self, line: NewLogLine, stored: Sequence[tuple[str, FieldRef]] | None) -> NewLogLine:
-        """Without the secrets of its own task. Most tasks have none, and what looks like one is gone already."""
+        """Redact the secrets of the line's own task. Secret-like texts were redacted before, see `new_line`."""
         return log_rendering.redact_line(line, partial(self._cipher.redact, stored=stored)) if stored else line
 
 
 class _LogBatch:
-    """What is known of the logs that a batch adds to, and what it adds."""
+    """The logs that a batch adds to, and the lines that it adds."""
 
     def __init__(self, subjects: Sequence[Row], existing_ids: set[str]) -> None:
         self._line_counts: dict[TaskRef, int] = {}
         self._existing_ids = existing_ids
         self.secrets: dict[TaskRef, list[tuple[str, FieldRef]]] = {}
-        """What holds secrets of each task, and what it was sealed for."""
+        """Task → its encrypted texts, each with the field that it was encrypted for."""
         self.added: list[tuple[Task, NewLogLine]] = []
         for zone_id, task_id, lines, context, checkpoint in subjects:
             ref = (str(zone_id), str(task_id))
@@ -136,7 +134,7 @@ class _LogBatch:
 
     def add(self, command: AddLogLines, task: Task) -> Problem | None:
         if command.lines[0].id in self._existing_ids:
-            # A COMMIT that nobody heard of: it was taken before.
+            # The response to COMMIT was lost and this is the retried batch: the lines are stored.
             return None
         ref = (command.zone_id, command.id)
         used = self._line_counts.get(ref, 0)
@@ -148,8 +146,10 @@ class _LogBatch:
 
 
 def write_stack_traces(tx: Transaction, stack_traces: Sequence[tuple[Task, str]]) -> None:
-    """Keeps where attempts failed, in the transaction in which they do. The bound on what an agent may say does not
-    count: how often a task may fail is bounded already, and this is what somebody will look for."""
+    """Store the stack traces of failed attempts, in the transaction that fails them.
+
+    The limit of lines does not apply: retries already limit the number of failures, and users need these traces.
+    """
     lines = [
         (
             task,
@@ -168,11 +168,11 @@ def write_stack_traces(tx: Transaction, stack_traces: Sequence[tuple[Task, str]]
 
 
 def _failure_message(task: Task) -> str:
-    return f"Attempt {task.attempt} has failed."
+    return f"Attempt {task.attempt} failed."
 
 
 def _line_rows(lines: Sequence[tuple[Task, NewLogLine]], now: int) -> SqlRows:
-    """Rows, each with its place from the end of what its task is given in this batch."""
+    """Rows for `task_log_lines_insert`. `place` counts back from the last line of the task in this batch."""
     remaining = Counter[TaskRef]((task.zone_id, task.id) for task, _ in lines)
     rows: SqlRows = []
     for task, line in lines:
@@ -188,11 +188,11 @@ def _line_rows(lines: Sequence[tuple[Task, NewLogLine]], now: int) -> SqlRows:
     return rows
 
 
-# -- reading -----------------------------------------------------------------------------------------------------
+# -- read --------------------------------------------------------------------------------------------------------
 
 
 async def page(tx: Transaction, filters: LogFilter) -> LogPage:
-    """One page, and how far it looked. Oldest first it can be gone on from at any time: what comes later is found."""
+    """One page, and the position up to which it was read. Oldest first, reading can continue there at any time."""
     await require_permission(tx, filters.caller, filters.zone_id, READ)
     start = filters.position or (FIRST_POSITION if filters.oldest_first else LAST_POSITION)
     found, [head], events, rows = await tx.read(
@@ -217,7 +217,7 @@ async def page(tx: Transaction, filters: LogFilter) -> LogPage:
 
 
 def _end_position(start: LogPosition, head: Row, transitions: LogPart, lines: Sequence[LogLine]) -> LogPosition:
-    """How far both halves go. What was committed after the heads were read may have been seen all the same."""
+    """The end of both sources. Entries committed after the head was read may be in the results, and count too."""
     pos, number = (int(str(position)) for position in head)
     return LogPosition(
         max([pos, start.pos, *(entry.pos or 0 for entry in transitions.entries)]),
@@ -255,11 +255,11 @@ def _lines_statement(filters: LogFilter, start: LogPosition) -> BoundStatement:
     return LOGS.task_log_lines_newest_first(**common, before=start.number)
 
 
-# -- following ---------------------------------------------------------------------------------------------------
+# -- follow ------------------------------------------------------------------------------------------------------
 
 
 class LogEnd(msgspec.Struct, frozen=True, array_like=True):
-    """How far the log of a task goes."""
+    """The end of a task's log, in both sources."""
 
     zone_id: str
     task_id: str

@@ -1,4 +1,4 @@
-"""What the end of an agent, or its silence, means for the tasks it holds: settled in the transaction that says so."""
+"""Aborts the attempts of an agent that ended, restarted or became stale, in the transaction that records it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ REASONS = {"agent.stale": "agent_stale", "agent.terminated": "agent_terminated",
 
 
 class LostAgentListener:
-    """An object because it knows how long a backoff may be."""
-
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
 
     async def on_agent_ended(self, tx: Transaction, events: Sequence[NewEvent]) -> None:
-        """`within`: whoever says that an agent is gone holds its zone's lock. An agent that ends because its last task
-        has holds nothing any more."""
+        """A transaction listener. The transaction that emits these events holds the lock of the agent's zone.
+
+        An agent that ends after draining holds no task.
+        """
         lost = {(event.zone_id, event.subject): event for event in events if event.type in REASONS}
         if not lost:
             return
@@ -50,7 +50,6 @@ class LostAgentListener:
 
 
 async def load_held_tasks(tx: Transaction, agents: Sequence[AgentRef]) -> list[Task]:
-    """What these agents hold."""
     batch: list[tuple[object, ...]] = [(*ref, state) for ref in agents for state in (State.ASSIGNED, State.RUNNING)]
     [rows] = await tx.read(Q.tasks_of_agents(batch=batch))
     return decode(rows, Task)

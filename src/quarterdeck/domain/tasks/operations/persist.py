@@ -1,4 +1,4 @@
-"""Rows and events of what was decided, set by set."""
+"""Writes the rows and events of a decided batch, one statement per kind of change."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from quarterdeck.store.sql import BoundStatement, chunks
 SqlRows = list[tuple[object, ...]]
 NO_UPDATE = ContentUpdate()
 Contents = dict[TaskRef, tuple[Content, tuple[str, ...]]]
-"""What tasks say, and what they depend on."""
+"""Task → (content, dependencies)"""
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 async def persist(tx: Transaction, decider: BatchDecider, claimed: Sequence[ClaimedTask]) -> Contents:
-    """Everything that a batch has moved; and what those say that it has given out."""
+    """Write all changes of a batch, and return the contents of the claimed tasks."""
     _insert_tasks(tx, decider)
     _write_dependencies(tx, decider)
     if fair_ranks := decider.changed_fair_ranks():
@@ -66,7 +66,7 @@ def _insert_tasks(tx: Transaction, decider: BatchDecider) -> None:
 
 
 def _write_dependencies(tx: Transaction, decider: BatchDecider) -> None:
-    """Dependencies and tags, of those that were made or are written anew."""
+    """Write dependencies and tags of new and changed tasks."""
     replaced: SqlRows = [*sorted(ref for ref in decider.new_dependencies if ref not in decider.new_content)]
     if replaced:
         tx.write(Q.task_dependencies_remove(batch=replaced))
@@ -93,7 +93,7 @@ def _write_dependencies(tx: Transaction, decider: BatchDecider) -> None:
 
 
 async def _update_tasks(tx: Transaction, decider: BatchDecider, claimed: Sequence[ClaimedTask]) -> Contents:
-    """Whatever did not move was read without the zone's lock: nothing of it may be told."""
+    """Update changed tasks and read the contents of claimed ones, in one round trip."""
     updates = _update_statements(decider)
     refs = [(item.task.zone_id, item.task.id) for item in claimed]
     unread = sorted({ref for ref in refs if ref not in decider.new_content})
@@ -106,7 +106,8 @@ async def _update_tasks(tx: Transaction, decider: BatchDecider, claimed: Sequenc
     results = await tx.read(*updates, *reads)
     updated_count = sum(len(result) for result in results[: len(updates)])
     if updated_count != len(decider.originals):
-        raise RuntimeError("tasks moved under the zone's lock")
+        # A row that was not updated had another status or attempt: it was read without the zone's lock.
+        raise RuntimeError("tasks changed while their zone was locked")
     content_rows, *dependency_rows = results[len(updates) :] if reads else [[]]
     dependencies = dependency_reads.group_by_task(row for rows in dependency_rows for row in rows)
     contents = decode([row[2:] for row in content_rows], Content)
@@ -137,7 +138,7 @@ def _update_statements(decider: BatchDecider) -> list[BoundStatement]:
 
 
 def _new_contents(decider: BatchDecider, refs: Iterable[TaskRef]) -> Contents:
-    """What those say that were made and given out in the same batch."""
+    """The contents of tasks that were created and claimed in the same batch."""
     return {
         ref: (decider.new_content[ref], decider.new_dependencies[ref][: dependency_reads.LISTED_MAX])
         for ref in refs

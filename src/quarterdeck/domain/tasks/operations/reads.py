@@ -1,4 +1,4 @@
-"""Looking at tasks: one, and many."""
+"""Reads one task, or a page of tasks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from quarterdeck.store.sql import BoundStatement
 
 READ = "tasks.read"
 PAGE_BYTES_MAX = 4 << 20
-"""Bytes of what the tasks of one page say: a page ends early rather than hold up everybody else."""
+"""Content size of one page. A page ends early rather than delay other requests."""
 SIZES_PER_READ = 100
-"""Tasks whose size is asked for at once."""
+"""Tasks whose content size one statement reads."""
 NO_DEPENDENCIES = dependency_reads.DependencyLists()
 _task_columns = len(Task.__struct_fields__)
 
@@ -35,7 +35,7 @@ class TaskLookup(msgspec.Struct, frozen=True):
     id: str
     caller: Caller | None = None
     dependency_limit: int = dependency_reads.DEPENDENCIES_MAX
-    """Of what it depends on, and of what depends on it."""
+    """Maximum number of dependencies, and of dependents."""
 
     @property
     def bearer(self) -> Bearer | None:
@@ -53,7 +53,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     task_type: str | None = None
     agent_id: str | None = None
     requires_agent: bool = False
-    """The agent stands in the path: it must be there."""
+    """The agent is named in the path, so it must exist."""
     created_after: Millis | None = None
     tags: tuple[str, ...] = ()
 
@@ -61,11 +61,11 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
 class TaskPage(msgspec.Struct, frozen=True):
     items: list[FullTask]
     next_before: str | None
-    """The last of them, if others follow."""
+    """The last task of this page, if more follow."""
 
 
 async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[FullTask | Problem | Busy]:
-    """Gathered: one statement answers everybody who looks at a task."""
+    """Read tasks for several requests at once, with one statement."""
     caller_checks = CallerChecks(lookups)
     caller_statements = caller_checks.statements()
     task_refs: list[tuple[object, ...]] = [*sorted({(lookup.zone_id, lookup.id) for lookup in lookups})]
@@ -83,7 +83,7 @@ async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[Ful
 
 
 async def page(tx: Transaction, filters: TaskFilter) -> TaskPage:
-    """As many as are wanted, or as fit. One at least, however large: whoever goes on from there comes to an end."""
+    """Up to `limit` tasks whose content fits in a page. At least one, however large, so that paging always advances."""
     await require_permission(tx, filters.caller, filters.zone_id, READ)
     [rows] = await tx.read(_page_statement(filters))
     if not rows:
@@ -101,7 +101,7 @@ async def page(tx: Transaction, filters: TaskFilter) -> TaskPage:
 
 
 async def _first_fitting(tx: Transaction, zone_id: str, names: Sequence[str]) -> Sequence[str]:
-    """The first of these that are together no more than fits."""
+    """The first of these tasks whose content fits in a page, but at least one."""
     used = 0
     for start in range(0, len(names), SIZES_PER_READ):
         chunk = names[start : start + SIZES_PER_READ]
@@ -138,7 +138,7 @@ async def _require_agent(tx: Transaction, ref: tuple[str, str]) -> None:
 
 
 async def _full_tasks(tx: Transaction, rows: Sequence[Row], limits: Mapping[TaskRef, int]) -> dict[TaskRef, FullTask]:
-    """With what they depend on, and what depends on them."""
+    """Decode rows of `tasks_with_content`, and read dependencies and dependents."""
     tasks = decode([row[:_task_columns] for row in rows], Task)
     contents = decode([row[_task_columns:] for row in rows], Content)
     dependencies = await dependency_reads.read_dependencies(tx, tasks, limits)

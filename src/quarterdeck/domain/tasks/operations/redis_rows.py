@@ -1,4 +1,4 @@
-"""What of tasks and agents is shown to whoever reads Redis: each as its row says, and all of them, in slices."""
+"""Rows of tasks and agents for the Redis mirror: single ones by id, and all of them in slices."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 
 RECENT_MS = 2 * SECOND
-"""How long it may take until what was committed is told."""
+"""Rows that changed within this time are marked as recent: a commit may take this long to reach the mirror."""
 MIRRORED_STATES = (State.PENDING, State.ASSIGNED, State.RUNNING)
 START_POSITIONS: Positions = ("",) * (len(MIRRORED_STATES) + 1)
-"""Tasks by state, and agents."""
+"""One position per mirrored task state, and one for agents."""
 STATUS_NAMES = {AgentStatus.WORKING: "running"}
-"""How the seed calls it; all others are called as everywhere, in small letters."""
+"""The Redis name of a status, where it differs from the lower-case name."""
 SqlRows = list[tuple[object, ...]]
 
 
 class TaskMirrorSource:
-    """The source of what is mirrored (`engine.mirror.Source`)."""
+    """Implements `engine.mirrors.keys.MirrorSource`."""
 
     async def load_mirrored(
         self, tx: Transaction, task_refs: Sequence[Ref], agent_refs: Sequence[Ref]
     ) -> tuple[list[MirroredTask], list[MirroredAgent]]:
-        """How these stand now. Of what is not there any more: that it is gone."""
+        """The current state of these tasks and agents. A deleted one is returned without a state."""
         rows, found = await tx.read(Q.tasks_get(batch=[*task_refs]), agents.get_statement(agent_refs))
         found_tasks, agents_by_ref = decode(rows, Task), agents.decode_agents(found)
         current = await _load_current(tx, [agent for agent in agents_by_ref.values() if _reports_no_task(agent)])
@@ -51,7 +51,7 @@ class TaskMirrorSource:
     async def list_contents(
         self, tx: Transaction, zone_id: str, positions: Positions | None, limit: int
     ) -> ZoneContents:
-        """What of a zone may have to be shown, from these places on; a place that is None is behind its end."""
+        """A slice of the tasks and agents of a zone, from these positions. A position of None means: at the end."""
         positions = START_POSITIONS if positions is None else positions
         statements = [
             LISTS.tasks_in_state(zone_id=zone_id, status=state, after=after, limit=limit)
@@ -73,7 +73,7 @@ class TaskMirrorSource:
         )
 
     async def list_recovering(self, tx: Transaction, limit: int) -> list[Ref]:
-        """Tasks that wait for the end of a backoff, across zones: among the next to whom anything is due."""
+        """Tasks in backoff, across zones, among the next tasks that become available."""
         [rows] = await tx.read(LISTS.tasks_in_backoff(limit=limit))
         return [(str(zone_id), str(task_id)) for zone_id, task_id in rows]
 
@@ -96,7 +96,7 @@ def task_mark(task: Task, now: Millis) -> MirroredTask:
 
 
 def agent_mark(agent: Agent, current: str, now: Millis) -> MirroredAgent:
-    """`current` is what it works on, if it does not say so itself."""
+    """`current` is the agent's task, used if the agent does not report one."""
     if agent.status is AgentState.TERMINATED:
         return MirroredAgent(*agent.ref, is_recent=now - agent.updated_at < RECENT_MS)
     return MirroredAgent(
@@ -110,7 +110,6 @@ def agent_mark(agent: Agent, current: str, now: Millis) -> MirroredAgent:
 
 
 def to_pulse(agent: Agent) -> Heartbeat:
-    """As it was heard of a moment ago."""
     return Heartbeat(*agent.ref, status_name(agent), agent.current_task_id if agent.held else "", agent.last_seen_at)
 
 
@@ -124,14 +123,14 @@ def _reports_no_task(agent: Agent) -> bool:
 
 
 async def _load_current(tx: Transaction, agents_without_report: Sequence[Agent]) -> dict[Ref, str]:
-    """The newest of what these hold."""
+    """The newest task that each of these agents holds."""
     batch: SqlRows = [
         (*agent.ref, state) for agent in agents_without_report for state in (State.ASSIGNED, State.RUNNING)
     ]
     if not batch:
         return {}
     [rows] = await tx.read(LISTS.tasks_newest_held(batch=batch))
-    # What runs comes after what is only assigned, and so is what is kept.
+    # RUNNING sorts after ASSIGNED, so a running task replaces an assigned one.
     ordered = sorted(rows, key=lambda row: str(row[2]))
     return {(str(row[0]), str(row[1])): str(row[3]) for row in ordered if row[3] is not None}
 

@@ -1,8 +1,8 @@
-"""The strategy of a zone, and the ranks of its tasks after it has changed.
+"""The strategy of a zone, and the re-ranking of its tasks after it changes.
 
-A new strategy counts at once for what is made from then on. What is there already is ranked anew in bounded steps, in
-the order in which it was made, under the zone's lock; how far that has come stands in the row of the strategy. So a
-zone of a million tasks is worked through while others are served, and a restart goes on where it was.
+A new strategy applies at once to new tasks. Existing tasks are re-ranked in slices of 1,000, in order of creation,
+under the zone's lock. The row of the strategy stores the progress. So a zone with a million tasks is re-ranked while
+other commands are served, and a restart continues where it stopped.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class PutStrategy(BaseCommand, frozen=True, kw_only=True):
 
 
 class RerankSlice(BaseCommand, frozen=True, kw_only=True):
-    """By the coordinator: one more step."""
+    """Sent by the coordinator: re-rank the next slice."""
 
 
 class RankingState(msgspec.Struct, frozen=True):
     strategy: Strategy
     is_complete: bool
-    """Everything that waits is ranked by it."""
+    """All tasks of the zone are ranked by it."""
 
 
 async def read_strategy(tx: Transaction, command: BaseCommand) -> Strategy:
@@ -69,7 +69,9 @@ async def run_batch(
     for command in commands:
         problem = sessions.blocked(command, lock_failures) or caller_state.problem(command, PERMISSION)
         if command.leader_term is not None and command.leader_term not in valid_terms:
-            problem = problem or LeaseLost("lease_lost", f"Term {command.leader_term[1]} of the lease is over.")
+            name, term = command.leader_term
+            detail = f"Leader term {term} of lease {name!r} has ended: another process is the leader."
+            problem = problem or LeaseLost("lease_lost", detail)
         outcomes.append(
             problem or await (_put_strategy if isinstance(command, PutStrategy) else _rerank_slice)(tx, command)
         )
@@ -123,7 +125,7 @@ async def _rerank_slice(tx: Transaction, command: PutStrategy | RerankSlice) -> 
 
 
 async def _next_fair_ranks(tx: Transaction, tasks: Sequence[Task]) -> list[int]:
-    """Turns as if those who asked had asked again, in the order in which they did."""
+    """Ranks as if the creators created the tasks again, in the same order."""
     zone_id = tasks[0].zone_id
     creators: SqlRows = [(zone_id, creator) for creator in sorted({"", *(task.created_by for task in tasks)})]
     [rows] = await tx.read(COORDINATOR.task_fair_ranks_get(batch=creators))

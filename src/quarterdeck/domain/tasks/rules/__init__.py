@@ -1,17 +1,19 @@
-"""The pure part.
+"""The pure part of tasks: no I/O, no clock, no randomness.
 
-| module    | what it decides                                                                        |
-|-----------|----------------------------------------------------------------------------------------|
-| lives     | the states, and each step from one to the next                                          |
-| board     | one batch, in order of arrival                                                          |
-| waiting   | what the end of a task means for those that depend on it                                |
-| queues    | what may begin, by class, in the order of turns                                         |
-| turns     | the order in which tasks are handed out, by strategy                                    |
-| graph     | whether dependencies close a cycle, and which                                           |
-| arranging | the tasks of one request, each after those of the same request that it depends on        |
-| spending  | budgets: whose costs they count, and when they are spent                                 |
-| telling   | the log of a task: how transitions read, who may say something, and in what order         |
-| explaining | why a task is as it is, and what would move it                                           |
-| showing   | how a task is shown                                                                     |
-| refusals  | what can be refused, and how it is said                                                 |
+| module           | what it decides                                                                    |
+|------------------|------------------------------------------------------------------------------------|
+| states           | the states, and each transition as a function                                      |
+| decider          | the commands of one batch, in order of arrival                                     |
+| batch            | what a batch has changed so far                                                    |
+| batch_input      | the types of what is loaded for a batch                                            |
+| dependencies     | what the end of a task means for its dependents                                    |
+| dependency_graph | cycles, and the order in which the tasks of one request are created                |
+| ready_queues     | ready tasks by class, lowest rank first                                            |
+| ranking          | the rank of a task under each strategy                                             |
+| idempotency      | the scope of idempotency keys                                                      |
+| budgets          | which costs a budget counts, and when it is spent                                  |
+| log_rendering    | who may add log lines, how transitions read, and how both are merged               |
+| explain          | why a task is in its state, and what would change it                               |
+| views            | responses                                                                          |
+| errors           | problems that commands return                                                      |
 """

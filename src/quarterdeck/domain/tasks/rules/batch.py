@@ -1,4 +1,4 @@
-"""What a batch has changed so far, kept until all of it is written at once."""
+"""What a batch has changed so far. All of it is written at the end, in one commit."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from quarterdeck.domain.tasks.rules.ready_queues import ReadyQueues, is_ready
 from quarterdeck.domain.tasks.rules.states import HELD
 
 TaskChange = tuple[Task, Task]
-"""A task before and after."""
+"""(before, after)"""
 ATTEMPT_COMMANDS = (Start, Progress, Complete, Fail, Release)
-"""What the holder of an attempt says of it."""
+"""Reports by the holder of an attempt."""
 
 
 class Batch:
@@ -40,34 +40,34 @@ class Batch:
         self._free_slots = {ref: agent.free_slots for ref, agent in loaded.agents.items()}
         self.new_content: dict[TaskRef, Content] = {}
         self.new_dependencies: dict[TaskRef, tuple[str, ...]] = {}
-        """What tasks depend on, of those that were made or whose dependencies were changed."""
+        """Dependencies of new tasks, and of tasks whose dependencies were replaced."""
         self.met_dependencies: set[tuple[TaskRef, str]] = set()
-        """Dependencies, (task, on what), that nobody waits for any more."""
+        """(task, dependency) pairs to mark as met."""
         self.reopened_dependencies: set[tuple[TaskRef, str]] = set()
-        """And those that are waited for again."""
+        """(task, dependency) pairs to mark as unmet again."""
         self.originals: dict[TaskRef, Task] = {}
-        """As it was loaded."""
+        """Changed tasks as they were loaded."""
         self.claim_changes: dict[TaskRef, TaskChange] = {}
-        """Those that were given out to a claim, and those that were completed, by this step alone if nothing else has
-        happened to them since."""
+        """Claims. If a task has no other change in the batch, a narrower statement writes it; see `is_only_change`."""
         self.completion_changes: dict[TaskRef, TaskChange] = {}
+        """Completions, likewise."""
         self.content_updates: dict[TaskRef, ContentUpdate] = {}
         self.tags: dict[TaskRef, tuple[str, ...]] = {}
         self.removed_tags: set[tuple[str, str, str]] = set()
-        """(zone, tag, task)"""
+        """(zone id, tag, task id)"""
         self.new_classes: dict[ClassRef, TaskRef] = {}
-        """Classes that something was made of."""
+        """Class → a new task of it."""
         self.added_keys: list[KeyRecord] = []
         self.held_changes: dict[AgentRef, int] = {}
-        """By how much more, or less, each agent holds, whoever gave it or took it."""
+        """Tasks taken minus tasks given up, by agent."""
         self.seen_agents: set[AgentRef] = set()
-        """Agents that have spoken: by a claim, or under the token of an attempt."""
+        """Agents whose `last_seen_at` must be written: they claimed, or reported with an attempt token."""
         self.revived_agents: dict[AgentRef, BaseCommand] = {}
-        """Those of them that were believed to be lost, or were never heard of, and by which word they are there."""
+        """Agents that were stale or new, with the command that proved them live."""
         self.costs: list[tuple[Task, Cost]] = []
         self.stack_traces: list[tuple[Task, str]] = []
         self.ready_classes: set[ClassRef] = set()
-        """Classes of which something became ready in this batch."""
+        """Classes in which a task became ready. Waiting claims are offered these."""
         self.events: list[PendingEvent] = []
         for task in loaded.tasks:
             self.add_task(task)
@@ -86,7 +86,7 @@ class Batch:
         return self._loaded.content_sizes.get(ref, 0) if content is None else content.size
 
     def task(self, ref: TaskRef) -> Task:
-        """As it is now."""
+        """The task with the changes of the batch so far."""
         return self._tasks[ref]
 
     def refs(self) -> list[TaskRef]:
@@ -96,14 +96,14 @@ class Batch:
         return [self._tasks[ref] for ref in refs]
 
     def is_only_change(self, ref: TaskRef, change: TaskChange | None) -> bool:
-        """Whether this step is all that has happened to a task in this batch."""
+        """Whether the task has no other change in this batch."""
         return change is not None and self.originals[ref] is change[0] and self._tasks[ref] is change[1]
 
-    # -- being heard of ------------------------------------------------------------------------------------------
+    # -- agents --------------------------------------------------------------------------------------------------
 
     def _record_claim(self, command: Claim, outcome: TaskResult | Problem) -> TaskResult | Problem:
-        """A claim is a sign of life, whatever it gets: by it an agent that was believed to be lost is back, and one
-        that was never heard of is missed from now on."""
+        """A claim counts as contact, whether or not it gets a task. It revives a stale agent, and starts the liveness
+        check of a new one."""
         agent_ref = (command.zone_id, command.agent_id)
         agent = self._loaded.agents.get(agent_ref)
         if agent is None or not isinstance(outcome, ClaimedTasks):
@@ -116,8 +116,8 @@ class Batch:
         return outcome
 
     def _record_report(self, command: BaseCommand, task: Task, outcome: TaskResult | Problem) -> TaskResult | Problem:
-        """So is what is said under the token of an attempt, as long as that counts; and nothing that others do with
-        the task, nor what the server gives back because it reached nobody."""
+        """An accepted report with an attempt token counts as contact too. Commands of other callers do not, and
+        neither does a release by the server after an undelivered claim."""
         is_report = (
             isinstance(command, ATTEMPT_COMMANDS) and command.caller is not None and not isinstance(outcome, Problem)
         )
@@ -125,7 +125,7 @@ class Batch:
             self.seen_agents.add((task.zone_id, task.agent_id))
         return outcome
 
-    # -- writing down --------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------
 
     def _queue_if_ready(self, task: Task) -> None:
         if is_ready(task):
@@ -137,7 +137,7 @@ class Batch:
         return states.add_costs(task, costs) if costs else task
 
     def _change_held(self, task: Task, change: int) -> None:
-        """What an agent holds is counted where it is given out and where it ends, and nowhere else."""
+        """Take (+1) or free (-1) a slot of the task's agent. `task` is the task while the agent holds it."""
         if task.agent_id is None or (change < 0 and task.status not in HELD):
             return
         agent_ref = (task.zone_id, task.agent_id)
@@ -185,7 +185,7 @@ class Batch:
 
 
 class EventReason(msgspec.Struct, frozen=True):
-    """What is told of a transition besides where it led."""
+    """Why a transition happened, for its event."""
 
     reason: str | None = None
     exhausted: bool = False

@@ -1,4 +1,4 @@
-"""What was loaded for a batch, and what is told of it: the board's input and output."""
+"""What is loaded for a batch, under the locks of its zones; and the events that it emits."""
 
 from __future__ import annotations
 
@@ -14,42 +14,40 @@ from quarterdeck.domain.tasks.model.commands import BaseCommand
 from quarterdeck.domain.tasks.model.rows import AgentRef, State, Strategy, Task, TaskRef
 
 ClassRef = tuple[str, str]
-"""(zone, class)"""
+"""(zone id, class id)"""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
-    """What of an agent decides."""
+    """What a claim needs to know about its agent."""
 
     capabilities: frozenset[str]
     free_slots: int
-    """How many tasks it may still be given."""
     lease_expires_at: Millis
-    """Until when it is believed to live if nothing more is heard of it."""
+    """When the agent becomes stale without further contact."""
     problem: Problem | None = None
-    """Why it may be given none."""
+    """Why the agent may receive no task."""
     is_stale: bool = False
-    """It was found silent: nothing is given to it before it speaks."""
+    """It is assigned no tasks until it makes contact."""
     seen_recently: bool = False
-    """So lately that it need not be written down that it is there."""
+    """`last_seen_at` is fresh enough to skip the write."""
     is_new: bool = False
-    """It has never spoken: nobody looks yet whether it is there."""
+    """It has never made contact, so its liveness is not checked yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskClass:
-    """A class of tasks: those that ask the same of whoever takes them."""
+    """Tasks with the same type and required capabilities. Ready tasks are queued by class."""
 
     task_type: str
     capabilities: frozenset[str]
 
     def matches(self, capabilities: frozenset[str], task_types: frozenset[str] | None) -> bool:
-        """Whether one who has these capabilities, and wants these types, may take what is of this kind."""
         return self.capabilities <= capabilities and (task_types is None or self.task_type in task_types)
 
 
 class DependencyState(msgspec.Struct, frozen=True, array_like=True):
-    """What of a task matters to those that depend on it."""
+    """The columns of a task that its dependents need."""
 
     zone_id: str
     id: str
@@ -72,52 +70,50 @@ def to_dependency_state(task: Task) -> DependencyState:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long things may take."""
-
     backoff_max_ms: Millis
     overdue_ms: Millis
+    """Time past the estimate after which the agent is warned."""
     hung_ms: Millis
+    """Time without progress after that warning until the attempt is aborted."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """What was loaded under the zones' locks."""
-
     now: Millis
     timeouts: Timeouts
     permission_problem: Callable[[BaseCommand, str], Problem | None]
-    """Why a caller may not use a power, by what is known of it: its session, its agent, its role."""
+    """Why the caller of a command may not use a permission, by its session, agent and role."""
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    """The zones that were locked, and why nothing can begin in them any more, if so."""
+    """The locked zones. The value says why no work may start in a zone."""
     tasks: Iterable[Task] = ()
-    """Whatever is named: by its id, its key, the claim that holds it, or what it depends on."""
+    """Tasks that the batch refers to: by id, by key, by the claim that holds them, or as dependents."""
     dependency_states: Iterable[DependencyState] = ()
-    """Of those that something is to depend on."""
+    """States of the dependencies of new, changed and retried tasks."""
     keys: Mapping[Key, KeyRecord] = field(default_factory=dict)
     agents: Mapping[AgentRef, AgentInfo] = field(default_factory=dict)
     classes: Mapping[ClassRef, TaskClass] = field(default_factory=dict)
     ready: Sequence[Task] = ()
-    """What may begin, in the order of turns."""
+    """Claimable tasks by rank."""
     content_sizes: Mapping[TaskRef, int] = field(default_factory=dict)
-    """Of what may be given out, how many bytes it says."""
+    """Bytes of content of the tasks that may be claimed."""
     strategies: Mapping[str, Strategy] = field(default_factory=dict)
     fair_ranks: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(zone, creator) → its last turn, and (zone, "") → the turn that was last served, where turns are fair"""
+    """(zone, creator) → rank of the creator's newest task; (zone, "") → rank claimed last. Only under `fair`."""
     dependents: Mapping[TaskRef, Sequence[TaskRef]] = field(default_factory=dict)
-    """Of what may end in this batch, those that still wait for it."""
+    """Tasks that wait for a task that may end in this batch."""
     dependents_truncated: bool = False
-    """There may be more of those than were loaded."""
+    """More dependents exist than were loaded. A later batch unblocks the rest."""
     dependencies: Mapping[TaskRef, Sequence[str]] = field(default_factory=dict)
-    """What each depends on, as far as the way ahead of those whose dependencies change."""
+    """Dependencies of retried tasks, and the closure of replaced dependencies."""
     tags: Mapping[TaskRef, Sequence[str]] = field(default_factory=dict)
-    """Of those whose tags are replaced."""
-    over_budget: Callable[[Task], bool] = lambda row: False
-    """Whether a budget that it would draw on is spent."""
+    """Current tags of tasks whose tags are replaced."""
+    over_budget: Callable[[Task], bool] = lambda task: False
+    """Whether a budget that counts the task is spent."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """A transition, on its way to the log."""
+    """An event that the transaction will append to the log."""
 
     type: str
     from_state: State | None
@@ -126,4 +122,5 @@ class PendingEvent:
     trace: str | None
     reason: str | None = None
     exhausted: bool = False
+    """The task failed because no retry was left."""
     cycle: tuple[str, ...] = ()

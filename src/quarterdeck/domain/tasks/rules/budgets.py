@@ -1,9 +1,8 @@
-"""Budgets: which of them a task draws on, when one is spent, and what what was spent adds up to.
+"""Budgets: which of them count a task, when one is spent, and the sums of costs.
 
-A budget counts the costs of a zone, of one type of task or of one task, in a period of the calendar, in UTC. It is
-spent when what was used has reached a limit of its own, in dollars or in tokens; one that allows nothing is spent from
-the beginning. What was used in a period that is over does not count any more, and nobody has to say so: the period is
-found from the moment.
+A budget counts the costs of a zone, of one task type or of one task, per calendar period in UTC. It is spent when its
+costs reach one of its limits, in dollars or in tokens; a budget with limit 0 is spent from the start. Costs of an
+earlier period do not count. No job has to reset them: the current period is computed from the time.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from quarterdeck.domain.tasks.model.cost_types import (
 from quarterdeck.domain.tasks.model.rows import Task
 
 SUM_MAX = 2**53
-"""Beyond it a reader of JSON would round. Sums stop there, whatever is said."""
+"""JSON readers round larger numbers. Sums stop growing here."""
 SPENT_CODE = "budget_spent"
 _EPOCH = date(1970, 1, 1)
 _replace = msgspec.structs.replace
 ScopeRef = tuple[str, str, str]
-"""(zone, scope, key)"""
+"""(zone id, scope, key)"""
 
 
-# -- the calendar ------------------------------------------------------------------------------------------------
+# -- calendar ----------------------------------------------------------------------------------------------------
 
 
 def day_of(instant: Millis) -> int:
@@ -51,7 +50,7 @@ def parse_day(text: str, field: str) -> int:
     try:
         return (date.fromisoformat(text) - _EPOCH).days
     except ValueError:
-        raise Invalid("invalid_query", f"{text!r} is no day.", field=field) from None
+        raise Invalid("invalid_query", f"{text!r} is not a date. Use YYYY-MM-DD.", field=field) from None
 
 
 def is_day(text: str) -> bool:
@@ -66,7 +65,7 @@ def format_day(day: int) -> str:
 
 
 def period_bounds(period: Period, now: Millis) -> tuple[Millis, Millis | None]:
-    """When the present period began, and when it ends. Weeks begin on Mondays."""
+    """Start and end of the current period. Weeks start on Monday."""
     if period is Period.TOTAL:
         return 0, None
     today = datetime.fromtimestamp(now // SECOND, UTC).date()
@@ -89,7 +88,7 @@ def _midnight(day: date) -> Millis:
 
 
 def scopes_of(task: Task) -> tuple[ScopeRef, ...]:
-    """What a task draws on."""
+    """The scopes whose budgets count the task."""
     return (
         (task.zone_id, Scope.ZONE, ""),
         (task.zone_id, Scope.TASK_TYPE, task.task_type),
@@ -98,7 +97,8 @@ def scopes_of(task: Task) -> tuple[ScopeRef, ...]:
 
 
 def roll_over(budget: Budget, now: Millis) -> Budget:
-    """As it is at a moment: of a new period nothing has been spent. A clock that steps back begins no older period."""
+    """The budget in its current period, with zero costs if that is a new one. A clock that is set back does not return
+    to an earlier period."""
     period_start, period_end = period_bounds(budget.period, now)
     if period_start <= budget.began_at:
         return budget
@@ -106,14 +106,14 @@ def roll_over(budget: Budget, now: Millis) -> Budget:
 
 
 def is_spent(budget: Budget) -> bool:
-    """Of one that is in its present period."""
+    """Whether a limit is reached. The budget must be in its current period, see `roll_over`."""
     return (budget.usd_micros is not None and budget.spent_usd_micros >= budget.usd_micros) or (
         budget.tokens is not None and budget.spent_tokens >= budget.tokens
     )
 
 
 class SpentBudgets:
-    """The budgets that are spent at a moment, among those that are known."""
+    """Those of the given budgets that are spent now."""
 
     def __init__(self, budgets: Iterable[Budget], now: Millis) -> None:
         self._spent: dict[ScopeRef, Budget] = {}
@@ -127,20 +127,20 @@ class SpentBudgets:
         return bool(self._spent)
 
     def is_spent_for(self, task: Task) -> bool:
-        """Whether a task must wait for a budget."""
+        """Whether the task may not be claimed because of a budget."""
         return bool(self._spent) and any(ref in self._spent for ref in scopes_of(task))
 
     def is_spent_for_type(self, zone_id: str, task_type: str) -> bool:
-        """Whether all tasks of a type must: there is no need to look at any."""
+        """Whether no task of the type may be claimed. Then none of them needs to be loaded."""
         return (zone_id, Scope.ZONE, "") in self._spent or (zone_id, Scope.TASK_TYPE, task_type) in self._spent
 
     def count_spent_tasks(self, zone_id: str) -> int:
-        """How many tasks of a zone have a budget of their own that is spent: so many may have to be passed over."""
+        """How many tasks of a zone have a spent budget of their own. A claim may have to skip that many."""
         return sum(1 for zone, scope, _ in self._spent if zone == zone_id and scope == Scope.TASK)
 
     def blocking_budget(self, task: Task) -> SpentBudgetView | None:
         found = [budget for ref in scopes_of(task) if (budget := self._spent.get(ref)) is not None]
-        # The one that holds it up longest: until that one is free the others do not matter.
+        # The one with the latest period end: until then the others do not matter.
         return to_spent_view(max(found, key=_ends_at)) if found else None
 
 
@@ -152,7 +152,7 @@ def _ends_at(budget: Budget) -> float:
     return float("inf") if budget.ends_at is None else budget.ends_at
 
 
-# -- charging ----------------------------------------------------------------------------------------------------
+# -- charges -----------------------------------------------------------------------------------------------------
 
 
 def sum_costs(costs: Iterable[Cost]) -> CostSum:
@@ -175,7 +175,7 @@ def sum_by_scope(costs: Sequence[tuple[Task, Cost]]) -> dict[ScopeRef, CostSum]:
 
 
 def compute_charges(budgets: Iterable[Budget], sums: Mapping[ScopeRef, CostSum], now: Millis) -> Iterator[Charge]:
-    """What each budget is charged with, of those that something was spent of."""
+    """One charge for each budget that counts some of the costs."""
     for budget in budgets:
         total = sums.get((budget.zone_id, budget.scope, budget.scope_key))
         if total is None:
@@ -190,12 +190,12 @@ def compute_charges(budgets: Iterable[Budget], sums: Mapping[ScopeRef, CostSum],
         yield Charge(after, total.usd_micros, min(total.tokens, SUM_MAX), is_newly_spent)
 
 
-# -- by hand -----------------------------------------------------------------------------------------------------
+# -- changes by users --------------------------------------------------------------------------------------------
 
 
 def put_budget(command: PutBudget, existing: Budget | None, used: CostSum, now: Millis) -> Budget:
-    """A budget as it is wanted. A new one counts what its period has seen already (`used`); one that is changed goes on
-    counting."""
+    """The new or changed budget. A new one starts with the costs of its period so far (`used`); a changed one keeps its
+    sums."""
     if existing is not None:
         return _replace(roll_over(existing, now), usd_micros=command.usd_micros, tokens=command.tokens, updated_at=now)
     period_start, period_end = period_bounds(command.period, now)
@@ -219,7 +219,7 @@ def put_budget(command: PutBudget, existing: Budget | None, used: CostSum, now: 
 def too_many_budgets() -> LimitReached:
     return LimitReached(
         "too_many_budgets",
-        f"A workspace has {BUDGETS_MAX} budgets at most.",
+        f"The workspace has {BUDGETS_MAX} of {BUDGETS_MAX} budgets. Remove one first.",
         bound="budgets",
         limit=BUDGETS_MAX,
         used=BUDGETS_MAX,
@@ -228,10 +228,10 @@ def too_many_budgets() -> LimitReached:
 
 
 def budget_not_found(scope: Scope, period: Period) -> NotFound:
-    return NotFound("budget_not_found", f"There is no such budget: {scope}, {period}.")
+    return NotFound("budget_not_found", f"No budget with scope {scope} and period {period} exists for this key.")
 
 
-# -- showing -----------------------------------------------------------------------------------------------------
+# -- views -------------------------------------------------------------------------------------------------------
 
 
 def to_view(budget: Budget) -> BudgetView:
@@ -278,8 +278,8 @@ def describe_spent(budget: Budget) -> str:
         amounts.append(f"{to_dollars(budget.spent_usd_micros):g} of {to_dollars(budget.usd_micros):g} dollars")
     if budget.tokens is not None and budget.spent_tokens >= budget.tokens:
         amounts.append(f"{budget.spent_tokens} of {budget.tokens} tokens")
-    renewal = "" if budget.ends_at is None else f"; it begins anew at {iso(budget.ends_at)}"
-    period_text = "for good" if budget.period is Period.TOTAL else f"for this {budget.period}"
+    renewal = "" if budget.ends_at is None else f"; it resets at {iso(budget.ends_at)}"
+    period_text = "in total" if budget.period is Period.TOTAL else f"for this {budget.period}"
     return f"The budget {owner} is spent {period_text}: {' and '.join(amounts)}{renewal}."
 
 

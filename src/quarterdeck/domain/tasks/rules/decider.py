@@ -1,10 +1,6 @@
-"""One batch, decided in order of arrival.
+"""Decides the commands of one batch, in order of arrival. Each command sees the changes of those before it.
 
-The board holds what was loaded for the batch and moves it, command by command, as if each came alone; what moved is
-then written at once. It does no I/O and knows no clock: the moment is handed to it, and so are tokens and chance.
-
-What becomes ready within a batch (made, unblocked, back from its backoff, given back) is offered to those who wait for
-work, in the same commit (`take`).
+Pure: no I/O, no clock, no randomness. Time, tokens and jitter are inputs. The caller writes all changes in one commit.
 """
 
 from __future__ import annotations
@@ -60,7 +56,7 @@ PERMISSIONS: dict[type[BaseCommand], str] = {
     **dict.fromkeys((Claim, Start, Progress, Complete, Fail, Release), "tasks.work"),
     **dict.fromkeys((Cancel, Retry, Pause, Resume, Patch, Archive), "tasks.change"),
 }
-"""What one must be allowed to ask for each; the rest is the server's own."""
+"""The permission that each command needs. The other commands come from the server."""
 
 
 class BatchDecider(DependencyTracker):
@@ -70,10 +66,7 @@ class BatchDecider(DependencyTracker):
         self._fair_ranks = {**loaded.fair_ranks}
 
     def changed_fair_ranks(self) -> dict[tuple[str, str], int]:
-        """Those that moved."""
-        return {
-            creator: rank for creator, rank in self._fair_ranks.items() if self._loaded.fair_ranks.get(creator) != rank
-        }
+        return {key: rank for key, rank in self._fair_ranks.items() if self._loaded.fair_ranks.get(key) != rank}
 
     def decide(self, command: TaskCommand) -> TaskResult | Problem:
         permission = PERMISSIONS.get(type(command), "tasks.work")
@@ -104,7 +97,7 @@ class BatchDecider(DependencyTracker):
             case Release():
                 return self._release(command, task)
             case Cancel() | Retry() | Pause() | Resume() | Archive():
-                return self._decide_user_command(command, task)
+                return self._decide_change(command, task)
             case Patch():
                 return self._patch(command, task)
             case Abort():
@@ -120,12 +113,10 @@ class BatchDecider(DependencyTracker):
             case _:
                 raise AssertionError(f"{type(command).__name__} names no task")
 
-    # -- making --------------------------------------------------------------------------------------------------
-
     def _create(self, command: Create) -> TaskResult | Problem:
         key = command_key(command)
         if key is not None and (record := self._keys.get(key)):
-            # Decided before everything else: what was acknowledged once is acknowledged again.
+            # Keys come first: a request that was acknowledged once gets the same answer even in an ended zone.
             existing = self._tasks.get((command.zone_id, record.subject_id))
             if record.digest != command.request_digest:
                 return key_conflict(key)
@@ -174,7 +165,7 @@ class BatchDecider(DependencyTracker):
         self._fair_ranks[creator] = rank = ranking.next_fair_rank(self._fair_ranks.get(creator, 0), claimed_rank)
         return TaskRank(strategy, rank)
 
-    # -- giving out ----------------------------------------------------------------------------------------------
+    # -- claim, start and assign ---------------------------------------------------------------------------------
 
     def _claim(self, command: Claim) -> TaskResult | Problem:
         if problem := _agent_problem(command):
@@ -186,7 +177,7 @@ class BatchDecider(DependencyTracker):
             return ClaimedTasks(tuple(ClaimedTask(task, lease_expires_at=agent.lease_expires_at) for task in held))
         key = claim_key(command.zone_id, command.agent_id, command.claim_id)
         if key is not None and (record := self._keys.get(key)) and record.subject_id:
-            # What it was given is done, or was taken from it: the same request, come late once more, gets nothing new.
+            # A late repeat of a claim whose tasks have ended. New tasks would go to a client that has moved on.
             return ClaimedTasks((), stop_waiting=True)
         if problem := self._loaded.zone_problems.get(command.zone_id) or agent.problem:
             return problem
@@ -204,7 +195,7 @@ class BatchDecider(DependencyTracker):
         ]
 
     def take_tasks(self, command: Claim) -> ClaimedTasks:
-        """What a claim gets: of all that it may take, the lowest turns."""
+        """Start the tasks that are assigned to the agent, then the matching ready tasks with the lowest ranks."""
         agent_ref = (command.zone_id, command.agent_id)
         agent = self._loaded.agents.get(agent_ref)
         if agent is None or agent.problem:
@@ -228,7 +219,6 @@ class BatchDecider(DependencyTracker):
         return ClaimedTasks(tuple(ClaimedTask(task, lease_expires_at=agent.lease_expires_at) for task in claimed))
 
     def _assigned_tasks(self, command: Claim) -> list[Task]:
-        """What waits for just this agent to begin it."""
         return [
             task
             for task in self._tasks.values()
@@ -238,20 +228,19 @@ class BatchDecider(DependencyTracker):
         ]
 
     def _start_assigned(self, task: Task, command: Claim) -> Task:
-        """The attempt is the one it was assigned as, and so is its token."""
+        """Start the attempt that the task was assigned with. It keeps its token."""
         after = states.start(task, self._loaded.timeouts.overdue_ms, self._now)
         after = states.set_claim_id(after, command.claim_id)
         self._transition(task, after, "task.started", command)
         return after
 
     def usable_capabilities(self, command: Claim) -> frozenset[str]:
-        """Those that a claim may use: the agent's own, or of these the ones it names."""
         agent = self._loaded.agents.get((command.zone_id, command.agent_id))
         own = frozenset[str]() if agent is None else agent.capabilities
         return own if command.capabilities is None else own & command.capabilities
 
     def has_matching(self, command: Claim) -> bool:
-        """Whether there is work that it suits, although it was given none."""
+        """Whether a ready task matches the claim. It may still get none: its agent is full, a budget is spent."""
         return bool(self._queues.matching(command.zone_id, self.usable_capabilities(command), command.task_types))
 
     def _start_attempt(self, task: Task, attempt: Attempt, command: BaseCommand) -> Task:
@@ -288,7 +277,7 @@ class BatchDecider(DependencyTracker):
         agent = self._loaded.agents.get(agent_ref)
         zone_problem = self._loaded.zone_problems.get(command.zone_id)
         if zone_problem or agent is None or agent.problem or agent.is_stale or self._free_slots.get(agent_ref, 0) <= 0:
-            return errors.state_conflict(task, "assigned", "the agent takes no more")
+            return errors.state_conflict(task, "assigned", "the agent accepts no more tasks")
         if states.TASK_STATES.next_state(Verb.ASSIGN, task.status) is None or task.waits_for:
             return errors.state_conflict(task, "assigned", f"it is {task.status}")
         if self._loaded.over_budget(task):
@@ -300,14 +289,14 @@ class BatchDecider(DependencyTracker):
         self._transition(task, after, "task.assigned", command)
         return after
 
-    # -- reporting -----------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------
 
     def _progress(self, command: Progress, task: Task) -> TaskResult | Problem:
         if problem := _attempt_problem(task, command.attempt_token):
             return problem
         if (key := command_key(command)) is not None:
             if record := self._keys.get(key):
-                # Heard of and charged, and its answer was lost: whatever was said since is the later word.
+                # A repeat: it was charged, and its response was lost. Later reports win.
                 return task if record.digest == command.request_digest else key_conflict(key)
             self._add_key(key, command.request_digest, command.id)
         after = states.update_progress(task, ProgressReport(command.percent, command.step, command.is_reset), self._now)
@@ -317,8 +306,8 @@ class BatchDecider(DependencyTracker):
         if command.checkpoint is not None:
             self._update_content(task, ContentUpdate(checkpoint_data=command.checkpoint))
         has_progressed = (after.progress_percent, after.current_step) != (task.progress_percent, task.current_step)
-        # Costs are told of even alone: it is by its events that a batch is known to have been committed when the answer
-        # to COMMIT was lost, and what is not known is done, and charged, again.
+        # Costs alone emit an event too: if the response to COMMIT is lost, the events of a batch prove that it was
+        # committed. Without one the batch would be retried and the costs charged twice.
         if command.costs or has_progressed:
             self._transition(task, after, "task.progressed", command)
         else:
@@ -326,15 +315,13 @@ class BatchDecider(DependencyTracker):
         return after
 
     def _complete(self, command: Complete, task: Task) -> TaskResult | Problem:
-        if task.status is State.PAUSED and command.attempt_token is None:
+        token = command.attempt_token
+        if task.status is State.PAUSED and token is None:
+            # A paused task has no attempt and so no token. A user may complete it.
             if problem := self._loaded.permission_problem(command, "tasks.complete_paused"):
                 return problem
-        elif problem := _attempt_problem(task, command.attempt_token):
-            is_repeat = (
-                task.status is State.COMPLETED
-                and command.attempt_token is not None
-                and command.attempt_token == task.attempt_token
-            )
+        elif problem := _attempt_problem(task, token):
+            is_repeat = task.status is State.COMPLETED and token is not None and token == task.attempt_token
             return task if is_repeat else problem
         after = self._charge(states.complete(task, self._now), command.costs)
         self._change_held(task, -1)
@@ -346,12 +333,9 @@ class BatchDecider(DependencyTracker):
         return self.task((task.zone_id, task.id))
 
     def _fail(self, command: Fail, task: Task) -> TaskResult | Problem:
-        if problem := _attempt_problem(task, command.attempt_token):
-            is_repeat = (
-                task.status is State.FAILED
-                and command.attempt_token is not None
-                and command.attempt_token == task.attempt_token
-            )
+        token = command.attempt_token
+        if problem := _attempt_problem(task, token):
+            is_repeat = task.status is State.FAILED and token is not None and token == task.attempt_token
             return task if is_repeat else problem
         if command.stack_trace is not None:
             self.stack_traces.append((task, command.stack_trace))
@@ -371,7 +355,7 @@ class BatchDecider(DependencyTracker):
         return self._fail_attempt(task, State.ABORTED, failure, command)
 
     def _condition_holds(self, condition: AbortCondition | None, task: Task) -> bool:
-        """Whether what was seen of an attempt is so now: it may have begun, or moved on, since."""
+        """Whether the condition that the coordinator saw still holds: the attempt may have started or progressed."""
         match condition:
             case None:
                 return True
@@ -398,7 +382,7 @@ class BatchDecider(DependencyTracker):
         if problem := _attempt_problem(task, command.attempt_token):
             return problem
         if key := claim_key(task.zone_id, task.agent_id, task.claim_id):
-            # As if it had never been given anything: its answer may have been lost, and it will ask again.
+            # Unbind the claim id: the response to the claim may have been lost, and its client will repeat it.
             self._add_key(key, "", "")
         after = states.release(task, self._now)
         self._change_held(task, -1)
@@ -406,11 +390,9 @@ class BatchDecider(DependencyTracker):
         self._queue_if_ready(after)
         return after
 
-    # -- by hand -------------------------------------------------------------------------------------------------
+    # -- changes by users ----------------------------------------------------------------------------------------
 
-    def _decide_user_command(
-        self, command: Cancel | Retry | Pause | Resume | Archive, task: Task
-    ) -> TaskResult | Problem:
+    def _decide_change(self, command: Cancel | Retry | Pause | Resume | Archive, task: Task) -> TaskResult | Problem:
         match command:
             case Cancel():
                 return self._cancel(command, task)
@@ -470,12 +452,10 @@ class BatchDecider(DependencyTracker):
         if task.status is State.ARCHIVED:
             return task
         if not states.has_ended(task):
-            return errors.state_conflict(task, "archived", f"it is {task.status}, and not over")
+            return errors.state_conflict(task, "archived", f"it is {task.status} and has not ended")
         after = states.archive(task, self._now)
         self._transition(task, after, "task.archived", command)
         return after
-
-    # -- by the coordinator --------------------------------------------------------------------------------------
 
     def _make_available(self, command: MakeAvailable, task: Task) -> TaskResult | Problem:
         if task.waits_for != WaitsFor.TIME or task.available_at > self._now:
@@ -499,21 +479,17 @@ class BatchDecider(DependencyTracker):
 
 def _agent_problem(command: Claim) -> Problem | None:
     caller_agent_id = None if command.caller is None else command.caller.agent_id
-    return (
-        errors.wrong_agent(command.agent_id)
-        if caller_agent_id is not None and caller_agent_id != command.agent_id
-        else None
-    )
+    return errors.wrong_agent(command.agent_id) if caller_agent_id not in (None, command.agent_id) else None
 
 
 def _holder_problem(command: BaseCommand, task: Task) -> Problem | None:
-    """An agent's token acts only as that agent. Whose task it is, is told to nobody else."""
+    """Agents may only report on tasks they hold. The error does not reveal which agent holds the task."""
     caller_agent_id = None if command.caller is None else command.caller.agent_id
-    return errors.stale_attempt(task) if caller_agent_id is not None and caller_agent_id != task.agent_id else None
+    return errors.stale_attempt(task) if caller_agent_id not in (None, task.agent_id) else None
 
 
 def _attempt_problem(task: Task, token: str | None) -> Problem | None:
-    """Whether this word about an attempt still counts."""
+    """Why a report is refused. Only the token of the current attempt counts."""
     if token is None:
         return errors.token_required()
     if token != task.attempt_token or task.status not in HELD:

@@ -1,9 +1,9 @@
-"""Tasks that wait for tasks: what the end of one means for those that depend on it.
+"""Which tasks wait for which, and what the end of a task means for its dependents.
 
-A dependency is either waited for or out of the way. When a task is done, each dependency on it is got out of the way
-and its dependent waits for one less; what waits for nothing more may begin. When it has failed for good, its
-dependents fail with it, or go on without it if they were told to. Both cost what they touch: only dependencies that
-are still waited for are looked at, and those that are too many for one batch are left to the next (`spreads`).
+A dependency is unmet or met. When a task completes, each dependency on it is met, and a dependent without unmet
+dependencies is ready. When a task fails with no retry left, its dependents fail too, or run regardless if
+`onDependencyFailure` is `run`. Only unmet dependencies are loaded. Dependents beyond the limit of one batch are left to
+the next: the ended task stays marked (`dependents_pending`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class DependencyTracker(Batch):
         self._dependents = {ref: [*dependents] for ref, dependents in loaded.dependents.items()}
 
     def _dependency_state(self, ref: TaskRef) -> DependencyState | None:
-        """As it is now, which may be otherwise than it was loaded."""
+        # The row wins over the loaded state: an earlier command of the batch may have changed it.
         task = self._tasks.get(ref)
         return to_dependency_state(task) if task is not None else self._dependency_states.get(ref)
 
     def _check_dependencies(self, zone_id: str, depends_on: Sequence[str]) -> tuple[set[str], str | None] | Problem:
-        """Of those that something is to depend on: which are not out of the way yet, and one that has failed."""
+        """(unmet dependencies, one that failed), as of this point of the batch."""
         unmet: set[str] = set()
         failed: str | None = None
         for task_id in depends_on:
@@ -46,16 +46,15 @@ class DependencyTracker(Batch):
         return unmet, failed
 
     def _add_dependencies(self, ref: TaskRef, depends_on: Sequence[str], unmet: set[str]) -> None:
-        """From here on it waits for these; the others are out of its way."""
         self.new_dependencies[ref] = tuple(depends_on)
         self.met_dependencies |= {(ref, task_id) for task_id in depends_on if task_id not in unmet}
         for task_id in unmet:
             self._dependents.setdefault((ref[0], task_id), []).append(ref)
 
-    # -- the end of one ------------------------------------------------------------------------------------------
+    # -- unblock -------------------------------------------------------------------------------------------------
 
     def _unblock(self, ended: Task, command: BaseCommand) -> None:
-        """Tells those that wait for it, as far as they were loaded."""
+        """Unblock the dependents that were loaded. If there are more, leave the task marked for the coordinator."""
         for dependent in self._dependents.pop((ended.zone_id, ended.id), ()):
             waiting = self._tasks.get(dependent)
             is_waiting = (
@@ -91,20 +90,20 @@ class DependencyTracker(Batch):
         return self.task((task.zone_id, task.id))
 
     def _fail_for_cycle(self, command: FailForCycle, task: Task) -> Task:
-        """One of those that wait for each other. That it waits at all is looked at again here."""
+        """Fail a task of a cycle, if it still waits for dependencies."""
         if task.status not in (State.PENDING, State.PAUSED) or not task.unmet_dependencies:
             return task
         self._update_content(
-            task, ContentUpdate(last_error=f"These tasks wait for each other: {errors.format_cycle(command.cycle)}.")
+            task, ContentUpdate(last_error=f"Its dependencies form a cycle: {errors.format_cycle(command.cycle)}.")
         )
         after = states.fail_dependency(task, states.DEPENDENCY_CYCLE, self._now)
         self._transition(task, after, "task.failed", command, EventReason(states.DEPENDENCY_CYCLE, cycle=command.cycle))
         return after
 
-    # -- by hand -------------------------------------------------------------------------------------------------
+    # -- changes by users ----------------------------------------------------------------------------------------
 
     def _retry(self, command: Retry, task: Task) -> Task | Problem:
-        """Begins anew, and waits anew for what it depends on, should that have been begun anew as well."""
+        """Queue the task again. It waits again for dependencies that were retried as well."""
         if task.status not in (State.FAILED, State.ABORTED):
             return errors.state_conflict(task, "retried", f"it is {task.status}")
         ref = (task.zone_id, task.id)
@@ -115,7 +114,7 @@ class DependencyTracker(Batch):
         unmet, failed = check
         if failed is not None and task.on_dependency_failure == "fail":
             return errors.state_conflict(
-                task, "retried", f"it depends on {failed!r}, which has failed: retry that first"
+                task, "retried", f"its dependency {failed!r} has failed; retry that task first"
             )
         reopened = {(ref, task_id) for task_id in unmet}
         self.reopened_dependencies |= reopened

@@ -1,8 +1,8 @@
-"""Dependencies as a graph: whether new ones would close a cycle, and which.
+"""The dependency graph: cycles, and the order of creation.
 
-A task that is made depends on tasks that are there, or that are made with it; so only among the new ones can a cycle
-arise. One that is changed may close a cycle through tasks that nobody named: for it, what lies ahead was walked and
-loaded.
+A new task depends on existing tasks or on tasks of the same request, so only the tasks of a request can form a cycle. A
+task whose dependencies are replaced may close a cycle through any other tasks; for it, the closure of its new
+dependencies is loaded.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 def find_cycle(start: str, depends_on: Mapping[str, Sequence[str]]) -> list[str] | None:
-    """The way from a task back to itself along what each depends on: `[start, …, start]`; None if there is none.
+    """A path along dependencies from a task back to itself, `[start, …, start]`, or None.
 
-    Without recursion: a chain of ten thousand is an ordinary thing here.
+    Not recursive: chains of 10,000 tasks are common.
     """
     came_from: dict[str, str] = {}
     pending = [start]
@@ -37,7 +37,7 @@ def _path_back(start: str, last: str, came_from: Mapping[str, str]) -> list[str]
 
 
 def find_stuck(depends_on: Mapping[str, Iterable[str]]) -> set[str]:
-    """All that stand in a cycle, or wait for one: what is left when everything is taken away that could be done."""
+    """All tasks in a cycle or waiting for one: what remains after removing every task that could complete."""
     unmet = {
         task: {dependency for dependency in dependencies if dependency in depends_on}
         for task, dependencies in depends_on.items()
@@ -57,8 +57,8 @@ def find_stuck(depends_on: Mapping[str, Iterable[str]]) -> set[str]:
 
 
 def order_by_dependencies(depends_on: Mapping[str, Sequence[str]]) -> tuple[list[str], dict[str, list[str]]]:
-    """(in order, cycles): names that can be made one after the other, and of each that cannot the cycle it stands in or
-    waits for."""
+    """(order, cycles): the tasks in an order in which they can be created, and for each other task the cycle that it is
+    in or waits for."""
     stuck = find_stuck(depends_on)
     internal = {
         name: [dependency for dependency in dependencies if dependency in depends_on]
@@ -72,7 +72,7 @@ def order_by_dependencies(depends_on: Mapping[str, Sequence[str]]) -> tuple[list
             dependents.setdefault(dependency, []).append(name)
     ready = [name for name, count in unmet.items() if count == 0]
     while ready:
-        # The order of the request is kept where nothing speaks against it.
+        # Keeps the request's order where dependencies allow it.
         next_ready: list[str] = []
         for name in ready:
             order.append(name)
@@ -86,7 +86,7 @@ def order_by_dependencies(depends_on: Mapping[str, Sequence[str]]) -> tuple[list
 
 
 def _follow_cycle(name: str, next_stuck: Mapping[str, str]) -> list[str]:
-    """Whatever is stuck waits for something that is stuck: going on from one to the next, one comes round."""
+    """Every stuck task waits for a stuck task, so following them leads into a cycle."""
     path: dict[str, int] = {}
     while name not in path:
         path[name] = len(path)

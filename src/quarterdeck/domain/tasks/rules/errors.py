@@ -1,4 +1,4 @@
-"""What can be refused about tasks, each with the sentence its caller is told."""
+"""Problems that task commands return. Codes and members are public; clients match on them."""
 
 from __future__ import annotations
 
@@ -8,42 +8,44 @@ from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Prob
 from quarterdeck.domain.tasks.model.rows import State, Task
 
 CYCLE_TEXT_MAX = 20
-"""Names of a cycle that are spelt out."""
+"""Task ids of a cycle that the error text names."""
 CYCLE_MAX = 1_000
+"""Task ids of a cycle in the member `cycle`."""
 REASON_MAX = 200
-"""Characters of the reason that somebody gave for canceling."""
+"""Characters of a cancel reason that are repeated in an error."""
 
 
 def task_not_found(task_id: str) -> NotFound:
-    return NotFound("task_not_found", f"There is no task {task_id!r}.")
+    return NotFound("task_not_found", f"Task {task_id!r} does not exist in this zone.")
 
 
 def agent_not_found(agent_id: str) -> NotFound:
-    return NotFound("agent_not_found", f"There is no agent {agent_id!r}.")
+    return NotFound("agent_not_found", f"Agent {agent_id!r} is not registered in this zone.")
 
 
 def wrong_agent(agent_id: str) -> Forbidden:
-    return Forbidden("agent_required", f"Only the agent {agent_id!r} itself may do this.")
+    return Forbidden("agent_required", f"Only a token of agent {agent_id!r} may claim for it.")
 
 
 def task_exists(task_id: str) -> Conflict:
-    return Conflict("task_exists", f"There is a task {task_id!r} already.")
+    return Conflict("task_exists", f"Task id {task_id!r} is already in use. Omit `id` to get a new one.")
 
 
 def response_too_large(task_id: str) -> TooLarge:
     return TooLarge(
         "answer_too_large",
-        f"The task {task_id!r} was made before, and the answer has no room left to show it: ask for it by its id.",
+        f"Task {task_id!r} already exists, and the response is too large to include it. Read it by its id.",
         taskId=task_id,
     )
 
 
 def unknown_dependency(task_id: str) -> Invalid:
-    return Invalid("unknown_dependency", f"It depends on {task_id!r}, which does not exist.", field="dependsOn")
+    detail = f"`dependsOn` names task {task_id!r}, which does not exist in this zone."
+    return Invalid("unknown_dependency", detail, field="dependsOn")
 
 
 def failed_dependency(task_id: str) -> Conflict:
-    return Conflict("dependency_failed", f"It would depend on {task_id!r}, which has failed or was canceled.")
+    return Conflict("dependency_failed", f"`dependsOn` names task {task_id!r}, which has failed or was canceled.")
 
 
 def format_cycle(cycle: Sequence[str]) -> str:
@@ -52,7 +54,7 @@ def format_cycle(cycle: Sequence[str]) -> str:
 
 def dependency_cycle(path: Sequence[str]) -> Conflict:
     members = [*path[:CYCLE_MAX]]
-    return Conflict("dependency_cycle", f"These tasks would wait for each other: {format_cycle(path)}.", cycle=members)
+    return Conflict("dependency_cycle", f"`dependsOn` would form a cycle: {format_cycle(path)}.", cycle=members)
 
 
 def state_conflict(task: Task, verb: str, reason: str) -> Problem:
@@ -60,21 +62,19 @@ def state_conflict(task: Task, verb: str, reason: str) -> Problem:
 
 
 def token_required() -> Conflict:
-    return Conflict("attempt_token_required", "This needs the attemptToken that came with the task.")
+    return Conflict("attempt_token_required", "Send the `attemptToken` that the claim returned.")
 
 
 def _why_ended(task: Task) -> str:
-    """Why an attempt is over, by how its task stands since."""
-    how_lost = "it was given back, or taken from its agent, or that was too long silent"
     match task.status:
         case State.ASSIGNED | State.RUNNING:
-            return f"{how_lost}, and another has begun"
+            return "another attempt is running"
         case State.ABORTED if task.final:
             return f"the task was canceled ({(task.reason or '')[:REASON_MAX]})"
         case State.ABORTED:
-            return f"it was aborted ({task.reason}), and another follows"
+            return f"it was aborted ({task.reason}) and will be retried"
         case State.PENDING:
-            return f"{how_lost}, and the task waits for another"
+            return "it was released or its agent was lost, and the task waits for its next attempt"
         case State.PAUSED | State.COMPLETED | State.FAILED | State.ARCHIVED:
             return f"the task is {task.status}"
 
@@ -82,11 +82,13 @@ def _why_ended(task: Task) -> str:
 def stale_attempt(task: Task) -> Conflict:
     return Conflict(
         "stale_attempt",
-        f"This attempt is over: {_why_ended(task)}. What was said of it was not kept.",
+        f"This attempt has ended: {_why_ended(task)}. The report was ignored.",
         taskStatus=str(task.status),
         attempt=task.attempt,
     )
 
 
 def already_started(task_id: str) -> Conflict:
-    return Conflict("task_state_conflict", f"What {task_id!r} depends on can be changed only before it has begun.")
+    return Conflict(
+        "task_state_conflict", f"The dependencies of task {task_id!r} can only be changed before its first attempt."
+    )

@@ -1,4 +1,4 @@
-"""Why a task is as it is, and what would move it: in sentences for people, and in fields for programs."""
+"""Explains why a task is in its state and what would change it: sentences for people, fields for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quarterdeck.domain.tasks.model.rows import State, WaitsFor
 from quarterdeck.domain.tasks.rules import states
 
 NAMED_MAX = 5
-"""How many tasks or capabilities a sentence names."""
+"""Tasks or capabilities that one sentence names."""
 
 
 def explain(facts: ExplainInput) -> TaskExplanation:
@@ -31,13 +31,13 @@ def explain(facts: ExplainInput) -> TaskExplanation:
         return TaskExplanation(
             task=_task_view(facts),
             code="paused",
-            why=["It is paused: nobody holds it, and what its agent had saved is kept.", *_describe_attempts(facts)],
-            next=["Resuming it.", "An ADMIN or OWNER may complete it by hand."],
+            why=["The task is paused. No agent holds it, and its checkpoint is kept.", *_describe_attempts(facts)],
+            next=["A user resumes it.", "An ADMIN or OWNER completes it."],
         )
     return _explain_ended(facts)
 
 
-# -- it waits ----------------------------------------------------------------------------------------------------
+# -- waiting tasks -----------------------------------------------------------------------------------------------
 
 
 def _explain_pending(facts: ExplainInput) -> TaskExplanation:
@@ -47,12 +47,18 @@ def _explain_pending(facts: ExplainInput) -> TaskExplanation:
     if task.waits_for == WaitsFor.TIME:
         at = iso(task.available_at)
         is_late = task.available_at <= facts.now
-        reason = f"It was to begin at {at}, which the coordinator has yet to notice." if is_late else (
-            f"It is not to begin before {at}."
-        )  # fmt: skip
+        reason = (
+            f"Its start time {at} has passed. The coordinator has not processed it yet."
+            if is_late
+            else f"Its start time is {at}."
+        )
         return TaskExplanation(
-            task=_task_view(facts), code="moment", why=[reason, *_describe_attempts(facts)], until=at, next=[f"It may begin from {at} on."]
-        )  # fmt: skip
+            task=_task_view(facts),
+            code="moment",
+            why=[reason, *_describe_attempts(facts)],
+            until=at,
+            next=[f"It can be claimed from {at}."],
+        )
     if facts.spent_budget is not None:
         return _explain_budget(facts)
     return _explain_agents(facts)
@@ -64,14 +70,14 @@ def _explain_dependencies(facts: ExplainInput) -> TaskExplanation:
     remaining = unmet - len(described)
     names = ", ".join(described) + (f" and {remaining} more" if remaining > 0 else "")
     failed = [dependency.id for dependency in facts.dependencies if dependency.final]
-    reasons = [f"It waits for {_count(unmet, 'task')} to be completed: {names}."]
+    reasons = [f"It waits for {_count(unmet, 'task')} to complete: {names}."]
     if failed:
-        reasons.append(f"{failed[0]!r} has failed for good; the coordinator has yet to tell this one.")
+        reasons.append(f"{failed[0]!r} has failed. The coordinator has not updated this task yet.")
     return TaskExplanation(
         task=_task_view(facts),
         code="dependencies",
         why=[*reasons, *_describe_attempts(facts)],
-        next=["It may begin when the last of them is completed.", _describe_failure_policy(facts)],
+        next=["It can be claimed when all of them are completed.", _describe_failure_policy(facts)],
         unmet=unmet,
         waits_for=[_dependency_view(dependency) for dependency in facts.dependencies],
     )
@@ -81,27 +87,27 @@ def _describe_state(dependency: UnmetDependency) -> str:
     if dependency.status in states.HELD and dependency.agent_id is not None:
         return f"{dependency.status} by {dependency.agent_id}"
     if dependency.status is State.PENDING and dependency.waits_for == WaitsFor.DEPENDENCIES:
-        return "PENDING, waiting for others itself"
+        return "PENDING, waits for dependencies"
     if dependency.waits_for == WaitsFor.TIME:
         return f"{dependency.status} until {iso(dependency.available_at)}"
-    return f"{dependency.status} for good" if dependency.final else str(dependency.status)
+    return f"{dependency.status}, final" if dependency.final else str(dependency.status)
 
 
 def _describe_failure_policy(facts: ExplainInput) -> str:
     if facts.task.on_dependency_failure == "run":
-        return "Should one of them fail for good, it goes on without it."
-    return "Should one of them fail for good, it fails with it."
+        return "If one of them fails, this task runs without it (onDependencyFailure is run)."
+    return "If one of them fails, this task fails too (onDependencyFailure is fail)."
 
 
 def _explain_budget(facts: ExplainInput) -> TaskExplanation:
     assert facts.spent_budget is not None
-    next_steps = ["Raising or removing the budget."]
+    next_steps = ["A user raises or removes the budget."]
     if facts.spent_budget.period_ends_at is not None:
-        next_steps.insert(0, f"The budget begins anew at {facts.spent_budget.period_ends_at}.")
+        next_steps.insert(0, f"The budget resets at {facts.spent_budget.period_ends_at}.")
     return TaskExplanation(
         task=_task_view(facts),
         code=facts.spent_budget.code,
-        why=[facts.spent_budget.detail, "It is not handed out until then.", *_describe_attempts(facts)],
+        why=[facts.spent_budget.detail, "The task cannot be claimed until then.", *_describe_attempts(facts)],
         next=next_steps,
         until=facts.spent_budget.period_ends_at,
         budget=facts.spent_budget,
@@ -112,25 +118,25 @@ def _explain_agents(facts: ExplainInput) -> TaskExplanation:
     agents = _agents_view(facts)
     if agents.missing_capabilities:
         code = "no_agent"
-        reason = f"No live agent can do {_join_names(agents.missing_capabilities)}, which it requires."
-        next_step = "An agent that has all of its capabilities claims it."
+        reason = f"No live agent has the required capabilities {_join_names(agents.missing_capabilities)}."
+        next_step = "An agent with all required capabilities claims it."
     elif not agents.suited:
         code = "no_agent"
         with_capabilities = f" with {_join_names(agents.required_capabilities)}" if facts.required_capabilities else ""
-        reason = f"There is no live agent{with_capabilities}."
-        next_step = "Such an agent registers, or is heard of again, and claims it."
+        reason = f"No agent{with_capabilities} is live."
+        next_step = "Such an agent registers or sends a heartbeat, and claims it."
     elif not agents.free:
         code = "agents_busy"
-        reason = f"{_count(agents.suited, 'agent')} could take it, and none is free."
-        next_step = "One of them ends another task, or may take more at once."
+        reason = f"{_count(agents.suited, 'agent')} could take it, but none has a free slot."
+        next_step = "One of them ends another task, or its maxConcurrentTasks is raised."
     else:
         code = "turn"
         reason = f"It waits for a claim; {_count(agents.free, 'agent')} could take it now."
-        next_step = "One of them claims, and asks for tasks of this type."
+        next_step = "One of them claims tasks of this type."
     queue_position = (
-        f"{_count(facts.ranked_before, 'task')} of its kind come first."
+        f"{_count(facts.ranked_before, 'ready task')} of the same class before it."
         if facts.ranked_before
-        else "It is the first of its kind."
+        else "It ranks first in its class."
     )
     return TaskExplanation(
         task=_task_view(facts),
@@ -139,7 +145,7 @@ def _explain_agents(facts: ExplainInput) -> TaskExplanation:
         next=[next_step],
         before=facts.ranked_before,
         agents=agents,
-    )  # fmt: skip
+    )
 
 
 def _agents_view(facts: ExplainInput) -> AgentsView:
@@ -158,43 +164,45 @@ def _explain_backoff(facts: ExplainInput) -> TaskExplanation:
     task = facts.task
     at = iso(task.available_at)
     verb = "failed" if task.status is State.FAILED else "was aborted"
-    reasons = [f"Attempt {task.attempt} {verb}: {task.reason or 'no reason was given'}."]
-    reasons.append(f"Its backoff lasts until {at}: retry {task.retry_count} of {task.max_retries} follows.")
+    reasons = [f"Attempt {task.attempt} {verb}: {task.reason or 'no reason given'}."]
+    reasons.append(f"It is in backoff until {at}, then retry {task.retry_count} of {task.max_retries} follows.")
     return TaskExplanation(
         task=_task_view(facts),
         code="backoff",
         why=[*reasons, *_describe_last_error(facts)],
-        next=[f"It may begin again from {at} on.", "Retrying it by hand begins it at once."],
+        next=[f"It can be claimed again from {at}.", "A user retries it, which skips the backoff."],
         until=at,
     )
 
 
-# -- somebody has it ---------------------------------------------------------------------------------------------
+# -- held tasks --------------------------------------------------------------------------------------------------
 
 
 def _explain_held(facts: ExplainInput) -> TaskExplanation:
     task, holder = facts.task, facts.holder
     since = task.started_at if task.status is State.RUNNING else task.assigned_at
     is_overdue = task.estimated_completion_at is not None and task.estimated_completion_at < facts.now
-    verb = "works on it" if task.status is State.RUNNING else "was assigned to it, and has not begun"
-    reasons = [f"{task.agent_id!r} {verb} since {iso_or_none(since)}, as attempt {task.attempt}."]
+    verb = "is running" if task.status is State.RUNNING else "is assigned but has not started"
+    reasons = [f"Attempt {task.attempt} {verb}: agent {task.agent_id!r}, since {iso_or_none(since)}."]
     if task.status is State.RUNNING:
         step = f", {task.current_step}" if task.current_step else ""
-        reasons.append(f"It is at {task.progress_percent} %{step}.")
+        reasons.append(f"Progress: {task.progress_percent} %{step}.")
     if is_overdue:
         warned = "" if task.warned_at is None else f"; its agent was warned at {iso(task.warned_at)}"
-        reasons.append(f"It was expected at {iso_or_none(task.estimated_completion_at)} and is overdue{warned}.")
-    next_steps = ["Its agent completes it, fails it or gives it back."]
+        reasons.append(
+            f"It was estimated to end at {iso_or_none(task.estimated_completion_at)} and is overdue{warned}."
+        )
+    next_steps = ["Its agent completes, fails or releases it."]
     if holder is None:
-        next_steps.append("Its agent is not known any more: the coordinator takes it back.")
+        next_steps.append("Its agent no longer exists: the coordinator aborts the attempt.")
     else:
         next_steps.append(
-            f"Its lease ends at {iso(holder.lease_expires_at)} unless its agent is heard of; then it is requeued."
+            f"The attempt is aborted at {iso(holder.lease_expires_at)} unless its agent makes contact before."
         )
     if task.timeout_at is not None:
         next_steps.append(f"The attempt is aborted at {iso(task.timeout_at)}.")
     if task.overdue_at is not None and task.warned_at is not None:
-        next_steps.append(f"Without progress it is aborted at {iso(task.overdue_at)}.")
+        next_steps.append(f"Without progress the attempt is aborted at {iso(task.overdue_at)}.")
     return TaskExplanation(
         task=_task_view(facts),
         code="running" if task.status is State.RUNNING else "assigned",
@@ -212,7 +220,7 @@ def _explain_held(facts: ExplainInput) -> TaskExplanation:
     )
 
 
-# -- it is over --------------------------------------------------------------------------------------------------
+# -- ended tasks -------------------------------------------------------------------------------------------------
 
 
 def _explain_ended(facts: ExplainInput) -> TaskExplanation:
@@ -221,11 +229,11 @@ def _explain_ended(facts: ExplainInput) -> TaskExplanation:
     if task.status is State.COMPLETED:
         reasons = [f"It was completed at {iso_or_none(task.completed_at)}."]
     elif task.status is State.ARCHIVED:
-        verb = "was completed" if task.completed_at is not None else "has failed for good"
-        reasons = [f"It {verb}, and was put away."]
+        verb = "was completed" if task.completed_at is not None else "failed"
+        reasons = [f"It {verb} and was archived."]
     else:
         reasons = [_describe_failure(facts)]
-        next_steps = ["Retrying it by hand begins it anew, with all its retries."]
+        next_steps = ["A user retries it, with all its retries."]
     return TaskExplanation(
         task=_task_view(facts),
         code=str(task.status).lower(),
@@ -237,14 +245,14 @@ def _explain_ended(facts: ExplainInput) -> TaskExplanation:
 def _describe_failure(facts: ExplainInput) -> str:
     task = facts.task
     if task.status is State.ABORTED:
-        return f"It was canceled for good: {task.reason or 'requested'}."
+        return f"It was canceled: {task.reason or 'requested'}."
     if task.reason == states.DEPENDENCY_FAILED:
-        return "It has failed for good because a task it depends on has."
+        return "It failed because a task it depends on failed or was canceled."
     if task.reason == states.DEPENDENCY_CYCLE:
-        return "It has failed for good because it waited for itself."
+        return "It failed because its dependencies form a cycle."
     if task.retry_count >= task.max_retries:
-        return f"It has failed for good: its last attempt ended ({task.reason}), and no retries are left."
-    return f"It has failed for good: {task.reason}, which its agent said must not be tried again."
+        return f"It failed: its last attempt ended ({task.reason}) and no retries are left."
+    return f"It failed: {task.reason}. Its agent reported the failure as not retryable."
 
 
 # -- shared ------------------------------------------------------------------------------------------------------
@@ -254,7 +262,7 @@ def _describe_attempts(facts: ExplainInput) -> list[str]:
     task = facts.task
     if not task.attempt:
         return []
-    return [f"{_count(task.attempt, 'attempt')} begun, {task.retry_count} of {task.max_retries} retries used."]
+    return [f"{_count(task.attempt, 'attempt')} started, {task.retry_count} of {task.max_retries} retries used."]
 
 
 def _describe_last_error(facts: ExplainInput) -> list[str]:

@@ -1,10 +1,10 @@
-"""The log of a task: who may say something in it, how its transitions read, and how its two halves become one.
+"""The log of a task: who may add lines, how transitions read, and how both sources are merged.
 
-A transition is not written a second time: it is an event, read as a line.
+Transitions are not stored twice: they are events of the event log, rendered as log entries.
 
-| event                 | level                                          | `event`           |
+| event type            | level                                          | `event`           |
 |-----------------------|------------------------------------------------|-------------------|
-| task.failed           | ERROR; CRITICAL if it was the last retry        | state_transition  |
+| task.failed           | ERROR; CRITICAL if no retry is left            | state_transition  |
 | task.aborted          | ERROR                                          | state_transition  |
 | task.warned           | WARN                                           | warning           |
 | task.progressed       | INFO                                           | progress_update   |
@@ -12,10 +12,10 @@ A transition is not written a second time: it is an event, read as a line.
 | task.unblocked        | INFO                                           | unblocked         |
 | all others            | INFO                                           | state_transition  |
 
-What an agent says has the level and the event that it says; `error` is where an attempt failed, with its stack trace.
+Agents choose the level and the event of the lines they add. The event `error` is a failed attempt with its stack trace.
 
-Each half has an order of its own, that of its commits, and keeps it: a cursor is a place in each. They are merged by
-time, which may be wrong by a moment where a clock was set back, and loses nothing then.
+Each source is in commit order, and a cursor is a position in both. They are merged by time. If a clock was set back,
+the merged order may be slightly wrong, but no entry is lost.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ EVENT_RENDERING: dict[str, tuple[Level, str]] = {
     "task.changed": (Level.INFO, "change"),
     "task.unblocked": (Level.INFO, "unblocked"),
 }
-"""How each transition reads."""
+"""Event type → (level, `event`)"""
 Redactor = Callable[[str], str]
 
 
-# -- saying something --------------------------------------------------------------------------------------------
+# -- add lines ---------------------------------------------------------------------------------------------------
 
 
 def append_problem(caller: Caller, task: Task | None, task_id: str, token: str | None) -> Problem | None:
-    """Only whoever holds the task says something in its log, and only while it does."""
+    """Why a line is refused. Only the holder of the current attempt may add lines."""
     if task is None:
         return errors.task_not_found(task_id)
     if token is None:
@@ -86,27 +86,26 @@ def append_problem(caller: Caller, task: Task | None, task_id: str, token: str |
 def log_full(used: int) -> LimitReached:
     return LimitReached(
         "log_full",
-        f"The log of a task has {LINES_MAX} lines at most.",
+        f"The task's log has {used} of {LINES_MAX} lines. The new lines were not added.",
         bound="lines",
         limit=LINES_MAX,
         used=used,
-        frees="nothing: what was said stays said",
+        frees="nothing: lines are not deleted before their task",
     )
 
 
 def new_line(item: LogItem, line_id: str) -> NewLogLine:
-    """A line as it was said. What stands under the name of a secret, or says itself that it is one, is gone here
-    already, and never stored."""
+    """The line to store. Values under secret-like names and secret-like texts are redacted here and never stored."""
     details = redaction.redact(item.details)
     encoded = msgspec.json.encode(details)
     if len(encoded) > DETAILS_BYTES_MAX:
-        raise TooLarge("field_too_large", f"`details` may be {DETAILS_BYTES_MAX} bytes at most.", field="details")
+        raise TooLarge("field_too_large", f"`details` is larger than {DETAILS_BYTES_MAX} bytes.", field="details")
     line = NewLogLine(line_id, item.level, item.event, item.message, encoded.decode(), item.stack_trace)
     return redact_line(line, redaction.redact_text)
 
 
 def redact_line(line: NewLogLine, redact: Redactor) -> NewLogLine:
-    """The same with something struck out of all that it says."""
+    """Apply `redact` to every text of the line."""
     details = msgspec.json.decode(line.details)
     return msgspec.structs.replace(
         line,
@@ -117,7 +116,7 @@ def redact_line(line: NewLogLine, redact: Redactor) -> NewLogLine:
 
 
 def _redact_value(value: object, redact: Redactor) -> object:
-    """In each text by itself: struck out of the whole, a secret that is a number would leave no JSON behind."""
+    # Each string separately: in the encoded JSON, redacting a secret that is a number would leave invalid JSON.
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
@@ -127,11 +126,11 @@ def _redact_value(value: object, redact: Redactor) -> object:
     return value
 
 
-# -- reading -----------------------------------------------------------------------------------------------------
+# -- read --------------------------------------------------------------------------------------------------------
 
 
 class Transition(msgspec.Struct, frozen=True, array_like=True):
-    """An event, in the order of the select lists."""
+    """An event, in the column order of the statements `task_log_transitions*`."""
 
     pos: int
     id: str
@@ -144,14 +143,14 @@ class Transition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransitionFilter(msgspec.Struct, frozen=True):
-    """Which transitions are wanted: None is all of them."""
+    """Which transitions to read. None matches all."""
 
     types: tuple[str, ...] | None
     exhausted: bool | None = None
 
 
 def transition_filter(level: Level | None, event: str | None) -> TransitionFilter:
-    # The last of all failures is one of the failures, and told apart from the others by its data.
+    # CRITICAL and ERROR share the type task.failed. The event's data tells them apart.
     searched_level = Level.ERROR if level is Level.CRITICAL else level
     types = tuple(
         name
@@ -166,7 +165,7 @@ def transition_filter(level: Level | None, event: str | None) -> TransitionFilte
 
 
 class _EventData(msgspec.Struct, frozen=True, rename="camel"):
-    """What of an event's data a line shows apart."""
+    """The members of an event's data that entries show as fields or in the message."""
 
     agent_id: str | None = None
     session_key: str | None = None
@@ -207,30 +206,30 @@ def render_message(transition: Transition, event_data: _EventData) -> str:
     by_agent = "" if event_data.agent_id is None else f" by {event_data.agent_id}"
     match transition.type:
         case "task.created":
-            return f"It was made by {transition.actor}{reason}."
+            return f"Created by {transition.actor}{reason}."
         case "task.started":
-            return f"Attempt {event_data.attempt} has begun{by_agent}."
+            return f"Attempt {event_data.attempt} started{by_agent}."
         case "task.assigned":
-            return f"It was assigned to {event_data.agent_id}, as attempt {event_data.attempt}."
+            return f"Attempt {event_data.attempt} assigned to {event_data.agent_id}."
         case "task.progressed":
             step = "" if event_data.current_step is None else f", {event_data.current_step}"
-            return f"It is at {event_data.progress_percent} %{step}."
+            return f"Progress: {event_data.progress_percent} %{step}."
         case "task.failed" | "task.aborted":
-            verb = "has failed" if transition.type == FAILED else "was aborted"
+            verb = "failed" if transition.type == FAILED else "aborted"
             if event_data.exhausted:
-                return f"It {verb} for good, and no retries are left{reason}."
+                return f"Task {verb}, no retries left{reason}."
             if event_data.final:
-                return f"It {verb} for good{reason}."
-            after = (
-                "" if event_data.available_at is None else f"; another attempt may begin at {event_data.available_at}"
+                return f"Task {verb}{reason}."
+            retry = (
+                "" if event_data.available_at is None else f"; the next attempt may start at {event_data.available_at}"
             )
-            return f"Attempt {event_data.attempt} {verb}{reason}{after}."
+            return f"Attempt {event_data.attempt} {verb}{reason}{retry}."
         case "task.unblocked":
-            return "Everything it depends on is out of its way."
+            return "All dependencies are met."
         case "task.warned":
-            return f"It is long past its estimate{reason}."
+            return f"The attempt is long past its estimate{reason}."
         case other:
-            return f"It was {other.removeprefix('task.')} by {transition.actor}{reason}."
+            return f"{other.removeprefix('task.').capitalize()} by {transition.actor}{reason}."
 
 
 def entry_from_line(line: LogLine) -> LogEntry:
@@ -252,24 +251,24 @@ def entry_from_line(line: LogLine) -> LogEntry:
 
 
 class LogPart(msgspec.Struct, frozen=True):
-    """What was read of one half, in its order; `is_cut` if there is more of it."""
+    """What was read of one source, in its order."""
 
     entries: Sequence[LogEntry]
     is_truncated: bool
+    """The source has more entries."""
 
 
 class PageRange(msgspec.Struct, frozen=True):
-    """From where on a page is read, and where a half is gone on from if all of it was read: where it ends now, or
-    backwards before its beginning."""
-
     start: LogPosition
     end: LogPosition
+    """Where the next page continues in a source that was read completely: at its current end or, newest first, before
+    its beginning."""
     limit: int
     oldest_first: bool
 
 
 def merge_parts(transitions: LogPart, lines: LogPart, page_range: PageRange) -> LogPage:
-    """One page of both."""
+    """Merge both sources into one page."""
     transition_entries, line_entries = [*transitions.entries], [*lines.entries]
     page: list[LogEntry] = []
     i = j = 0
@@ -277,7 +276,7 @@ def merge_parts(transitions: LogPart, lines: LogPart, page_range: PageRange) -> 
         if (i == len(transition_entries) and transitions.is_truncated) or (
             j == len(line_entries) and lines.is_truncated
         ):
-            # What comes next of that half is not known, and might come first.
+            # The next entry of that source is not loaded, and might come first.
             break
         if i == len(transition_entries) and j == len(line_entries):
             break
@@ -301,7 +300,7 @@ def merge_parts(transitions: LogPart, lines: LogPart, page_range: PageRange) -> 
 
 
 def _comes_first(transition: LogEntry, line: LogEntry, *, oldest_first: bool) -> bool:
-    """Of the same moment the transition is the older one, in either order."""
+    """At the same time, the transition is the older of the two, in both orders."""
     if oldest_first:
         return transition.created_at <= line.created_at
     return transition.created_at > line.created_at

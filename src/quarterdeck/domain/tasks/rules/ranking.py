@@ -1,17 +1,17 @@
-"""In what order tasks are handed out: each strategy gives a task a number, and the lowest goes first.
+"""Rank of a task: one number per task, lowest first.
 
-So one index serves every strategy, and a claim needs to know none of them. The number is given when a task is made, and
-again when its priority or the zone's strategy changes.
+All strategies share one index, and a claim does not need to know the strategy. The rank is set when a task is created,
+and again when its priority or the zone's strategy changes.
 
-| strategy | the number                                                                              |
-|----------|-----------------------------------------------------------------------------------------|
-| priority | the higher first, and among equals the older                                              |
-| sjf      | the shorter its estimate the earlier; without an estimate it comes last; then the older   |
-| fair     | creators take turns, however much each of them asks for                                   |
+| strategy | rank                                                    |
+|----------|---------------------------------------------------------|
+| priority | higher priority first, then older                       |
+| sjf      | shorter estimate first, no estimate last, then older    |
+| fair     | creators alternate, however many tasks each has queued  |
 
-Fair turns are those of a queue in which every creator has a clock of its own: a task's turn is one after its creator's
-last, and never before the turn that was last served. Who asks for a thousand things gets every second turn while
-another asks for one, and one who comes late does not have to wait for all that was asked before.
+`fair` is start-time fair queueing: each creator has a virtual clock. A task ranks one after its creator's newest task,
+but never before the rank claimed last. A creator who queues 1,000 tasks alternates with one who queues a single task,
+and a late creator does not wait for the backlog.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from quarterdeck.domain.tasks.model.rows import Strategy, Task
 
 PRIORITY_MAX = 10
 STEP = 10**13
-"""More milliseconds than will be: what is older never outweighs what is more urgent."""
+"""Larger than any timestamp in milliseconds, so that age never outweighs priority."""
 NO_ESTIMATE = 525_601
-"""Minutes; of a task without an estimate."""
+"""One minute more than the largest estimate."""
 
 
 def by_priority(priority: int, created_at: Millis) -> int:
@@ -39,7 +39,7 @@ def next_fair_rank(creator_rank: int, claimed_rank: int) -> int:
 
 
 def rank_of(strategy: Strategy, task: Task) -> int:
-    """By what stands in the row; fair turns are remembered, not found again."""
+    """The rank under `priority` or `sjf`, from the row. Fair ranks are stored per creator and cannot be recomputed."""
     if strategy is Strategy.SJF:
         return by_estimate(task.estimated_duration_minutes, task.created_at)
     return by_priority(task.priority, task.created_at)

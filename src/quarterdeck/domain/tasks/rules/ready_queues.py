@@ -1,4 +1,4 @@
-"""What may begin, by class, in the order of turns."""
+"""Ready tasks by class, lowest rank first."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from quarterdeck.domain.tasks.model.rows import State, Task, TaskRef, WaitsFor
 from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
 
 CLAIM_BYTES_MAX = 16 << 20
-"""Bytes of what tasks say that one batch gives out, to all who claim in it. The rest stays where it is, and is there
-for the next claim."""
+"""Total content size that the claims of one batch return. The remaining tasks stay queued for the next claim."""
 Entry = tuple[int, str]
-"""(turn, task): of equal turns the older, since ids are made in order of time."""
+"""(rank, task id). Ids are time-ordered, so among equal ranks the older task wins."""
 
 
 def class_id_of(task_type: str, required_capabilities: Sequence[str]) -> str:
-    """Tasks that ask the same of whoever takes them have the same class."""
+    """Tasks with the same type and required capabilities have the same class."""
     return hashlib.blake2b(msgspec.json.encode((task_type, *required_capabilities)), digest_size=12).hexdigest()
 
 
@@ -29,7 +28,11 @@ def is_ready(task: Task) -> bool:
 
 
 class ReadyQueues:
-    """Heaps, one for each class. What stands in one may have moved since: it is looked at again when it is taken."""
+    """One heap per class.
+
+    An entry may be outdated: its task was claimed, canceled or re-ranked after it was pushed. Entries are therefore
+    checked when they are popped, not when a task changes.
+    """
 
     def __init__(
         self, tasks: Mapping[TaskRef, Task], classes: Mapping[ClassRef, TaskClass], size_of: Callable[[Task], int]
@@ -59,8 +62,8 @@ class ReadyQueues:
         ]
 
     def reserve_bytes(self, task: Task, *, is_first: bool) -> bool:
-        """Whether there is room for what it says in what is given out; if so, that much less is left. Whoever would get
-        nothing else is given the first, however large: it would wait for ever otherwise."""
+        """Reserve space for the task's content, if there is enough. The first task of a claim always fits: otherwise a
+        large task would never be claimed."""
         size = self._size_of(task)
         if size > self._bytes_left and not is_first:
             return False
@@ -68,12 +71,11 @@ class ReadyQueues:
         return True
 
     def take_fitting(self, tasks: Sequence[Task]) -> list[Task]:
-        """As many of these as there is room for."""
+        """The first of these tasks whose content fits."""
         return [*takewhile(lambda task: self.reserve_bytes(task, is_first=task is tasks[0]), tasks)]
 
     def pop(self, zone_id: str, queues: list[list[Entry]], limit: int, skip: Callable[[Task], bool]) -> list[Task]:
-        """Of all that wait in these queues, the lowest turns, as many as there is room for; but nothing whose budget is
-        spent."""
+        """Remove and return up to `limit` tasks whose content fits, lowest rank first. Skipped tasks stay queued."""
         taken: list[Task] = []
         skipped: list[tuple[list[Entry], Entry]] = []
         while len(taken) < limit and (queues := [queue for queue in queues if queue]):
@@ -81,7 +83,7 @@ class ReadyQueues:
             head = heapq.heappop(queue)
             task = self._tasks[zone_id, head[1]]
             if not is_ready(task) or task.rank != head[0] or (taken and task.id == taken[-1].id):
-                continue
+                continue  # outdated, or queued twice
             if skip(task):
                 skipped.append((queue, head))
             elif self.reserve_bytes(task, is_first=not taken):

@@ -1,4 +1,8 @@
-"""The life of a task: its states, and each step from one to the next as a function of the row and the moment."""
+"""Task states and transitions.
+
+Each function returns the task after one transition. They do not check the state: the decider does, with the table
+`TASK_STATES`, from which `docs/states/task.md` is generated.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ TASK_STATES: StateMachine[State, Verb] = StateMachine(
     },
 )
 HELD = frozenset({State.ASSIGNED, State.RUNNING})
-"""An agent has it."""
+"""States in which an agent holds the task."""
 DEPENDENCY_FAILED = "dependency_failed"
 DEPENDENCY_CYCLE = "dependency_cycle"
 EMPTY = "{}"
@@ -41,12 +45,12 @@ _replace = msgspec.structs.replace
 
 
 def has_ended(task: Task) -> bool:
-    """Whether nothing but a hand moves it any more."""
+    """Whether only a user's command can still change the task."""
     return task.status in (State.COMPLETED, State.ARCHIVED) or bool(task.final)
 
 
 class TaskRank(msgspec.Struct, frozen=True):
-    """Where a task stands among those that wait."""
+    """The rank of a task, and the strategy that assigned it."""
 
     strategy: Strategy
     value: int
@@ -105,12 +109,12 @@ def create(command: Create, rank: TaskRank, unmet: int, now: Millis) -> Task:
 
 
 def waits_for(task: Task, now: Millis) -> int:
-    """What a task that is PENDING waits for."""
+    """What a PENDING task needs before it can be claimed."""
     return _waits_for(task.unmet_dependencies, task.available_at, now)
 
 
 def _waits_for(unmet: int, available_at: Millis, now: Millis) -> int:
-    """Others first: until they are done its moment does not matter."""
+    # Dependencies first: until they are met, the start time does not matter.
     if unmet:
         return WaitsFor.DEPENDENCIES
     return WaitsFor.TIME if available_at > now else WaitsFor.NOTHING
@@ -120,8 +124,6 @@ def _waits_for(unmet: int, available_at: Millis, now: Millis) -> int:
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """Who begins an attempt."""
-
     agent_id: str
     token: str
     claim_id: str | None = None
@@ -129,7 +131,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 def assign(task: Task, attempt: Attempt, now: Millis) -> Task:
-    """An attempt is counted when it is given out, whatever becomes of it."""
+    # The attempt counts from here, not from its failure: an agent that dies must still use up the retries.
     return _replace(
         task,
         status=State.ASSIGNED,
@@ -150,12 +152,12 @@ def assign(task: Task, attempt: Attempt, now: Millis) -> Task:
 
 
 def set_launch_deadline(task: Task, deadline: Millis) -> Task:
-    """Its time does not run before it has begun; that of its launch does."""
+    """While the task is ASSIGNED, `timeout_at` is the deadline of its launch. The attempt's timeout runs from start."""
     return _replace(task, timeout_at=deadline)
 
 
 def start(task: Task, overdue_ms: Millis, now: Millis) -> Task:
-    """`overdue_ms`: how long past its estimate its agent is warned."""
+    """`overdue_ms` is the time past the estimate after which the agent is warned."""
     expected = task.estimated_completion_at
     if task.estimated_duration_minutes is not None:
         expected = now + task.estimated_duration_minutes * MINUTE
@@ -172,7 +174,6 @@ def start(task: Task, overdue_ms: Millis, now: Millis) -> Task:
 
 
 def set_claim_id(task: Task, claim_id: str | None) -> Task:
-    """By whom it was assigned to."""
     return _replace(task, claim_id=claim_id)
 
 
@@ -187,7 +188,7 @@ class ProgressReport(msgspec.Struct, frozen=True):
 
 
 def update_progress(task: Task, report: ProgressReport, now: Millis) -> Task:
-    """Within an attempt progress never falls, unless its agent says that it began again."""
+    """Within an attempt progress never decreases, unless the agent resets it."""
     percent = task.progress_percent if report.percent is None else report.percent
     return _replace(
         task,
@@ -203,13 +204,13 @@ def set_session_key(task: Task, session_key: str) -> Task:
 
 
 def release(task: Task, now: Millis) -> Task:
-    """As if the attempt had never been given out."""
+    """Give the attempt back. It does not count."""
     pending = _clear_attempt(task, State.PENDING, now)
     return _replace(pending, attempt=task.attempt - 1, waits_for=waits_for(pending, now))
 
 
 def pause(task: Task, now: Millis) -> Task:
-    """Its holder's word counts no longer. What it has saved stays."""
+    """End the attempt: later reports of its agent are refused. The checkpoint stays."""
     return _replace(_clear_attempt(task, State.PAUSED, now), waits_for=WaitsFor.NOTHING)
 
 
@@ -233,11 +234,11 @@ def _clear_attempt(task: Task, status: State, now: Millis) -> Task:
     )
 
 
-# -- ends --------------------------------------------------------------------------------------------------------
+# -- end, retry and archive --------------------------------------------------------------------------------------
 
 
 def complete(task: Task, now: Millis) -> Task:
-    """The token stays: whoever says it twice is answered twice."""
+    # The token stays, so that a repeated report is recognised.
     return _replace(
         task,
         status=State.COMPLETED,
@@ -251,17 +252,20 @@ def complete(task: Task, now: Millis) -> Task:
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why an attempt ended without a result, and what chance says about the pause after it."""
+    """Why an attempt ended without a result."""
 
     reason: str
     jitter: float
+    """Random number in [0, 1) for the backoff."""
     retryable: bool = True
     raises_priority: bool = False
 
 
 def fail(task: Task, status: State, failure: Failure, backoff_max_ms: Millis, now: Millis) -> Task:
-    """FAILED or ABORTED: with another attempt to come after the backoff while retries remain, else FAILED for good."""
+    """End the attempt as FAILED or ABORTED. While retries remain, the task is retried after a backoff; otherwise it is
+    FAILED and final."""
     exhausted = task.retry_count >= task.max_retries
+    # Agent and token stay, so that a repeated report of this failure is recognised.
     ended = _replace(
         _clear_attempt(task, status, now),
         agent_id=task.agent_id,
@@ -282,12 +286,12 @@ def fail(task: Task, status: State, failure: Failure, backoff_max_ms: Millis, no
 
 
 def is_exhausted(before: Task, after: Task, *, retryable: bool) -> bool:
-    """Whether it failed for good because no retries were left."""
+    """Whether the task failed because no retry was left."""
     return bool(after.final) and retryable and before.retry_count >= before.max_retries
 
 
 def cancel(task: Task, reason: str, now: Millis) -> Task:
-    """ABORTED for good."""
+    """ABORTED and final, with no agent or token."""
     ended = _clear_attempt(task, State.ABORTED, now)
     return _replace(ended, waits_for=WaitsFor.NOTHING, final=1, dependents_pending=1, reason=reason, failed_at=now)
 
@@ -306,7 +310,7 @@ def fail_dependency(task: Task, reason: str, now: Millis) -> Task:
 
 
 def cancel_retry(task: Task, reason: str, now: Millis) -> Task:
-    """It would have been tried again after its backoff; now it is not."""
+    """Cancel a task that waits for a retry. No attempt is open, and its last agent and token stay."""
     return _replace(
         task,
         status=State.ABORTED,
@@ -320,7 +324,7 @@ def cancel_retry(task: Task, reason: str, now: Millis) -> Task:
 
 
 def requeue(task: Task, now: Millis) -> Task:
-    """Its backoff is over."""
+    """PENDING again after the backoff."""
     pending = _replace(
         _clear_attempt(task, State.PENDING, now),
         final=0,
@@ -333,7 +337,7 @@ def requeue(task: Task, now: Millis) -> Task:
 
 
 def retry(task: Task, now: Millis) -> Task:
-    """By hand, it begins anew: with all its retries, and what it had saved."""
+    """PENDING again on a user's request, with all retries and the saved checkpoint."""
     pending = _replace(
         _clear_attempt(task, State.PENDING, now),
         final=0,
@@ -358,7 +362,7 @@ def add_costs(task: Task, costs: tuple[Cost, ...]) -> Task:
     )
 
 
-# -- waiting and watching ----------------------------------------------------------------------------------------
+# -- rank, dependencies, warnings and changes --------------------------------------------------------------------
 
 
 def set_rank(task: Task, rank: TaskRank) -> Task:
@@ -366,7 +370,7 @@ def set_rank(task: Task, rank: TaskRank) -> Task:
 
 
 def update_waits_for(task: Task, now: Millis) -> Task:
-    """The moment that it was to wait for has come."""
+    """The start time has come."""
     return _replace(task, waits_for=waits_for(task, now), updated_at=now)
 
 
@@ -376,12 +380,11 @@ def set_dependencies(task: Task, dependency_count: int, unmet: int, now: Millis)
 
 
 def meet_dependency(task: Task, now: Millis) -> Task:
-    """One of those it waited for is out of its way."""
     return set_dependencies(task, task.dependency_count, max(0, task.unmet_dependencies - 1), now)
 
 
 def set_dependents_pending(task: Task, *, pending: bool) -> Task:
-    """Whether some of those that depend on it are still to hear of its end."""
+    """Mark an ended task that still has blocked dependents."""
     return _replace(task, dependents_pending=int(pending))
 
 
@@ -390,7 +393,7 @@ def mark_warned(task: Task, next_check_at: Millis, now: Millis) -> Task:
 
 
 def set_overdue_at(task: Task, next_check_at: Millis) -> Task:
-    """It was warned, and has moved since."""
+    """Postpone the abort of a warned attempt that has made progress."""
     return _replace(task, overdue_at=next_check_at)
 
 

@@ -1,4 +1,4 @@
-"""How a task is shown: secrets masked, except to whoever holds it."""
+"""Views of tasks. The caller's renderer masks secrets, or decrypts them for the holder of the attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarterdeck.domain.tasks.model.rows import ClaimedTask, FullTask
 from quarterdeck.domain.tasks.model.views import CostsView, TaskView
 
 FieldRenderer = Callable[[str, str], str]
-"""(field, as stored) → as shown"""
+"""(field, stored text) → text in the response"""
 
 
 def to_view(full_task: FullTask, render: FieldRenderer) -> TaskView:
@@ -65,7 +65,7 @@ def to_view(full_task: FullTask, render: FieldRenderer) -> TaskView:
 
 
 def to_claimed_view(claimed: ClaimedTask, render: FieldRenderer) -> TaskView:
-    """The same for its holder, with what it needs to speak for the attempt."""
+    """The view for the holder of the attempt, with its token and lease."""
     assert claimed.content is not None
     view = to_view(FullTask(claimed.task, claimed.content, claimed.depends_on), render)
     return msgspec.structs.replace(
