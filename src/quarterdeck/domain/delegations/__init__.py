@@ -1,44 +1,46 @@
 """Delegations: directed edges by which one session lends authority to another. Authority only narrows.
 
-An edge leads from the session that lends (its *source*) to the one that receives (its *target*). It lends scopes, for
-certain resources or for all, for so many hops more, until a time. Every edge but a first one is derived from its
-*parent*: an edge that leads to its own source and covers it. So each edge stands in a line of parents up to one that
-was lent out of a caller's token.
+An edge leads from the session that lends (its *source*) to the session that receives (its *target*). It lends scopes,
+for named resources or for all, for a number of further hops, until a time. Every edge except a first one is derived
+from its *parent*: an edge into its source that covers it. So each edge has a chain of parents that ends at an edge that
+was created from a caller's token.
 
-**Narrowing** (`rules.narrowing`). Against its parent: scopes and resources are a part of the parent's, hops fewer,
-expiry no later; of actions and budget what the parent bounds stays bounded. Without a `parent_edge_id` the parent is
-the covering edge that expires last. A session that an edge ever led to lends by its edges alone, also when all of them
-are over: otherwise the end of an edge would widen what its receiver may lend. Only one that no edge ever led to lends
-out of the token of whoever asks, and a token that names an edge is held to that edge.
+**Attenuation** (`rules.attenuation`). Scopes and resources are a subset of the parent's, hops are fewer, expiry is no
+later, and actions and budget stay within the parent's limits. Without `parent_edge_id` the parent is the covering edge
+that expires last. A session that was ever the target of an edge can lend only from its inbound edges, even when all of
+them have ended: otherwise the end of an edge would widen what its target may lend. A session that was never a target
+lends from the token of the caller. A token that names an edge can lend only from that edge.
 
-**The graph** (`rules.order`). Active edges form no cycle: an edge is refused if its source can be reached from its
-target. The sessions of a zone stand in an order in which ranks rise along every active edge, so an edge that goes the
-same way closes none, and nothing is walked. One that goes against it is judged by what lies between its two ends,
-walked from both sides with one visited set each, however long or parallel the ways are; then the smaller side moves.
+**The graph** (`rules.topological_order`). Active edges form no cycle: an edge is refused if its target already reaches
+its source. The sessions of a zone have ranks that increase along every active edge. A new edge from a lower to a higher
+rank cannot close a cycle, so nothing is searched. For any other edge, the graph between its two ends is searched from
+both sides, visiting each session once; then the smaller of the two regions is moved to new ranks.
 
-**Revoking** takes an edge and all that are derived from it. A target that is left without an active edge into it ends,
-with its subtree; and since the edges of an ended session are over, so does whoever held nothing but those. All of it is
-decided in one transaction, from the graph as it stands under the zone's lock; who ends is one ending, settled in chunks
-where it is large. With `keep_sessions` nobody ends, and they run on without the authority.
+**Revocation** ends an edge and all edges derived from it. A target without any other active inbound edge is terminated
+with its subtree. The edges of a terminated session end too, so sessions that depend only on those are also terminated.
+All of this is decided in one transaction, from the graph under the zone's lock. The sessions are terminated as one
+cascade, in chunks if it is large. With `keep_sessions` no session is terminated; they continue without the authority.
 
-| state   | left by                                                                              |
-|---------|--------------------------------------------------------------------------------------|
-| active  | revoke: by somebody, with its parent, or with a session it leads from or to; expire    |
-| revoked | nothing                                                                               |
-| expired | nothing; nobody is ended by it                                                        |
+| state   | left by                                                                                       |
+|---------|-----------------------------------------------------------------------------------------------|
+| active  | revoke: requested, with its parent, or when its source or target session ends; expire         |
+| revoked | nothing                                                                                       |
+| expired | nothing; expiry terminates no session                                                         |
 
-An edge past its `expires_at` that no sweep has reached reads as expired, and covers nothing. It lasts no longer than
-its parent and both its sessions. Nor does one cover anything, or hold anybody, whose lender, or a lender further up its
-line, has ended, even before that ending is settled: it is *hollow*.
+An edge past its `expires_at` reads as expired and covers nothing, even before a sweep marks it. It lasts no longer than
+its parent and both its sessions. An edge is *orphaned* when its source session, or a source session further up its
+chain, has ended and the cascade has not revoked the edge yet. An orphaned edge covers nothing and does not keep its
+target alive.
 
-The zone's *epoch* rises by one with every transaction that changes an edge, and stands in each event: whoever caches
-decisions by edges compares one number.
+The zone's *epoch* increases by one with every transaction that changes an edge, and is part of each event. A client
+that caches decisions about edges compares this one number.
 
-How it fails. Everything is decided under the zone's row lock, so of two edges that would close a cycle together one is
-refused, on any number of replicas. A zone whose edges somebody has changed who knew of no order is put in order by the
-next who lends in it; where ranks have no room left they are spaced anew, which is logged. A refusal for want of
-authority names every part in which the edge exceeds. Creating again with the same Idempotency-Key gives the same edge
-while it is active; revoking again moves nothing. If ending the sessions takes more than one transaction, all of them
-read as ended from the first one on, and a sweep finishes what a killed server left. Constraints of other names are
-kept and shown, and never interpreted here: whoever enforces them reads the whole line, which `explain` shows.
+How it fails. Everything is decided under the zone's row lock, so of two edges that together would close a cycle one is
+refused, on any number of replicas. If a writer that does not maintain ranks has changed a zone's edges, the next
+delegation in the zone rebuilds the ranks. If there is no free rank where one is needed, the zone's ranks are respaced;
+this is logged. A refusal for lack of authority names every part that exceeds the parent. Repeating a creation with the
+same Idempotency-Key returns the same edge while it is active; repeating a revocation changes nothing. If terminating
+the sessions takes more than one transaction, all of them read as terminated after the first one, and a sweep finishes
+what a killed server left. Constraints with other names are stored and returned but not interpreted: a client that
+enforces them must read the chain, which `explain` returns.
 """

@@ -1,4 +1,4 @@
-"""What is asked for, what is stored, and what is shown of delegations: three different types."""
+"""Delegations as requested, as stored and as returned: three different types."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from quarterdeck.domain.api_keys.model import Scope
 SCOPES_MAX = 64
 RESOURCES_MAX = 64
 HOPS_MAX = 10
-"""How often an edge may be passed on at most, if somebody says."""
+"""Maximum of `max_hops` in a request."""
 UNLIMITED_HOPS = 1_000_000
-"""Hops of a first edge of which nobody has said how often it may be passed on."""
+"""Hops of a first edge whose request has no `max_hops`."""
 TTL_MAX = 86_400
 TRAVERSE_MAX = 1_000
 CHAIN_MAX = 64
-"""Edges of a line that are shown: the nearest."""
+"""Maximum number of parents that `explain` returns, nearest first."""
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Hops = Annotated[int, Meta(ge=1, le=HOPS_MAX)]
 Seconds = Annotated[int, Meta(ge=1, le=TTL_MAX)]
@@ -42,24 +42,22 @@ class EdgeVerb(StrEnum):
 
 
 class DelegationSettings(msgspec.Struct, frozen=True):
-    """What this room can be told."""
-
     delegation_sweep_interval_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="how often delegations past their time are marked expired")
+        int, Meta(ge=10, le=86_400_000, description="how often delegations past their expiry are marked expired")
     ] = 5_000
     delegation_sweep_batch: Annotated[
-        int, Meta(ge=1, le=10_000, description="delegations expired or removed in one pass")
+        int, Meta(ge=1, le=10_000, description="delegations expired or deleted in one pass")
     ] = 500
     delegation_retention_days: Annotated[
         float, Meta(gt=0, le=36_500, description="how long revoked and expired delegations are kept")
     ] = 90.0
 
 
-# -- asked for ---------------------------------------------------------------------------------------------------
+# -- requested ---------------------------------------------------------------------------------------------------
 
 
 class Constraints(msgspec.Struct, frozen=True):
-    """What is understood of an edge's constraints. Other names are kept as they are given, and not interpreted."""
+    """The constraints that the server interprets. Other names are stored unchanged."""
 
     resources: Annotated[list[Name], Meta(max_length=RESOURCES_MAX)] | None = None
     actions: Annotated[list[Name], Meta(max_length=RESOURCES_MAX)] | None = None
@@ -81,37 +79,41 @@ class DelegateBody(msgspec.Struct, frozen=True):
     receiver_application_id: (
         Annotated[PathId, Meta(description="must be the target's application, if given")] | None
     ) = None
-    scopes: Annotated[list[Scope], Meta(max_length=SCOPES_MAX, description="what is lent")] = []
-    resource_id: Annotated[Name, Meta(description="one more resource that it is lent for")] | None = None
+    scopes: Annotated[list[Scope], Meta(max_length=SCOPES_MAX, description="the scopes that are lent")] = []
+    resource_id: Annotated[Name, Meta(description="one more resource, added to constraints.resources")] | None = None
     constraints: (
         Annotated[
             dict[str, object],
             Meta(
-                description="resources (at most 64; none named: all), actions, max_hops or max_depth 1 to 10, budget, "
-                "ttl_seconds, expires_at; other names are kept"
+                description="resources (at most 64; default: all), actions, max_hops or max_depth (1 to 10), budget, "
+                "ttl_seconds, expires_at; other names are stored unchanged"
             ),
         ]
         | None
     ) = None
-    constraints_json: Annotated[dict[str, object], Meta(description="the same as `constraints`")] | None = None
+    constraints_json: Annotated[dict[str, object], Meta(description="another name for constraints")] | None = None
     expires_at: (
-        Annotated[Instant, Meta(description="until when; default: while its parent and both sessions last")] | None
+        Annotated[Instant, Meta(description="when it expires; default: with the first of its parent and both sessions")]
+        | None
     ) = None
-    ttl_seconds: Annotated[Seconds, Meta(description="for how long")] | None = None
+    ttl_seconds: Annotated[Seconds, Meta(description="how long it lasts")] | None = None
     parent_edge_id: (
         Annotated[
             PathId,
-            Meta(description="what it is derived from; default: the covering edge into the source that expires last"),
+            Meta(
+                description="the edge it is derived from; default: the covering edge into the source that expires last"
+            ),
         ]
         | None
     ) = None
     idempotency_key: (
-        Annotated[str, Meta(description="as the Idempotency-Key header; if both are given they must agree")] | None
+        Annotated[str, Meta(description="same as the Idempotency-Key header; if both are given they must be equal")]
+        | None
     ) = None
 
 
 class Delegate(msgspec.Struct, frozen=True):
-    """An edge on its way through the lane. The id is made before, so that a batch tried again asks for the same."""
+    """The id is generated before the batch, so that a retried batch uses the same."""
 
     id: str
     zone_id: str
@@ -119,9 +121,9 @@ class Delegate(msgspec.Struct, frozen=True):
     source_session_id: str
     target_session_id: str
     scopes: tuple[str, ...] = ()
-    """Each once, in order."""
+    """Sorted, without duplicates."""
     resources: tuple[str, ...] | None = None
-    """None: all of them."""
+    """None: all resources."""
     actions: tuple[str, ...] | None = None
     budget: object = None
     hops: int | None = None
@@ -142,7 +144,7 @@ class Delegate(msgspec.Struct, frozen=True):
 
 
 class Revoke(msgspec.Struct, frozen=True):
-    """Asked for: the end of an edge and of all that are derived from it."""
+    """Revoke an edge and all edges derived from it."""
 
     zone_id: str
     edge_id: str
@@ -156,7 +158,7 @@ class Revoke(msgspec.Struct, frozen=True):
 
 
 class Expire(msgspec.Struct, frozen=True):
-    """Asked for by a sweep: an edge past its time is marked so."""
+    """Sent by a sweep: mark an edge past its `expires_at` as expired."""
 
     zone_id: str
     edge_id: str
@@ -169,7 +171,7 @@ class EdgeRef(msgspec.Struct, frozen=True):
 
 
 class EdgeFilter(msgspec.Struct, frozen=True):
-    """Which edges of a zone are wanted, newest first."""
+    """Filter for a page of edges, newest first."""
 
     zone_id: str
     limit: int
@@ -196,9 +198,9 @@ class Edge(msgspec.Struct, frozen=True, array_like=True):
     """A JSON array, sorted."""
     resource_id: str | None
     resources: str | None
-    """A JSON array, sorted; None: all of them."""
+    """A JSON array, sorted; None: all resources."""
     hops: int
-    """How often it may still be passed on."""
+    """How many further edges may be derived one after another."""
     constraints_json: str
     parent_edge_id: str | None
     status: EdgeState
@@ -213,7 +215,7 @@ class Edge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GraphEdge(msgspec.Struct, frozen=True, array_like=True):
-    """What the fall of a part of the graph must know of each active edge in it."""
+    """The columns of an active edge that a revocation needs."""
 
     zone_id: str
     id: str
@@ -225,7 +227,7 @@ class GraphEdge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChainEdge(msgspec.Struct, frozen=True, array_like=True):
-    """An edge of somebody's line, and whether the session that lent it has ended."""
+    """An edge in a chain of parents, and whether its source session has ended."""
 
     zone_id: str
     id: str
@@ -234,14 +236,15 @@ class ChainEdge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ZoneEpoch(msgspec.Struct, frozen=True, array_like=True):
-    """What a zone's delegations are at, in the order of `delegation_zone_epochs`."""
+    """The epoch and the ranks of a zone, in the column order of `delegation_zone_epochs`."""
 
     zone_id: str
     epoch: int = 0
     ranked: int = 0
-    """The epoch that its order is of. Another one: somebody who knew of no order has changed its edges since."""
+    """The epoch for which the ranks are valid. If it differs from `epoch`, a writer that does not maintain ranks has
+    changed edges since."""
     has_open_cascade: int = 0
-    """Whether an ending is under way in it: only then can a session be stamped, and its edges still be active."""
+    """Whether a cascade is unfinished. Only then can a session be marked as terminated while its edges are active."""
     lowest_rank: int | None = None
     highest_rank: int | None = None
 
@@ -251,14 +254,13 @@ class ZoneEpoch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DelegatedEdge(msgspec.Struct, frozen=True):
-    """The outcome of a delegation: the edge, and whether this request made it."""
-
     edge: Edge
     created: bool
+    """False if the idempotency key had already created it."""
 
 
 class RevokeResult(msgspec.Struct, frozen=True):
-    """The outcome of a revocation. A cascade is still to be settled; all in it reads as terminated already."""
+    """If there is a cascade, it must still be finished; its sessions already read as terminated."""
 
     revoked_edges: int = 0
     affected_sessions: int = 0
@@ -266,7 +268,7 @@ class RevokeResult(msgspec.Struct, frozen=True):
     cascade_id: str | None = None
 
 
-# -- shown -------------------------------------------------------------------------------------------------------
+# -- returned ----------------------------------------------------------------------------------------------------
 
 
 class EdgeView(msgspec.Struct, frozen=True):
@@ -281,8 +283,8 @@ class EdgeView(msgspec.Struct, frozen=True):
     receiver_application_id: str
     scopes: list[str]
     resource_id: str | None
-    resources: Annotated[list[str], Meta(description="what it is lent for; null: everything")] | None
-    max_hops: Annotated[int, Meta(description="how often it may still be passed on; null: nobody has said")] | None
+    resources: Annotated[list[str], Meta(description="the resources it is lent for; null: all")] | None
+    max_hops: Annotated[int, Meta(description="how many further hops it allows; null: no limit was given")] | None
     constraints_json: msgspec.Raw
     parent_edge_id: str | None
     status: Annotated[str, Meta(description="active, revoked or expired")]
@@ -301,48 +303,50 @@ class EdgeList(msgspec.Struct, frozen=True):
 
 
 class RevokedView(msgspec.Struct, frozen=True):
-    revoked_edges: Annotated[int, Meta(description="edges that were revoked, the derived ones with it")]
-    affected_sessions: Annotated[int, Meta(description="sessions that an edge of these led to")]
-    terminated_agents: Annotated[int, Meta(description="sessions that ended, those under them included")]
+    revoked_edges: Annotated[int, Meta(description="revoked edges, including derived ones")]
+    affected_sessions: Annotated[int, Meta(description="target sessions of the revoked edges")]
+    terminated_agents: Annotated[int, Meta(description="terminated sessions, including their subtrees")]
 
 
 class ReachedEdge(msgspec.Struct, frozen=True):
-    level: Annotated[int, Meta(description="hops from the edge that was asked about, which is 0")]
-    derived: Annotated[bool, Meta(description="whether revoking the edge that was asked about takes this one")]
+    level: Annotated[int, Meta(description="hops from the edge in the request, which is 0")]
+    derived: Annotated[bool, Meta(description="whether it is derived from the edge in the request and revoked with it")]
     edge: EdgeView
 
 
 class Traversal(msgspec.Struct, frozen=True):
-    """An edge and everything that is reached from it by active edges, nearest first."""
+    """An edge and all edges that are reachable from it through active edges, nearest first."""
 
     edge_id: str
     items: list[ReachedEdge]
-    truncated: Annotated[bool, Meta(description="whether there is more than is shown")]
+    truncated: Annotated[bool, Meta(description="whether there are more edges than returned")]
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """By which edges a session holds what, at this moment."""
+    """What a session may do now by its inbound edges."""
 
     session_id: str
     zone_id: str
-    epoch: Annotated[int, Meta(description="rises with every change of the zone's delegations")]
+    epoch: Annotated[int, Meta(description="increases with every change of the zone's delegations")]
     scopes: list[str]
-    resources: Annotated[list[str], Meta(description="null: everything, by an edge that names none")] | None
-    edges: Annotated[list[EdgeView], Meta(description="scopes and resources belong together edge by edge")]
-    why_none: Annotated[str, Meta(description="why it holds nothing, if it holds nothing")] | None
+    resources: Annotated[list[str], Meta(description="null: all, because an edge names no resources")] | None
+    edges: Annotated[
+        list[EdgeView], Meta(description="the scopes of an edge apply only to the resources of the same edge")
+    ]
+    why_none: Annotated[str, Meta(description="why the session has no authority; null if it has")] | None
 
 
 class EdgeExplanation(msgspec.Struct, frozen=True):
-    """Why an edge is in the state it is in, and what it would refuse."""
+    """Why an edge is in its state, and which derived edges it would refuse."""
 
     edge: EdgeView
-    why: Annotated[list[str], Meta(description="sentences, the most telling first")]
-    chain: Annotated[
-        list[EdgeView], Meta(description="its parent, the parent of that …: the nearest 64, up to the first one")
-    ]
-    truncated: Annotated[bool, Meta(description="whether the line goes on beyond what is shown of it")]
-    refuses: Annotated[list[str], Meta(description="what could not be derived from it, and why")]
-    ended_by: Annotated[dict[str, object], Meta(description="who ended it, and with what")] | None
+    why: Annotated[list[str], Meta(description="sentences, the most important first")]
+    chain: Annotated[list[EdgeView], Meta(description="its parent, the parent of that, and so on: the nearest 64")]
+    truncated: Annotated[bool, Meta(description="whether the chain has more edges than returned")]
+    refuses: Annotated[list[str], Meta(description="what cannot be derived from it, and why")]
+    ended_by: (
+        Annotated[dict[str, object], Meta(description="the event that ended it: actor, reason, time, trace")] | None
+    )
 
 
 class ListEdgesQuery(msgspec.Struct, frozen=True):

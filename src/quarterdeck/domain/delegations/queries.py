@@ -1,4 +1,4 @@
-"""The statements of delegations."""
+"""The SQL statements of delegations, from `queries.sql`."""
 
 from quarterdeck.store.sql import load
 

@@ -1,19 +1,19 @@
--- The row of an edge, in the order of `model.Edge`.
+-- The columns of an edge, in the order of `model.Edge`.
 -- columns: id, zone_id, source_session_id, target_session_id, issuer_application_id, receiver_application_id, scopes
 -- columns: resource_id, resources, hops, constraints_json, parent_edge_id, status, expires_at, edge_version, created_by
 -- columns: trace, ended_at, ended_reason, created_at, updated_at
 --
--- What the fall of a part of the graph must know of an edge, in the order of `model.Link`.
+-- The columns that a revocation needs, in the order of `model.GraphEdge`.
 -- columns link: zone_id, id, source_session_id, target_session_id, parent_edge_id, scopes, expires_at
 
 -- name: delegations_get
--- Gathered: one statement for whoever waits, whether for an edge it named, a parent, or the edge of its token.
+-- Batched: one statement for all edges a batch names, as subject, as parent or in a token.
 select columns(e)
 from rows(:batch as b, zone_id text, id text)
 join delegation_edges e on e.zone_id = b.zone_id and e.id = b.id;
 
 -- name: delegations_of_keys
--- What the keys of a batch stand for.
+-- The edges that the idempotency keys of a batch created.
 select columns(e)
 from rows(:batch as b, zone_id text, application_id text, operation text, key text)
 join idempotency_keys k on k.zone_id = b.zone_id and k.application_id = b.application_id
@@ -21,14 +21,14 @@ join idempotency_keys k on k.zone_id = b.zone_id and k.application_id = b.applic
 join delegation_edges e on e.zone_id = k.zone_id and e.id = k.subject_id;
 
 -- name: delegations_inbound
--- By what sessions hold authority: the active edges that lead to them. Whether one is past its time is for the rules.
+-- The edges that give sessions their authority. The rules decide which of them have expired.
 select columns(e)
 from rows(:batch as b, zone_id text, session_id text)
 join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.session_id
   and e.status <> 'revoked' and e.status <> 'expired';
 
 -- name: delegation_target_sessions
--- Which of these sessions an edge has ever led to, in whatever state it is: those lend by their edges alone.
+-- Which of these sessions were ever the target of an edge, in any state: those can lend only from their edges.
 select b.zone_id, b.session_id
 from rows(:batch as b, zone_id text, session_id text)
 where exists (
@@ -36,8 +36,8 @@ where exists (
 );
 
 -- name: delegations_ancestors
--- The lines of these edges, each edge of them once however many stand below it, and whether the session that lent it has
--- ended. As long as the lines are: asked only where an ending is under way.
+-- The chains of these edges, each edge once (`union`), and whether its source session has ended. The cost grows with
+-- the length of the chains, so it runs only while a cascade is unfinished.
 with recursive line (zone_id, id, source_session_id, parent_edge_id) as (
     select e.zone_id, e.id, e.source_session_id, e.parent_edge_id
     from rows(:batch as b, zone_id text, id text)
@@ -52,7 +52,7 @@ from line l
 left join agent_sessions s on s.zone_id = l.zone_id and s.id = l.source_session_id;
 
 -- name: delegations_chain
--- An edge and its nearest parents. What retention has removed ends the line.
+-- An edge and its nearest parents. A parent that retention has deleted ends the chain.
 with recursive line (zone_id, id, parent_edge_id, above) as (
     select e.zone_id, e.id, e.parent_edge_id, 0
     from delegation_edges e
@@ -69,11 +69,11 @@ join delegation_edges e on e.zone_id = l.zone_id and e.id = l.id
 order by l.above;
 
 -- name: delegations_forward_region
--- Who is ahead of an edge's target and does not stand above its source. Sessions are what is remembered as visited, so the
--- walk costs as much as there are edges, not as there are ways; and it stops when nobody fetches more of it.
--- (What does not count is excluded, instead of naming what does: what is named is taken for rare while the table is young,
--- and is then looked up first, for ever. And the states one by one, because that is how the index of active edges says it.
--- The clock and the rank stand in a case, so that no index is searched by them.)
+-- Sessions reachable from an edge's target whose rank is not above its source's. `union` visits each session once, so
+-- the cost grows with the edges, not with the paths; the walk stops at the limit.
+-- (`<>` instead of `= 'active'`: while the table is small the planner takes 'active' for rare, and would use that index
+-- in a cached plan forever. One comparison per state, as in the condition of the partial index of active edges. Clock
+-- and rank are inside `case` so that no index is searched by them.)
 with recursive reached (zone_id, session_id, rank) as (
     select r.zone_id, r.session_id, r.rank
     from delegation_ranks r
@@ -90,7 +90,7 @@ with recursive reached (zone_id, session_id, rank) as (
 select f.session_id, f.rank from reached f limit :most;
 
 -- name: delegations_backward_region
--- The same the other way: who leads to an edge's source and does not stand below its target.
+-- The reverse: sessions from which an edge's source is reachable and whose rank is not below its target's.
 with recursive reached (zone_id, session_id, rank) as (
     select r.zone_id, r.session_id, r.rank
     from delegation_ranks r
@@ -107,46 +107,46 @@ with recursive reached (zone_id, session_id, rank) as (
 select f.session_id, f.rank from reached f limit :most;
 
 -- name: delegation_pairs
--- Who lends to whom in a zone, each pair once: all of it, for a zone whose order is to be made.
+-- All pairs of source and target of a zone, each once, to rebuild its ranks.
 select distinct e.source_session_id, e.target_session_id
 from delegation_edges e
 where e.zone_id = :zone_id and e.source_session_id is not null and e.status <> 'revoked' and e.status <> 'expired'
   and case when e.expires_at > :now then 1 else 0 end <> 0;
 
 -- name: delegation_ranks_get
--- Where the ends of a batch stand.
+-- The ranks of the sources and targets of a batch.
 select r.zone_id, r.session_id, r.rank
 from rows(:batch as b, zone_id text, session_id text)
 join delegation_ranks r on r.zone_id = b.zone_id and r.session_id = b.session_id;
 
 -- name: delegation_ranks_adjacent
--- The gaps that something could move into: below the one, above the other.
+-- The gaps that a region could move into: the next rank below the target's, and the next above the source's.
 select (select r.rank from delegation_ranks r where r.zone_id = :zone_id and r.rank < :low order by r.rank desc limit 1),
        (select r.rank from delegation_ranks r where r.zone_id = :zone_id and r.rank > :high order by r.rank limit 1);
 
 -- name: delegation_ranks_of_zone
--- All of them, lowest first: for a zone that is spaced anew.
+-- All ranked sessions, lowest first, to respace a zone.
 select r.session_id from delegation_ranks r where r.zone_id = :zone_id order by r.rank;
 
 -- name: delegation_ranks_upsert
--- New ones and moved ones alike. No two sessions of a zone have one rank: what moves, moves to where nobody stands.
+-- New and moved ranks. Ranks are unique per zone; a move uses only free ones.
 insert into delegation_ranks (zone_id, session_id, rank)
 select zone_id, session_id, rank from rows(:batch as b, zone_id text, session_id text, rank bigint)
 where true
 on conflict (zone_id, session_id) do update set rank = excluded.rank;
 
 -- name: delegation_ranks_delete
--- With the sessions that end: no edge leads from them or to them any more, and none will.
+-- For ended sessions: they have no active edges and will never have any.
 delete from delegation_ranks
 where (zone_id, session_id) in (select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text));
 
 -- name: delegation_ranks_delete_of_zone
--- An order that is not of the zone's epoch says nothing.
+-- Ranks that were computed for an older epoch are not valid.
 delete from delegation_ranks where zone_id = :zone_id;
 
 -- name: delegations_to_revoke
--- What falls with these edges if nobody ends by it: all that are derived from them. And of each session they lead to, all
--- active edges into it, so that it is known what else holds it. (The state is wrapped so that each step goes by the parent.)
+-- These edges and all edges derived from them; and of each of their targets all active inbound edges, to decide whether
+-- it has another one. (`coalesce` hides the state from the planner, so that each step uses the index by parent.)
 with recursive gone (zone_id, id, target_session_id) as (
     select e.zone_id, e.id, e.target_session_id
     from rows(:batch as b, zone_id text, id text)
@@ -164,8 +164,8 @@ join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.ses
   and e.status <> 'revoked' and e.status <> 'expired';
 
 -- name: delegation_session_subtrees
--- Who ends with these sessions: all that stand under them. Only through what has not been settled, as an ending goes.
--- (The state is wrapped so that no index of the living is taken for it: each step must go by the parent.)
+-- The subtrees of these sessions, which end with them. Does not descend below terminated sessions, like a cascade.
+-- (`coalesce` keeps the planner from the index of live sessions: each step must use the index by parent.)
 with recursive tree (zone_id, id) as (
     select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text)
     union
@@ -177,8 +177,8 @@ with recursive tree (zone_id, id) as (
 select t.zone_id, t.id from tree t;
 
 -- name: delegations_reachable_from_subtrees
--- What can fall because these sessions end, and all that stand under them: every session ahead of them, visited once,
--- and of each all active edges that lead to it.
+-- What the end of these sessions and their subtrees can affect: every session reachable from them, visited once, and
+-- all its active inbound edges.
 with recursive tree (zone_id, id) as (
     select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text)
     union
@@ -201,7 +201,7 @@ join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.ses
   and e.status <> 'revoked' and e.status <> 'expired';
 
 -- name: delegations_of_sessions
--- What goes with sessions that end: the active edges from them and to them, and all that are derived from those.
+-- The edges that end with these sessions: active edges from and to them, and all edges derived from those.
 with recursive gone (zone_id, id) as (
     select e.zone_id, e.id
     from rows(:batch as b, zone_id text, session_id text)
@@ -224,8 +224,8 @@ join delegation_edges e on e.zone_id = g.zone_id and e.id = g.id
 order by e.id;
 
 -- name: delegations_reachable
--- For whoever looks at what is ahead: so many sessions, nearest first as the walk finds them, and all active edges out of
--- each. The walk stops when nobody fetches more of it.
+-- For `traverse`: a limited number of sessions, nearest first in the order of the walk, and their active outbound
+-- edges. The walk stops at the limit.
 with recursive reached (zone_id, session_id) as (
     select e.zone_id, e.target_session_id
     from delegation_edges e
@@ -244,7 +244,7 @@ limit :most;
 
 -- name: delegations_page
 -- planned: each time
--- Newest first: ids are made in order of time, so the primary key is the order. What is past its time reads as expired.
+-- Newest first: ids increase with time, so the primary key gives the order. Edges past `expires_at` read as expired.
 select columns(e)
 from delegation_edges e
 where e.zone_id = :zone_id
@@ -256,7 +256,7 @@ limit :limit;
 
 -- name: delegations_page_active
 -- planned: each time
--- By an index of its own, which finds the few among the many that are over.
+-- Uses the partial index of active edges: they are few among many ended ones.
 select columns(e)
 from delegation_edges e
 where e.zone_id = :zone_id and e.status = 'active' and e.expires_at > now_ms()
@@ -266,7 +266,7 @@ limit :limit;
 
 -- name: delegations_page_of_source
 -- planned: each time
--- By the source's index.
+-- Uses the index by source session.
 select columns(e)
 from delegation_edges e
 where e.zone_id = :zone_id and e.source_session_id = :source
@@ -279,7 +279,7 @@ limit :limit;
 
 -- name: delegations_page_of_target
 -- planned: each time
--- By the target's index.
+-- Uses the index by target session.
 select columns(e)
 from delegation_edges e
 where e.zone_id = :zone_id and e.target_session_id = :target
@@ -290,7 +290,7 @@ order by e.id desc
 limit :limit;
 
 -- name: delegations_insert
--- Ids are made by the server before this statement, so nothing needs to be paired with what it returns.
+-- The server generates the ids first, so there are no returned rows to match with the batch.
 insert into delegation_edges (id, zone_id, source_session_id, target_session_id, issuer_application_id,
     receiver_application_id, scopes, resource_id, resources, hops, constraints_json, parent_edge_id, status, expires_at,
     edge_version, created_by, trace, ended_at, ended_reason, created_at, updated_at)
@@ -301,8 +301,8 @@ from rows(:batch as b, id text, zone_id text, source_session_id text, target_ses
     trace text, ended_at bigint, ended_reason text, created_at bigint, updated_at bigint);
 
 -- name: delegations_end
--- The guard names where each may come from: the state it was read in, under the lock. What did not move is not in the
--- answer.
+-- The guard `was` is the state as read under the zone's lock. A row that does not match is not updated and not
+-- returned.
 update delegation_edges
 set status = b.becomes, ended_at = b.ended, ended_reason = b.reason, edge_version = edge_version + 1, updated_at = :now
 from rows(:batch as b, zone text, edge text, was text, becomes text, reason text, ended bigint)
@@ -310,7 +310,7 @@ where zone_id = b.zone and id = b.edge and status = b.was
 returning id;
 
 -- name: delegation_zone_epochs
--- What zones are at, in the order of `model.Standing`. Under the zones' locks, so what is read here is what is raised.
+-- In the order of `model.ZoneEpoch`. Read under the zones' locks, so `delegation_epochs_raise` can add 1 to it.
 select b.zone_id, coalesce(p.epoch, 0), coalesce(p.ranked, 0),
     coalesce((select 1 from cascades c where c.zone_id = b.zone_id and c.finished_at is null limit 1), 0),
     (select r.rank from delegation_ranks r where r.zone_id = b.zone_id order by r.rank limit 1),
@@ -319,7 +319,7 @@ from rows(:batch as b, zone_id text)
 left join delegation_epochs p on p.zone_id = b.zone_id;
 
 -- name: delegation_epochs_raise
--- Never down: whoever cached by an epoch must not meet it again. The order goes along if it was of the epoch before.
+-- Never decreases: a client that caches by epoch must not see a value twice. `ranked` follows if the ranks were valid.
 insert into delegation_epochs (zone_id, epoch, ranked)
 select zone_id, epoch, epoch from rows(:batch as b, zone_id text, epoch bigint)
 where true
@@ -330,11 +330,11 @@ set epoch = excluded.epoch,
 where delegation_epochs.epoch < excluded.epoch;
 
 -- name: delegation_epochs_mark_ranked
--- The zone's order has been made: it is of the epoch that the zone is at.
+-- After the ranks were rebuilt: they are valid for the current epoch.
 update delegation_epochs set ranked = epoch where zone_id = :zone_id;
 
 -- name: delegations_expired
--- Across zones, those that have waited longest first. A clock that is asked once can be looked up in the index.
+-- Across zones, oldest first. `(select now_ms())` is evaluated once, so the index on `expires_at` can be used.
 select e.zone_id, e.id
 from delegation_edges e
 where e.status = 'active' and e.expires_at <= (select now_ms())
@@ -342,7 +342,7 @@ order by e.expires_at
 limit :limit;
 
 -- name: delegations_delete_expired
--- What was over before a time, across zones, oldest first.
+-- Edges that ended before a time, across zones, oldest first.
 delete from delegation_edges
 where (zone_id, id) in (
     select e.zone_id, e.id from delegation_edges e

@@ -1,4 +1,4 @@
-"""The route table of delegations."""
+"""Routes of delegations."""
 
 from __future__ import annotations
 
@@ -42,14 +42,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DelegationHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     submit_delegate: Callable[[Delegate], Awaitable[DelegatedEdge]]
     submit_revoke: Callable[[Revoke], Awaitable[RevokeResult]]
     submit_show: Callable[[EdgeRef], Awaitable[Edge]]
     finish_cascade: Callable[[str, str], Awaitable[None]]
-    """Sees an ending through: of which zone, and which cascade."""
+    """(zone id, cascade id): runs the cascade to its end."""
 
     async def delegate(self, call: Call) -> Reply:
         result = await self.submit_delegate(_delegate_command(call))
@@ -123,7 +121,7 @@ class DelegationHandlers:
         return Reply(body, 200, call.next_link(next_cursor))
 
     async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
+        """Row security admits the zone in the path, and the zone of the caller's own session."""
         return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
 
@@ -136,7 +134,7 @@ def _session_ref(call: Call) -> SessionRef:
 
 
 def _delegate_command(call: Call) -> Delegate:
-    """What is asked of the lane: the body, with its key and digest."""
+    """The command for a request: its body, idempotency key and digest."""
     body = call.body
     assert isinstance(body, DelegateBody)
     key = idempotency.request_key(call.idempotency_key, body.idempotency_key)
@@ -154,13 +152,13 @@ def _delegate_command(call: Call) -> Delegate:
 
 
 DELEGATE_DESCRIPTION = (
-    "Authority only narrows: scopes and resources are a part of the parent's, hops fewer, expiry no later. With an "
-    "Idempotency-Key, repeating gives 200 and the same delegation while it is active."
+    "Authority only narrows: scopes and resources must be a subset of the parent's, hops fewer, expiry no later. A "
+    "repeat with the same Idempotency-Key returns 200 and the same delegation while it is active."
 )
 REVOKE_DESCRIPTION = (
-    "Takes all that are derived from it, and ends each session that no active delegation is left to, with its subtree; "
-    "`keep_sessions=true` lets them run on without the authority. Answered when all of them have ended; repeated, it "
-    "moves nothing."
+    "Also revokes all derived delegations, and terminates each target session that has no other active delegation, "
+    "with its subtree. `keep_sessions=true` terminates no session; they continue without the authority. The response "
+    "is sent when all of them are terminated. A repeat changes nothing."
 )
 
 
@@ -181,13 +179,17 @@ def routes(handlers: DelegationHandlers) -> list[Route]:
                       "delegation_cycle_denied", "idempotency_key_conflict"),
         ),
         Route(
-            "GET", base_path, handlers.list_delegations, "List delegations, newest first", LIFECYCLE, query=ListEdgesQuery,
-            response=EdgeList, errors=("invalid_cursor", "zone_not_found"), tags=tags,
+            "GET", base_path, handlers.list_delegations, "List delegations, newest first", LIFECYCLE,
+            query=ListEdgesQuery, response=EdgeList, errors=("invalid_cursor", "zone_not_found"), tags=tags,
         ),
-        Route("GET", edge_path, handlers.show, "Show a delegation", LIFECYCLE, response=EdgeView, errors=not_found_errors, tags=tags),
+        Route(
+            "GET", edge_path, handlers.show, "Show a delegation", LIFECYCLE, response=EdgeView, errors=not_found_errors,
+            tags=tags,
+        ),
         *(
-            Route(method, path, handlers.revoke, "Revoke a delegation", LIFECYCLE, query=RevokeQuery, response=RevokedView,
-                  errors=(*not_found_errors, "application_ownership_required"), tags=tags, description=REVOKE_DESCRIPTION)
+            Route(method, path, handlers.revoke, "Revoke a delegation", LIFECYCLE, query=RevokeQuery,
+                  response=RevokedView, errors=(*not_found_errors, "application_ownership_required"), tags=tags,
+                  description=REVOKE_DESCRIPTION)
             for method, path in (("DELETE", edge_path), ("PATCH", edge_path + "/revoke"))
         ),
         *(
@@ -199,15 +201,17 @@ def routes(handlers: DelegationHandlers) -> list[Route]:
             )
         ),
         Route(
-            "GET", edge_path + "/traverse", handlers.traverse, "Show a delegation and all that is reached from it", LIFECYCLE,
-            query=TraverseQuery, response=Traversal, errors=not_found_errors, tags=tags,
+            "GET", edge_path + "/traverse", handlers.traverse,
+            "Show a delegation and all delegations reachable from it", LIFECYCLE, query=TraverseQuery,
+            response=Traversal, errors=not_found_errors, tags=tags,
         ),
         Route(
-            "GET", edge_path + "/explain", handlers.explain, "Why a delegation is as it is, and what it would refuse", LIFECYCLE,
+            "GET", edge_path + "/explain", handlers.explain, "Explain a delegation's state and limits", LIFECYCLE,
             response=EdgeExplanation, errors=not_found_errors, tags=tags,
         ),
         Route(
-            "GET", "/zones/{zone}/agents/{id}/authority", handlers.show_authority, "By which delegations a session holds what",
-            LIFECYCLE, response=Authority, errors=session_errors, tags=tags,
+            "GET", "/zones/{zone}/agents/{id}/authority", handlers.show_authority,
+            "Show a session's authority and the delegations that grant it", LIFECYCLE, response=Authority,
+            errors=session_errors, tags=tags,
         ),
     ]  # fmt: skip

@@ -1,12 +1,12 @@
-"""The sweeps of delegations: what is past its time, and what was over long ago.
+"""The sweeps of delegations: expiry and retention.
 
-| sweep                | finds                                  | does                                                 |
-|----------------------|----------------------------------------|------------------------------------------------------|
-| delegation-expiry    | active edges past their time           | marks them expired, by a lane, under the zone's lock |
-| delegation-retention | edges that were over before the window | removes the rows                                     |
+| sweep                | finds                                        | does                                      |
+|----------------------|----------------------------------------------|-------------------------------------------|
+| delegation-expiry    | active edges past their `expires_at`         | marks them expired, under the zone's lock |
+| delegation-retention | edges that ended before the retention period | deletes the rows                          |
 
-An edge that is derived expires no later than its parent, so each is found for itself and nothing follows from another.
-Any number of replicas may sweep at once: what one has marked, another finds marked.
+A derived edge expires no later than its parent, so the expiry sweep finds each edge by itself and cascades nothing. Any
+number of replicas may sweep at once: an edge that one has marked is skipped by the others.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def sweeps(
     settings: DelegationSettings,
     retention_every_ms: int = 900_000,
 ) -> list[Sweep]:
-    """`everywhere` sees all zones: what it finds is marked by a lane that sees only the zones concerned."""
+    """`cross_zone_engine` finds edges in all zones; a lane that sees only the zones concerned marks them."""
 
     async def expire(batch: int) -> int:
         refs = await cross_zone_engine.read(lambda tx: operations.find_expired(tx, batch))
         submissions = [submit_expire(Expire(zone_id, edge_id)) for zone_id, edge_id in refs]
         for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-            # Gone between finding and marking is no failure; anything else is worth a failed pass.
+            # An edge deleted between finding and marking is fine. Any other error fails the pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome
         return len(refs)

@@ -1,4 +1,4 @@
-"""What is asked for, what is stored, and what is shown of invocations."""
+"""Invocations as requested, as stored and as returned: three different types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quarterdeck.core.command import Command
 from quarterdeck.core.routing import PathId
 
 Ref = tuple[str, str]
-"""(zone, invocation)"""
+"""(zone id, invocation id)"""
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 Reason = Annotated[str, Meta(min_length=1, max_length=256)]
 Token = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -43,7 +43,7 @@ class Verb(StrEnum):
 
 
 class AttemptOrigin(StrEnum):
-    """How an attempt began, which decides who may speak of it."""
+    """How an attempt was started. It decides who may report on it."""
 
     CLAIM = "claim"
     START = "start"
@@ -51,44 +51,49 @@ class AttemptOrigin(StrEnum):
 
 
 class OwnerKind(StrEnum):
-    """Whom calls belong to, and go with."""
+    """The kind of object that open invocations belong to, and are canceled with."""
 
     SESSION = "session"
     SERVICE = "service"
 
 
 class InvocationSettings(msgspec.Struct, frozen=True):
-    """What this room can be told."""
-
     lease_ms: Annotated[
         int, Meta(ge=100, le=3_600_000, description="how long a claimed invocation is leased to its holder")
     ] = 30_000
     claim_wait_max_ms: Annotated[
-        int, Meta(ge=0, le=300_000, description="how long a claim may wait for work at most")
+        int, Meta(ge=0, le=300_000, description="maximum time that a claim may wait for work")
     ] = 60_000
     claim_poll_ms: Annotated[
-        int, Meta(ge=10, le=60_000, description="how often waiting claims look by themselves if no wake comes")
+        int, Meta(ge=10, le=60_000, description="how often waiting claims check for work without a wake-up")
     ] = 1_000
     deadline_sweep_interval_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="how often deadlines and leases that passed are looked for")
+        int, Meta(ge=10, le=86_400_000, description="how often passed deadlines and leases are searched")
     ] = 5_000
     invocation_orphan_interval_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="how often invocations whose session is gone are looked for")
+        int,
+        Meta(ge=10, le=86_400_000, description="how often open invocations of ended or deleted sessions are searched"),
     ] = 60_000
     invocation_settle_interval_ms: Annotated[
         int,
         Meta(
             ge=10,
             le=86_400_000,
-            description="how often calls are looked for that were too many to be settled with their session or service",
+            description="how often the remaining invocations of ended sessions and services are canceled",
         ),
     ] = 5_000
     invocation_retention_days: Annotated[
         float, Meta(gt=0, le=36_500, description="how long ended invocations are kept")
     ] = 30.0
-    push_concurrency: Annotated[int, Meta(ge=1, le=100_000, description="pushes under way at once in one server")] = 256
-    push_zone_concurrency: Annotated[int, Meta(ge=1, le=100_000, description="of which for one zone at most")] = 64
-    push_service_concurrency: Annotated[int, Meta(ge=1, le=100_000, description="of which to one service at most")] = 16
+    push_concurrency: Annotated[int, Meta(ge=1, le=100_000, description="maximum concurrent pushes in one server")] = (
+        256
+    )
+    push_zone_concurrency: Annotated[
+        int, Meta(ge=1, le=100_000, description="maximum concurrent pushes for one zone")
+    ] = 64
+    push_service_concurrency: Annotated[
+        int, Meta(ge=1, le=100_000, description="maximum concurrent pushes to one service")
+    ] = 16
 
 
 # -- bodies ------------------------------------------------------------------------------------------------------
@@ -102,30 +107,32 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 class EnqueueBody(msgspec.Struct, frozen=True):
-    service_id: Annotated[PathId, Meta(description="the service that is called")]
-    method: Annotated[ShortText, Meta(description="what of it is called")]
+    service_id: Annotated[PathId, Meta(description="the service to call")]
+    method: Annotated[ShortText, Meta(description="the method to call")]
     idempotency_key: Annotated[str, Meta(description="required, here or as the Idempotency-Key header")] | None = None
-    params: Annotated[object, Meta(description="anything; handed to the worker as given")] = None
-    metadata: Annotated[dict[str, object], Meta(description="anything; kept and shown as given")] = {}
+    params: Annotated[object, Meta(description="any JSON; passed to the worker unchanged")] = None
+    metadata: Annotated[dict[str, object], Meta(description="any object; stored and returned unchanged")] = {}
     source_session_id: (
-        Annotated[PathId, Meta(description="who calls; default: the session the token speaks for")] | None
+        Annotated[PathId, Meta(description="the calling session; default: the session that the token acts for")] | None
     ) = None
     target_session_id: Annotated[PathId, Meta(description="the session it is for")] | None = None
-    timeout_ms: Annotated[int, Meta(ge=1, le=900_000, description="for one attempt")] = 30_000
+    timeout_ms: Annotated[int, Meta(ge=1, le=900_000, description="deadline of one attempt")] = 30_000
     retry_policy: RetryPolicy = RetryPolicy()
 
 
 class ClaimInvocationsBody(msgspec.Struct, frozen=True):
-    max: Annotated[int, Meta(ge=1, le=BULK_MAX, description="how many at most")] = 1
-    wait_ms: Annotated[int, Meta(ge=0, le=300_000, description="how long to wait for work if there is none")] = 0
+    max: Annotated[int, Meta(ge=1, le=BULK_MAX, description="maximum number of invocations")] = 1
+    wait_ms: Annotated[int, Meta(ge=0, le=300_000, description="how long to wait if there is no work")] = 0
     claim_id: (
-        Annotated[ShortText, Meta(description="the same id gives the same leases again, while they run")] | None
+        Annotated[ShortText, Meta(description="a repeat with the same id returns the same leases while they run")]
+        | None
     ) = None
 
 
 class StartInvocationBody(msgspec.Struct, frozen=True):
     claim_id: (
-        Annotated[ShortText, Meta(description="the same id gives the same attempt again, while it runs")] | None
+        Annotated[ShortText, Meta(description="a repeat with the same id returns the same attempt while it runs")]
+        | None
     ) = None
 
 
@@ -133,7 +140,7 @@ class CompleteInvocationBody(msgspec.Struct, frozen=True):
     status: Literal["succeeded", "failed", "canceled"]
     result: object = None
     error: object = None
-    retryable: Annotated[bool, Meta(description="whether a failed attempt may be followed by another")] = True
+    retryable: Annotated[bool, Meta(description="whether a failed attempt may be retried")] = True
     attempt_token: Token | None = None
 
 
@@ -176,7 +183,7 @@ class ListInvocationsQuery(msgspec.Struct, frozen=True):
     target_session_id: PathId | None = None
 
 
-# -- asked for ---------------------------------------------------------------------------------------------------
+# -- commands ----------------------------------------------------------------------------------------------------
 
 
 class Enqueue(Command, frozen=True, kw_only=True):
@@ -197,19 +204,19 @@ class Claim(Command, frozen=True, kw_only=True):
     service_id: str
     limit: int
     attempt_tokens: tuple[str, ...]
-    """One for each invocation it may get, made before: what is tried again asks for the same."""
+    """One for each invocation it may get. Generated before the batch, so that a retried batch uses the same."""
     claim_id: str | None = None
     is_push: bool = False
-    """By the server itself, for a service that is pushed to."""
+    """Sent by the server itself, for a push service."""
     waiter: object = None
-    """Who is to be told later if there is nothing now."""
+    """The long poll behind this claim, if there is one."""
 
 
 class Start(Command, frozen=True, kw_only=True):
     id: str
     attempt_token: str
     claim_id: str | None = None
-    """Of the request: the same one, repeated, is given the same attempt."""
+    """A repeat with the same id returns the same attempt."""
 
 
 class Complete(Command, frozen=True, kw_only=True):
@@ -232,23 +239,23 @@ class Cancel(Command, frozen=True, kw_only=True):
 
 
 class Release(Command, frozen=True, kw_only=True):
-    """Leases that never reached whoever claimed them, or that a worker gives back."""
+    """Return an attempt whose lease was never delivered, or that a worker gives back. It does not count."""
 
     id: str
     attempt_token: str
     lease_expires_at: Millis | None = None
-    """As it was given, by the server that could not deliver it. Whoever was given it again, or keeps it, has another by
-    then, and loses nothing. None: the holder itself gives it back, whatever its lease is by now."""
+    """The lease that the server could not deliver. If the lease has been renewed since, a repeated claim or a heartbeat
+    has reached its holder, and the release does nothing. None: the holder itself gives the attempt back."""
 
 
 class CheckOverdue(Command, frozen=True, kw_only=True):
-    """By a sweep: something about this one has passed, or its session is gone."""
+    """Sent by a sweep: a deadline or lease has passed, or a session has ended."""
 
     id: str
 
 
 class ProcessBacklog(msgspec.Struct, frozen=True):
-    """By a sweep: go on with the calls of a session or a service, which were too many for one transaction."""
+    """Sent by a sweep: process more invocations of a session or service that has too many for one transaction."""
 
     zone_id: str
     kind: OwnerKind
@@ -289,7 +296,7 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
     zone_id: str
     service_id: str
     application_id: str
-    """The service's."""
+    """The application of the service."""
     source_session_id: str | None
     target_session_id: str | None
     idempotency_key: str
@@ -305,20 +312,20 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
     result_json: str | None
     error_json: str | None
     parked: int
-    """Put aside because a session of it sleeps, so that those who claim need not pass it by. A help, not the truth:
-    whether one sleeps is asked when it is handed out (`Standing`)."""
+    """1 while one of its sessions is suspended, so that claims need not skip it. Only an optimization: claims check the
+    sessions themselves (`InvocationContext`)."""
     available_at: Millis
     deadline_at: Millis | None
     lease_expires_at: Millis | None
     attempt_token: str | None
-    """Of the last attempt that began."""
+    """Token of the latest attempt. Kept after the attempt ends, to recognise a repeated report."""
     begun_by: AttemptOrigin | None
     holder: str | None
     claim_id: str | None
     cancel_requested_at: Millis | None
     cancel_reason: str | None
     invoker: str
-    """The client that asked for it."""
+    """The client that requested it."""
     trace: str | None
     started_at: Millis | None
     completed_at: Millis | None
@@ -327,18 +334,19 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InvocationContext(msgspec.Struct, frozen=True, array_like=True):
-    """What of its sessions and its service decides about an invocation, read with its row."""
+    """The state of an invocation's sessions and service, read with its row."""
 
     sessions_expire_at: Millis | None = None
-    """Until when its sessions live; 0: one of them has ended. None: it belongs to none."""
+    """When the first of its sessions expires; 0 if one has ended. None if it names no session."""
     is_suspended: int = 0
-    """Whether one of them is suspended."""
+    """1 if one of its sessions is suspended."""
     service_gone: int = 0
-    """Whether its service was unregistered since it was called, and may have been registered again."""
+    """1 if its service was unregistered after it was created, even if the service was registered again."""
 
 
 class OpenInvocation(msgspec.Struct, frozen=True, array_like=True):
-    """What of an invocation that waits or runs its settling needs: never what was said in it, which may be large."""
+    """The columns of a pending or running invocation that canceling needs, without parameters and result: they may be
+    large."""
 
     id: str
     zone_id: str
@@ -352,7 +360,7 @@ class OpenInvocation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Backlog(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `invocation_backlogs`: whose calls were too many to be settled at once."""
+    """A row of `invocation_backlogs`: a session or service with more open invocations than one transaction handles."""
 
     zone_id: str
     kind: OwnerKind
@@ -363,18 +371,17 @@ class Backlog(msgspec.Struct, frozen=True, array_like=True):
 class EnqueuedInvocation(msgspec.Struct, frozen=True):
     invocation: Invocation
     created: bool
+    """False if the idempotency key had already created it."""
 
 
 class ClaimedInvocations(msgspec.Struct, frozen=True):
-    """What a claim was given."""
-
     items: tuple[Invocation, ...]
 
 
 InvocationResult = EnqueuedInvocation | ClaimedInvocations | Invocation
 
 
-# -- shown -------------------------------------------------------------------------------------------------------
+# -- returned ----------------------------------------------------------------------------------------------------
 
 
 class InvocationView(msgspec.Struct, frozen=True):
@@ -406,7 +413,7 @@ class InvocationView(msgspec.Struct, frozen=True):
 
 
 class LeaseView(InvocationView, frozen=True, kw_only=True):
-    """An invocation as its holder sees it."""
+    """An invocation with its lease, for the holder of the attempt."""
 
     attempt: int
     attempt_token: str
@@ -414,7 +421,7 @@ class LeaseView(InvocationView, frozen=True, kw_only=True):
 
 
 class PushPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """An invocation as the endpoint that is pushed to sees it."""
+    """The body of a push to an endpoint."""
 
     id: str
     zone_id: str
@@ -438,12 +445,12 @@ class LeaseList(msgspec.Struct, frozen=True):
 
 
 class InvocationHeartbeatView(msgspec.Struct, frozen=True):
-    cancel: Annotated[bool, Meta(description="whether its cancellation was asked for")]
+    cancel: Annotated[bool, Meta(description="whether cancellation was requested")]
     lease_expires_at: str
 
 
 class ItemView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of one item of many."""
+    """The result of one item of a bulk request."""
 
     id: str
     status: str | None = None
@@ -457,8 +464,8 @@ class ItemList(msgspec.Struct, frozen=True):
 
 
 class InvocationExplanation(msgspec.Struct, frozen=True):
-    """Why an invocation is in the state it is in, and what would move it."""
+    """Why an invocation is in its state, and what changes it next."""
 
     invocation: InvocationView
-    why: Annotated[list[str], Meta(description="sentences, the most telling first")]
-    next: Annotated[list[str], Meta(description="what would move it")]
+    why: Annotated[list[str], Meta(description="sentences, the most important first")]
+    next: Annotated[list[str], Meta(description="what changes its state next")]

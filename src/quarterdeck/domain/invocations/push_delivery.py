@@ -1,19 +1,18 @@
-"""Pushing: the server as the worker of services that are called at their endpoint.
+"""Push delivery: the server is the worker of push services and calls their endpoints.
 
-    a commit, a backoff that is over, an interval ─► look ─► claim ─► ask the endpoint ─► complete
-                                                       │        │            │
-              services with due work, but not those    │        │            └ the deadline passed: said to be overdue
-              that have all their slots ───────────────┘        └ through the lane that everybody claims by
+    a commit, an ended backoff, an interval ─► poll ─► claim ─► POST to the endpoint ─► complete
+                                                 │        │            │
+              services with due invocations,     │        │            └ the deadline passed: report as overdue
+              except those without free slots ───┘        └ through the lane of all claims
 
-Every server has one, and none of them is special. Two that see the same work both ask for it, and the lane gives it to
-one; whatever is given is an attempt like a worker's, with a token that fences the ones before. So nothing here needs to
-be remembered: what a server was doing when it was killed is found when its deadline has passed, and tried again by
-whoever is there.
+Every server runs one, and all are equal. If two find the same invocation, both claim it and the lane gives it to one. A
+push is an attempt like that of any worker, with a token that invalidates earlier ones. So no state is kept here: what a
+killed server was pushing is retried by any server after its deadline.
 
-How it fails. An endpoint that is down, slow or forbidden costs attempts of its own calls and slots of its own service,
-and nobody else's. While the database is away nothing is begun; what an endpoint has answered is reported as long as
-there is hope that it counts. A stopping server takes nothing new, waits for what is under way as long as it may wait,
-and leaves the rest to the deadline.
+How it fails. An endpoint that is down, slow or blocked uses up only the attempts of its own invocations and the slots
+of its own service. While the database is not reachable nothing is started; the response of an endpoint is reported
+until it can no longer count. A stopping server takes nothing new, waits for running pushes within its grace period, and
+leaves the rest to their deadlines.
 """
 
 from __future__ import annotations
@@ -68,13 +67,11 @@ from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.pushing")
 REPORT_GRACE_SECONDS = 30.0
-"""For how long after its deadline an outcome is still worth reporting: until then a sweep has most likely come."""
+"""How long after its deadline an outcome is still reported. By then a sweep has usually ended the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushDeps:
-    """What it acts through."""
-
     engine: Engine
     cross_zone_engine: Engine
     wakeups: Wakeups
@@ -88,8 +85,8 @@ class PushWorker(DeliveryScheduler):
         limits = SlotLimits(
             settings.push_concurrency, settings.push_zone_concurrency, settings.push_service_concurrency
         )
-        terms = SchedulerConfig("pushes", limits, BULK_MAX, settings.claim_poll_ms / 1000, grace_seconds)
-        super().__init__(deps.wakeups, terms)
+        config = SchedulerConfig("pushes", limits, BULK_MAX, settings.claim_poll_ms / 1000, grace_seconds)
+        super().__init__(deps.wakeups, config)
         self._deps = deps
 
     async def _find_waiting(self, excluded: ExcludedTargets) -> list[WaitingTarget]:
@@ -103,7 +100,7 @@ class PushWorker(DeliveryScheduler):
     # -- claiming ------------------------------------------------------------------------------------------------
 
     async def _claim_and_push(self, ref: ServiceKey, limit: int) -> int:
-        """Takes what a service has, up to so many, and begins to push it."""
+        """Claim up to `limit` due invocations of a service and start to push them."""
         claimed = await self._claim_invocations(ref, limit)
         claimed_at = asyncio.get_running_loop().time()
         service = await self._load_service(ref) if claimed else None
@@ -124,16 +121,16 @@ class PushWorker(DeliveryScheduler):
         return claimed.items
 
     async def _load_service(self, ref: ServiceKey) -> Service | None:
-        """Read after the claim, so that what is signed is signed with the newest secret. None if it cannot be had."""
+        """Read after the claim, to sign with the newest secret. None if it cannot be read or is not registered."""
         try:
             [rows] = await self._deps.engine.read(lambda tx: tx.read(services.load_statement([ref])), zones=[ref[0]])
         except StoreError as error:
-            log.warning("the service %s cannot be read, and what was taken goes back: %s", ref[1], error)
+            log.warning("cannot read service %s, releasing its claimed invocations: %s", ref[1], error)
             return None
         return services.decode_registered(rows).get(ref)
 
     async def _release(self, rows: Sequence[Invocation]) -> None:
-        """What was never sent does not count as an attempt."""
+        """Release invocations that were not sent, so that the attempts do not count."""
         commands = [
             Release(
                 zone_id=row.zone_id,
@@ -145,8 +142,8 @@ class PushWorker(DeliveryScheduler):
         ]
         for outcome in await asyncio.gather(*map(self._deps.submit, commands), return_exceptions=True):
             if isinstance(outcome, BaseException):
-                # It has ended with its service; or its deadline will find it.
-                log.debug("an invocation was not given back: %r", outcome)
+                # It ended with its service, or the deadline sweep will handle it.
+                log.debug("an invocation was not released: %r", outcome)
 
     # -- pushing -------------------------------------------------------------------------------------------------
 
@@ -156,7 +153,7 @@ class PushWorker(DeliveryScheduler):
         await self._report(row, outcome, deadline)
 
     async def _send_request(self, row: Invocation, service: Service, deadline: float) -> PushOutcome | None:
-        """What the endpoint made of it, or None if it did not say so in time."""
+        """The outcome of the request, or None if the deadline passed."""
         secret_numbers = rules.secret_numbers(service.secret_number)
         headers, body = rules.build_request(
             row, [self._deps.secrets(*service.ref, number) for number in secret_numbers]
@@ -167,7 +164,7 @@ class PushWorker(DeliveryScheduler):
         except TimedOut:
             return None
         except RequestBlocked as refusal:
-            log.info("a push to service %s was refused: %s (%s)", service.id, refusal, refusal.address)
+            log.info("a push to service %s was blocked: %s (%s)", service.id, refusal, refusal.address)
             return rules.failed_outcome(rules.REFUSED, str(refusal))
         except Unreachable as failure:
             return rules.failed_outcome(rules.UNREACHABLE, str(failure))
@@ -178,16 +175,19 @@ class PushWorker(DeliveryScheduler):
         return rules.response_outcome(response.status, response.headers.get("content-type"), response.body)
 
     async def _report(self, row: Invocation, outcome: PushOutcome | None, deadline: float) -> None:
-        """Says what came of it, until somebody has heard. An outcome that nobody could be told of is tried again by its
-        deadline; the endpoint then knows it by its id."""
+        """Report the outcome, and retry while the database is not available.
+
+        If the outcome cannot be reported, the invocation is pushed again after its deadline. The endpoint can recognise
+        it by its id.
+        """
         command = CheckOverdue(zone_id=row.zone_id, id=row.id) if outcome is None else _complete_command(row, outcome)
         try:
             await retry_while_unavailable(lambda: self._deps.submit(command), deadline + REPORT_GRACE_SECONDS)
         except Unavailable as error:
-            log.warning("what came of the push of %s could not be reported: %r", row.id, error)
+            log.warning("could not report the outcome of push %s: %r", row.id, error)
         except Problem as problem:
-            # Its session or its service ended meanwhile, or a sweep was faster: this attempt counts no more.
-            log.debug("what came of the push of %s counts no more: %r", row.id, problem)
+            # Its session or service has ended, or a sweep has ended the attempt: the outcome does not count.
+            log.debug("the outcome of push %s was ignored: %r", row.id, problem)
 
 
 def _complete_command(row: Invocation, outcome: PushOutcome) -> Complete:

@@ -1,4 +1,4 @@
-"""The statements of invocations."""
+"""The SQL statements of invocations, from `queries.sql`."""
 
 from quarterdeck.store.sql import load
 

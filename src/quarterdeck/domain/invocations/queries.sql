@@ -1,22 +1,22 @@
--- The row of an invocation, in the order of `model.Invocation`.
+-- The columns of an invocation, in the order of `model.Invocation`.
 -- columns: id, zone_id, service_id, application_id, source_session_id, target_session_id, idempotency_key, digest, method
 -- columns: params_json, metadata_json, status, attempts, max_attempts, timeout_ms, retry_policy_json, result_json
 -- columns: error_json, parked, available_at, deadline_at, lease_expires_at, attempt_token, begun_by, holder, claim_id
 -- columns: cancel_requested_at, cancel_reason, invoker, trace, started_at, completed_at, created_at, updated_at
 --
--- What of it its settling needs, in the order of `model.Open`.
+-- The columns that canceling needs, in the order of `model.OpenInvocation`.
 -- columns open: id, zone_id, service_id, application_id, source_session_id, target_session_id, method, status, attempts
 
 -- name: invocations_get
--- Gathered: one statement answers for everything that a batch names by id.
+-- Batched: one statement for everything that a batch names by id.
 select columns(i)
 from rows(:batch as b, zone_id text, id text)
 join agent_invocations i on i.zone_id = b.zone_id and i.id = b.id;
 
 -- name: invocations_get_with_context
--- The same for whatever moves them, each with its `model.Standing`: until when the sessions it belongs to live (null: it
--- belongs to none), whether one of them sleeps, and whether its service has gone since. Whether a time is over is for the
--- transaction's one moment to say, which comes after this statement.
+-- `invocations_get` for commands that change rows, with `model.InvocationContext`: when its first session expires
+-- (null: it has none), whether one is suspended, and whether its service was unregistered since. Times are compared
+-- later, with the transaction's time, which is read after this statement.
 select columns(i), case
     when (i.source_session_id is not null and (x.id is null or x.status = 'terminated' or x.terminated_at is not null))
       or (i.target_session_id is not null and (y.id is null or y.status = 'terminated' or y.terminated_at is not null))
@@ -33,23 +33,23 @@ left join invocation_backlogs g on g.zone_id = i.zone_id and g.kind = 'service' 
   and g.since >= i.created_at;
 
 -- name: invocations_of_keys
--- What the keys of a batch stand for. Once used, a key stands for its invocation as long as the row is kept.
+-- The invocations that idempotency keys created. A key is bound to its invocation as long as the row is stored.
 select columns(i)
 from rows(:batch as b, zone_id text, service_id text, key text)
 join agent_invocations i on i.idempotency_key = b.key and i.service_id = b.service_id and coalesce(i.zone_id, '') = b.zone_id;
 
 -- name: invocations_of_claims
--- What claims hold that are repeated: the same id gives the same leases. Only what runs has a claim; that another service
--- has given out under the same id is seen by whoever looks at the rows.
+-- What repeated claims hold: the same id returns the same leases. Only running invocations have a claim id. Rows of
+-- another service with the same claim id are filtered by the caller.
 select columns(i)
 from rows(:batch as b, zone_id text, claim_id text)
 join agent_invocations i on i.claim_id = b.claim_id and coalesce(i.zone_id, '') = b.zone_id;
 
 -- name: invocations_due
--- The next of each service, in the order in which they became due, each with its `model.Standing`.
--- The moment up to which there are enough of them is found first, by the same index; a few more may share that moment. That
--- they wait and are not parked is said by the batch: what the planner knows before it, it would look for in all services.
--- And the zone is spelt so that no index which begins with it comes into question.
+-- The next invocations of each service, in the order in which they became due, with `model.InvocationContext`.
+-- First finds, by the same index, the time up to which there are enough; a few more may have the same time. State and
+-- `parked` come from the batch: as constants, the planner would search for them in all services. The zone is inside
+-- `coalesce` so that no index that starts with it is used.
 select columns(i), case
     when (i.source_session_id is not null and (x.id is null or x.status = 'terminated' or x.terminated_at is not null))
       or (i.target_session_id is not null and (y.id is null or y.status = 'terminated' or y.terminated_at is not null))
@@ -78,7 +78,7 @@ left join invocation_backlogs g on g.zone_id = i.zone_id and g.kind = 'service' 
 order by i.available_at, i.id;
 
 -- name: invocations_next_available
--- For those who wait: when the next of each service may begin, and whether the service is there at all.
+-- For long polls: when the next invocation of each service may start, and whether the service is registered.
 select b.zone_id, b.service_id, (
     select min(i.available_at)
     from agent_invocations i
@@ -90,7 +90,7 @@ select b.zone_id, b.service_id, (
 from rows(:batch as b, zone_id text, service_id text);
 
 -- name: invocations_insert
--- As they are when the batch is done: what was handed over in the same batch is running already.
+-- Rows as they are after the batch: an invocation that was claimed in the same batch is inserted as running.
 insert into agent_invocations (id, zone_id, service_id, application_id, source_session_id, target_session_id,
     idempotency_key, digest, method, params_json, metadata_json, status, attempts, max_attempts, timeout_ms,
     retry_policy_json, result_json, error_json, parked, available_at, deadline_at, lease_expires_at, attempt_token,
@@ -105,7 +105,7 @@ from rows(:batch as b, id text, zone_id text, service_id text, application_id te
     invoker text, trace text, started_at bigint, completed_at bigint, created_at bigint, updated_at bigint);
 
 -- name: invocations_update
--- Guarded by where it comes from, although the zone's lock has kept everybody else away since it was read.
+-- Guarded by state and attempts as read, although the zone's lock already excludes other writers.
 update agent_invocations
 set status = b.to_status, attempts = b.to_attempts, result_json = b.new_result, error_json = b.new_error,
     parked = b.to_parked, available_at = b.at, deadline_at = b.deadline, lease_expires_at = b.lease,
@@ -120,8 +120,8 @@ returning id;
 
 -- name: invocations_of_sessions
 -- planned: each time
--- What waits or runs for sessions, as much of it as one transaction settles. Two halves, each by its own index, in which
--- nothing stands that has ended: a session may have called a million times.
+-- Open invocations of sessions, as many as one transaction handles. Two halves, each by its own partial index without
+-- ended invocations: a session may have a million of those.
 select columns(s as open) from (
     select columns(i as open)
     from rows(:batch as b, zone_id text, session_id text, parked bigint)
@@ -141,8 +141,8 @@ select columns(t as open) from (
 ) t;
 
 -- name: invocations_of_services
--- What waits for services that are gone, or ran in them, as much of it as one transaction settles. One that has come back
--- has calls of its own.
+-- Open invocations of unregistered services, as many as one transaction handles. `since` excludes invocations that were
+-- created after the service was registered again.
 select columns(i as open)
 from rows(:batch as b, zone_id text, service_id text, state text, since bigint)
 join agent_invocations i on i.service_id = b.service_id and i.status = b.state and coalesce(i.zone_id, '') = b.zone_id
@@ -150,7 +150,7 @@ join agent_invocations i on i.service_id = b.service_id and i.status = b.state a
 limit :most;
 
 -- name: invocations_cancel
--- What `rules.lives.canceled` says of a row, for many of which nothing else was read.
+-- The same change as `rules.states.cancel`, for many rows of which only some columns were read.
 update agent_invocations
 set status = 'canceled', parked = 0, lease_expires_at = null,
     cancel_requested_at = coalesce(cancel_requested_at, :now), cancel_reason = coalesce(cancel_reason, :reason),
@@ -160,7 +160,7 @@ where zone_id = b.zone and id = b.name and status = b.was and attempts = b.were
 returning id;
 
 -- name: invocations_set_parked
--- Put aside, or taken up again. Their own state is the same before and after.
+-- Parks or unparks invocations; their state does not change.
 update agent_invocations
 set parked = :parked
 from rows(:batch as b, zone text, name text, was text, were bigint)
@@ -168,7 +168,7 @@ where zone_id = b.zone and id = b.name and status = b.was and attempts = b.were 
 returning id;
 
 -- name: backlogs_upsert
--- Whose calls were too many for one transaction. Noted again, it is as of now.
+-- Owners with more invocations than one transaction handles. A repeated insert updates `since`.
 insert into invocation_backlogs (zone_id, kind, owner_id, since)
 select b.zone_id, b.kind, b.owner_id, b.since
 from rows(:batch as b, zone_id text, kind text, owner_id text, since bigint)
@@ -176,20 +176,20 @@ where true
 on conflict (zone_id, kind, owner_id) do update set since = excluded.since;
 
 -- name: backlogs_get
--- Those that are to be gone on with, if they still are.
+-- The backlogs of a batch that still exist.
 select g.zone_id, g.kind, g.owner_id, g.since
 from rows(:batch as b, zone_id text, kind text, owner_id text)
 join invocation_backlogs g on g.zone_id = b.zone_id and g.kind = b.kind and g.owner_id = b.owner_id;
 
 -- name: backlogs_delete
--- All of their calls are settled.
+-- All invocations of these owners have been handled.
 delete from invocation_backlogs
 where (zone_id, kind, owner_id) in (
     select b.zone_id, b.kind, b.owner_id from rows(:batch as b, zone_id text, kind text, owner_id text)
 );
 
 -- name: backlogs_oldest
--- For the sweep, across zones.
+-- For the sweep, across zones, oldest first.
 select g.zone_id, g.kind, g.owner_id, g.since
 from invocation_backlogs g
 order by g.since
@@ -197,7 +197,7 @@ limit :limit;
 
 -- name: invocations_page
 -- planned: each time
--- Newest first: ids are made in order of time. A filter that is null matches all.
+-- Newest first: ids increase with time. A null filter matches everything.
 select columns(i)
 from agent_invocations i
 where i.zone_id = :zone_id
@@ -210,8 +210,8 @@ order by i.id desc
 limit :limit;
 
 -- name: invocations_page_of_service
--- The same for one service and one state, by the index of these, which is spelt so that no other statement is planned by
--- it, and this by no other.
+-- `invocations_page` for one service and one state. The index expressions use `case`, so that only this statement uses
+-- this index, and no other index is used for it.
 select columns(i)
 from agent_invocations i
 where case when i.service_id is null then '' else i.service_id end = :service_id
@@ -221,7 +221,7 @@ order by i.id desc
 limit :limit;
 
 -- name: invocations_overdue
--- For the sweeps, across zones: attempts whose deadline or lease has passed. Two halves, each by its own index.
+-- For the sweep, across zones: attempts whose deadline or lease has passed. Two halves, each by its own index.
 select zone_id, id from (
     select i.zone_id, i.id from agent_invocations i
     where i.status = 'running' and i.deadline_at <= (select now_ms())
@@ -235,8 +235,8 @@ select zone_id, id from (
 ) l;
 
 -- name: invocations_slice_by_source
--- For the sweep, across zones: so many of those that wait or run for a session, from a place on, in the order of their own
--- index, and whether that session has ended or is gone.
+-- For the orphan sweep, across zones: a slice of the open invocations of source sessions, from a position on, in index
+-- order, and whether the session has ended or is deleted.
 select i.source_session_id, i.parked, i.id, i.zone_id, case
     when s.id is null or s.status = 'terminated' or s.terminated_at is not null or s.expires_at <= (select now_ms())
     then 1 else 0 end
@@ -248,7 +248,7 @@ order by i.source_session_id, i.parked, i.id
 limit :limit;
 
 -- name: invocations_slice_by_target
--- The same for the sessions that calls are for.
+-- `invocations_slice_by_source` for target sessions.
 select i.target_session_id, i.parked, i.id, i.zone_id, case
     when s.id is null or s.status = 'terminated' or s.terminated_at is not null or s.expires_at <= (select now_ms())
     then 1 else 0 end
@@ -260,9 +260,9 @@ order by i.target_session_id, i.parked, i.id
 limit :limit;
 
 -- name: invocations_to_push
--- For the pusher, across zones: services that are pushed to and have something to begin, and when. Those that have all
--- the slots they may have are passed over here, or the oldest work would hide everybody else's behind the limit; a zone
--- that has all of its own stands there without a service.
+-- For push delivery, across zones: push services with pending invocations, and when the next may start. Services
+-- without free slots are excluded here; otherwise the oldest work would fill the limit and hide the others. A row of
+-- `full` with a null service excludes a whole zone.
 select s.zone_id, s.id, (
     select min(i.available_at)
     from agent_invocations i
@@ -282,8 +282,8 @@ order by 3
 limit :limit;
 
 -- name: services_without_invocations
--- For the retention of services, across zones: those that were unregistered before a time and have no invocation left, of
--- which each is asked for by the index of a service's own.
+-- For the retention of services, across zones: services that were unregistered before a time and have no invocation.
+-- The `case` selects the index by service for the check of each service.
 select s.zone_id, s.id
 from agent_services s
 where s.unregistered_at < :before and not exists (
@@ -294,7 +294,7 @@ order by s.unregistered_at
 limit :limit;
 
 -- name: invocations_delete_expired
--- Retention: what ended long ago. Ids are made in order of time, so the index of states finds what is old enough to ask.
+-- Retention. Ids increase with time, so `before_id` limits the index by state to rows that are old enough.
 delete from agent_invocations
 where (zone_id, id) in (
     select i.zone_id, i.id

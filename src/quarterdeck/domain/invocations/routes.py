@@ -1,4 +1,4 @@
-"""The route table of invocations."""
+"""Routes of invocations."""
 
 from __future__ import annotations
 
@@ -67,15 +67,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class InvocationHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     submit: Callable[[InvocationCommand], asyncio.Future[InvocationResult]]
     submit_show: Callable[[InvocationRef], Awaitable[Invocation]]
     polls: ClaimPolls
     settings: InvocationSettings
 
-    # -- calling -------------------------------------------------------------------------------------------------
+    # -- callers -------------------------------------------------------------------------------------------------
 
     async def enqueue(self, call: Call) -> Reply:
         result = await self.submit(_enqueue_command(call))
@@ -114,7 +112,7 @@ class InvocationHandlers:
     async def explain(self, call: Call) -> InvocationExplanation:
         return await self._read(call, lambda tx: operations.explain(tx, _ref(call)))
 
-    # -- working -------------------------------------------------------------------------------------------------
+    # -- workers -------------------------------------------------------------------------------------------------
 
     async def claim(self, call: Call) -> Reply:
         body = call.body
@@ -138,7 +136,7 @@ class InvocationHandlers:
         return await claimed_items(self.submit(command), _claimed_items, self.polls)
 
     def release_undelivered(self, claimed: Sequence[Invocation]) -> None:
-        """Leases that reached nobody are as if they had never been given."""
+        """Release leases whose response was not delivered. The attempts do not count."""
         for row in claimed:
             command = Release(
                 zone_id=row.zone_id,
@@ -198,15 +196,15 @@ class InvocationHandlers:
         return row
 
     async def _submit_many(self, commands: Sequence[Complete | Heartbeat | Release]) -> ItemList:
-        """Each its own outcome: one that is refused costs the others nothing."""
+        """Each item has its own outcome; a refused item does not affect the others."""
         outcomes = await asyncio.gather(*(self.submit(command) for command in commands), return_exceptions=True)
         if unauthenticated := [outcome for outcome in outcomes if isinstance(outcome, Unauthenticated)]:
-            # All were asked by the same: whoever may not speak for one may not speak for any.
+            # All items have the same caller: if its credential is invalid for one, it is invalid for all.
             raise unauthenticated[0]
         return ItemList([_item_view(command, outcome) for command, outcome in zip(commands, outcomes, strict=True)])
 
     async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
+        """Row security admits the zone in the path, and the zone of the caller's own session."""
         return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
 
@@ -218,12 +216,12 @@ def _claimed_items(claimed: InvocationResult) -> ClaimedItems:
 def _log_release_failure(done: asyncio.Future[InvocationResult]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None and not isinstance(error, NotFound | Conflict):
-        # It ends by its lease then; the attempt counts, and whoever reads this knows why.
-        log.warning("a lease that reached nobody could not be given back: %r", error)
+        # The attempt then ends with its lease and counts as failed. The log says why.
+        log.warning("could not release an undelivered lease: %r", error)
 
 
 class CallerFields(TypedDict):
-    """What every command says of whoever asks."""
+    """The fields that every command takes from its request."""
 
     zone_id: str
     caller: Caller
@@ -306,7 +304,7 @@ def _json_text(value: object) -> str:
 
 
 def _post_and_patch_routes(handlers: InvocationHandlers, path: str) -> list[Route]:
-    """Real clients say PATCH where the norm is POST."""
+    """Routes that accept PATCH as well as POST, because existing clients send PATCH."""
     tags = ("invocations",)
     worker_errors = ("invocation_not_found", "service_ownership_required")
     return [
@@ -314,23 +312,23 @@ def _post_and_patch_routes(handlers: InvocationHandlers, path: str) -> list[Rout
         for method in ("POST", "PATCH")
         for route in (
             Route(
-                method, path + "/start", handlers.start, "Begin an attempt that was learnt of elsewhere", LIFECYCLE,
+                method, path + "/start", handlers.start, "Start an attempt of an invocation known by id", LIFECYCLE,
                 body=StartInvocationBody, response=LeaseView, tags=tags,
                 errors=(*worker_errors, "invocation_not_startable", "agent_suspended"),
-                description="To whoever is first. The same `claim_id` gives the same attempt again.",
+                description="The first request gets the attempt. A repeat with the same `claim_id` returns it again.",
             ),
             Route(
                 method, path + "/complete", handlers.complete, "Report the outcome of an attempt", LIFECYCLE,
-                body=CompleteInvocationBody, response=InvocationView, errors=(*worker_errors, *ATTEMPT_ERRORS), tags=tags,
-                description="A failed attempt is followed by another, unless `retryable` is false or it was the "
-                "last. Said twice with the same token, it is answered twice.",
+                body=CompleteInvocationBody, response=InvocationView, errors=(*worker_errors, *ATTEMPT_ERRORS),
+                tags=tags, description="A failed attempt is retried, unless `retryable` is false or it was the last. "
+                "A repeat with the same token gets the same response.",
             ),
             Route(
-                method, path + "/cancel", handlers.cancel, "Ask for an invocation to be canceled", LIFECYCLE,
+                method, path + "/cancel", handlers.cancel, "Cancel an invocation", LIFECYCLE,
                 body=CancelInvocationBody, response=InvocationView, tags=tags,
                 errors=("invocation_not_found", "invoker_ownership_required", "invocation_not_cancelable"),
-                description="What waits is canceled at once; what runs, when its holder says so or its lease or "
-                "deadline passes.",
+                description="A pending invocation is canceled at once; a running one when its holder completes it, or "
+                "when its lease or deadline passes.",
             ),
         )
     ]  # fmt: skip
@@ -345,45 +343,47 @@ def routes(handlers: InvocationHandlers) -> list[Route]:
     attempt_errors = (*worker_errors, *ATTEMPT_ERRORS)
     return [
         Route(
-            "POST", base_path, handlers.enqueue, "Call a service, durably", LIFECYCLE, body=EnqueueBody, response=InvocationView,
-            status=201, tags=tags, description="201, or 200 with what the same key stands for already.",
+            "POST", base_path, handlers.enqueue, "Invoke a service", LIFECYCLE, body=EnqueueBody,
+            response=InvocationView, status=201, tags=tags,
+            description="201, or 200 with the existing invocation if the idempotency key was already used.",
             errors=("idempotency_key_required", "idempotency_key_conflict", "agent_service_not_found",
                       "agent_session_not_found", "agent_suspended", "invoker_ownership_required", "zone_ended",
                       "zone_not_found"),
         ),
         Route(
-            "GET", base_path, handlers.list_invocations, "List invocations, newest first", LIFECYCLE, query=ListInvocationsQuery,
-            response=InvocationList, errors=("invalid_cursor",), tags=tags,
+            "GET", base_path, handlers.list_invocations, "List invocations, newest first", LIFECYCLE,
+            query=ListInvocationsQuery, response=InvocationList, errors=("invalid_cursor",), tags=tags,
         ),
         Route(
             "POST", base_path + "/complete", handlers.complete_many, "Report the outcomes of many attempts", LIFECYCLE,
             body=CompleteInvocationsBody, response=ItemList, tags=tags, description="Each item has its own outcome.",
         ),
         Route(
-            "POST", base_path + "/heartbeat", handlers.heartbeat_many, "Prolong the leases of many attempts", LIFECYCLE,
+            "POST", base_path + "/heartbeat", handlers.heartbeat_many, "Extend the leases of many attempts", LIFECYCLE,
             body=TokensBody, response=ItemList, tags=tags, description="Each item has its own outcome.",
         ),
         Route(
-            "POST", base_path + "/release", handlers.release_many, "Give leases back", LIFECYCLE, body=TokensBody, tags=tags,
-            response=ItemList, description="As if the attempts had never begun: they do not count.",
+            "POST", base_path + "/release", handlers.release_many, "Release attempts", LIFECYCLE, body=TokensBody,
+            tags=tags, response=ItemList, description="Released attempts do not count.",
         ),
         Route(
-            "GET", invocation_path, handlers.show, "Show an invocation", LIFECYCLE, response=InvocationView, errors=not_found_errors, tags=tags,
+            "GET", invocation_path, handlers.show, "Show an invocation", LIFECYCLE, response=InvocationView,
+            errors=not_found_errors, tags=tags,
         ),
         Route(
-            "GET", invocation_path + "/explain", handlers.explain, "Why an invocation is as it is", LIFECYCLE,
+            "GET", invocation_path + "/explain", handlers.explain, "Explain an invocation's state", LIFECYCLE,
             response=InvocationExplanation, errors=not_found_errors, tags=tags,
         ),
         *_post_and_patch_routes(handlers, invocation_path),
         Route(
-            "POST", invocation_path + "/heartbeat", handlers.heartbeat, "Prolong an attempt's lease", LIFECYCLE, body=InvocationHeartbeatBody,
-            response=InvocationHeartbeatView, errors=attempt_errors, tags=tags,
+            "POST", invocation_path + "/heartbeat", handlers.heartbeat, "Extend an attempt's lease", LIFECYCLE,
+            body=InvocationHeartbeatBody, response=InvocationHeartbeatView, errors=attempt_errors, tags=tags,
         ),
         Route(
-            "POST", "/zones/{zone}/services/{service}/claim", handlers.claim, "Take work of a service", LIFECYCLE,
-            body=ClaimInvocationsBody, response=LeaseList, is_long_poll=True, tags=tags,
+            "POST", "/zones/{zone}/services/{service}/claim", handlers.claim, "Claim invocations of a service",
+            LIFECYCLE, body=ClaimInvocationsBody, response=LeaseList, is_long_poll=True, tags=tags,
             errors=("agent_service_not_found", "service_ownership_required", "service_is_pushed", "agent_suspended"),
-            description="Leases up to `max` invocations to the caller; waits up to `wait_ms` if there are none. The "
-            "same `claim_id` gives the same leases again.",
+            description="Leases up to `max` invocations to the caller; waits up to `wait_ms` if there are none. A "
+            "repeat with the same `claim_id` returns the same leases.",
         ),
     ]  # fmt: skip

@@ -1,11 +1,11 @@
-"""The sweeps of invocations. They only find; what follows is decided in lanes, under the zone's lock.
+"""The sweeps of invocations. They only find rows; lanes decide what follows, under the zone's lock.
 
-| sweep                | finds                                               | does                          |
-|----------------------|-----------------------------------------------------|-------------------------------|
-| deadline             | attempts whose deadline or lease has passed         | the next attempt, or the end  |
-| invocation-settle    | sessions and services with more calls than were settled with them | settles the rest |
-| invocation-orphan    | what waits or runs for a session that is gone       | cancels it                    |
-| invocation-retention | what ended long ago                                 | removes the rows              |
+| sweep                | finds                                                        | does                      |
+|----------------------|--------------------------------------------------------------|---------------------------|
+| deadline             | attempts whose deadline or lease has passed                  | retries or ends them      |
+| invocation-settle    | sessions and services with a backlog of open invocations     | cancels or parks the rest |
+| invocation-orphan    | pending and running invocations of ended or deleted sessions | cancels them              |
+| invocation-retention | invocations that ended long ago                              | deletes the rows          |
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ ORPHAN = "invocation-orphan"
 RETENTION = "invocation-retention"
 BATCH = 500
 SLICE = 5_000
-"""Calls that one statement of the orphan sweep looks at."""
+"""Invocations that one statement of the orphan sweep reads."""
 SLICES_MAX = 100
-"""Slices that one pass looks at: half a million calls."""
+"""Slices per pass: 500,000 invocations."""
 SubmitOverdue = Callable[[CheckOverdue], Awaitable[InvocationResult]]
 
 
@@ -47,7 +47,7 @@ def sweeps(
     settings: InvocationSettings,
     retention_every_ms: int = 900_000,
 ) -> list[Sweep]:
-    """`everywhere` sees all zones: what it finds is moved by lanes that see only the zones concerned."""
+    """`cross_zone_engine` finds rows in all zones; lanes that see only the zones concerned change them."""
 
     async def check_overdue(batch: int) -> int:
         refs = await cross_zone_engine.read(lambda tx: operations.find_overdue(tx, batch))
@@ -78,10 +78,10 @@ def sweeps(
 
 
 class OrphanSweep:
-    """Walks round and round what waits or runs for sessions: which of those a hand has removed, no index tells.
+    """Scans all pending and running invocations of sessions, again and again.
 
-    The place it has come to is kept in this process only: losing it costs a walk from the beginning, and several
-    walkers at once move nothing that one of them would not.
+    A scan, because no index finds sessions that were deleted by hand. The position is in the memory of this process:
+    losing it means to start from the beginning, and concurrent scans change nothing that one scan would not.
     """
 
     def __init__(self, cross_zone_engine: Engine, submit: SubmitOverdue) -> None:
@@ -110,6 +110,6 @@ async def _submit_overdue(submit: SubmitOverdue, refs: Sequence[Ref]) -> None:
             for zone_id, invocation_id in refs[start : start + BATCH]
         ]
         for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-            # Gone between finding and moving is nobody's loss; anything else is worth a failed pass.
+            # An invocation deleted in between is fine. Any other error fails the pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome

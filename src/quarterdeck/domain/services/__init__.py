@@ -1,34 +1,35 @@
-"""Services: the endpoints that sessions and applications offer, and that invocations are made of.
+"""Services: the endpoints that sessions and applications offer, and that invocations call.
 
-This room decides which services there are, whose they are, and where the server lets itself be sent by them.
+This component decides which services exist, who owns them, and which endpoints the server may send requests to.
 
-A service is known by its zone, its application and its endpoint. To register it again is to say again what it is: 200
-instead of 201, what is said replaces what was there, and what is not said stays. Whoever registers it is noted: a
-session, or the application itself, which is noted as the session '' that never ends.
+**Identity.** A service is identified by its zone, application and endpoint. Registering it again answers 200 instead
+of 201: fields in the request replace the stored values, other fields keep theirs. Each registration records who made
+it: a session, or the application itself, which is stored as the session '' and never ends.
 
-**A service goes with those who registered it.** It is registered while one of them lives, or until it is unregistered
-by name. When a session ends, its registrations end in the same transaction, and a service that nobody else has
-registered is unregistered with them (`service.unregister`, which the rooms above hear of at once). Between the moment
-a session's time runs out, or a large ending stamps it, and the moment that is settled, its registrations count for
-nothing already: a service that only ended sessions have registered reads as gone. When a zone ends, what its
-applications registered themselves goes, too. A service that was gone and is registered again keeps its id; what was
-said of it before is forgotten. One that stays away for QD_SERVICE_RETENTION_DAYS, and of which no invocation is kept
-any more, is removed, and its id with it.
+**Lifetime.** A service is registered while at least one of its registrants is live, or until it is unregistered by
+name. When a session ends, its registrations are deleted in the same transaction. A service that has no other registrant
+is then unregistered (`service.unregister`), and other components react to that event in the same transaction. After a
+session expires, or after a large cascade marks it as terminated, some time may pass until its registrations are
+deleted. They stop counting at once: a service whose registrants have all ended reads as not found. When a zone ends,
+the registrations that its applications made themselves end too. A service that is registered again after its end keeps
+its id, and nothing else of its earlier description. A service that stays unregistered for QD_SERVICE_RETENTION_DAYS,
+and that no stored invocation refers to, is deleted with its id.
 
-**Delivery** is `pull` (workers claim what is asked of it) or `push` (the server posts it to the endpoint). An endpoint
-that is pushed to must not be an address of the server's own network, as far as its spelling tells; where its name
-leads is judged again at each push (`core.addresses`). The secret that pushes are signed with is derived and not stored
-(`core.pushkeys`); it is shown when the delivery becomes push and when it is rotated, each time another, and never else.
+**Delivery** is `pull` (workers claim invocations) or `push` (the server posts them to the endpoint). A push endpoint
+must not be spelled as an address of a private network; the addresses its name resolves to are checked again at each
+push (`core.ssrf`). The secret that signs pushes is derived and not stored (`core.webhook_signing`). A response contains
+it only when delivery becomes push and when the secret is rotated; each time it is a new secret.
 
-**Heartbeats** say that a service was heard of. They take a lane of their own, and write no event unless the health
-changes. Nothing here ends for want of them: health is what a service says of itself, and who reads it decides.
+**Heartbeats** record when a service was last active. They have their own lane, and write an event only if the health
+changes. A service never ends because heartbeats are missing: it reports its own health, and clients decide what to do
+with it.
 
-Everything is decided under the zone's row lock, as all that concerns sessions is: no session can end between being
-found alive and its registration being committed.
+Everything is decided under the zone's row lock, like everything that concerns sessions. So no session can end between
+the check that it is live and the commit of its registration.
 
-How it fails. A session that has ended registers nothing (404), one that is suspended neither (409), and nobody
-registers for an application that is not theirs (403). A service that is unknown, gone, of another zone, or not
-registered by the session in the path is 404 `agent_service_not_found`, and which of these it was is not told.
-Unregistering what is unregistered succeeds and moves nothing. If the answer that showed a secret was lost, rotate it.
-With another signing key every secret is another: rotate them all.
+How it fails. A session that has ended cannot register (404), a suspended session cannot either (409), and a caller
+cannot register for an application that it may not act for (403). A service that is unknown, unregistered, in another
+zone, or not registered by the session in the path is 404 `agent_service_not_found`; the response does not say which.
+Unregistering an unregistered service succeeds and changes nothing. If the response with a secret was lost, rotate the
+secret. If the server's signing key changes, every secret changes: rotate them all.
 """

@@ -1,4 +1,4 @@
-"""What is asked for, what is stored, and what is shown of services: three different types."""
+"""Services as requested, as stored and as returned: three different types."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from quarterdeck.core.command import Command
 from quarterdeck.core.routing import PathId
 
 Ref = tuple[str, str]
-"""(zone, service)"""
+"""(zone id, service id)"""
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 URL_MAX = 2_048
 NO_SESSION = ""
-"""Who registered a service that no session registered: the application itself, which never ends."""
+"""The registrant of a service that the application itself registered. It never ends."""
 
 
 class ServiceHealth(StrEnum):
@@ -34,8 +34,6 @@ class DeliveryMode(StrEnum):
 
 
 class ServiceSettings(msgspec.Struct, frozen=True):
-    """What this room can be told."""
-
     push_private_addresses: Annotated[
         bool, Meta(description="allow push to loopback, private and link-local addresses")
     ] = False
@@ -44,62 +42,62 @@ class ServiceSettings(msgspec.Struct, frozen=True):
     ] = 30.0
 
 
-# -- asked for ---------------------------------------------------------------------------------------------------
+# -- requested ---------------------------------------------------------------------------------------------------
 
 
 class ServiceDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be said of a service. What is not said stays as it is, or as a new service has it."""
+    """Fields that describe a service. An omitted field keeps its value, or has the default of a new service."""
 
     protocol_versions: (
-        Annotated[list[ShortText], Meta(max_length=64, description="of the protocols it speaks")] | UnsetType
+        Annotated[list[ShortText], Meta(max_length=64, description="versions of the protocols it supports")] | UnsetType
     ) = UNSET
-    framework_name: Annotated[ShortText, Meta(description="what it was made with")] | UnsetType | None = UNSET
+    framework_name: Annotated[ShortText, Meta(description="the framework it was built with")] | UnsetType | None = UNSET
     framework_version: ShortText | UnsetType | None = UNSET
-    capabilities: Annotated[list[ShortText], Meta(max_length=256, description="what it says it can do")] | UnsetType = (
-        UNSET
-    )
-    health: Annotated[ServiceHealth, Meta(description="of a new one: starting")] | UnsetType = UNSET
-    metadata_json: Annotated[dict[str, object], Meta(description="anything; kept and shown as given")] | UnsetType = (
-        UNSET
-    )
+    capabilities: (
+        Annotated[list[ShortText], Meta(max_length=256, description="what the service declares it can do")] | UnsetType
+    ) = UNSET
+    health: Annotated[ServiceHealth, Meta(description="default for a new service: starting")] | UnsetType = UNSET
+    metadata_json: (
+        Annotated[dict[str, object], Meta(description="any object; stored and returned unchanged")] | UnsetType
+    ) = UNSET
     metadata: Annotated[dict[str, object], Meta(description="another name for metadata_json")] | UnsetType = UNSET
     delivery: (
-        Annotated[DeliveryMode, Meta(description="whether workers claim invocations, or the server posts them to it")]
+        Annotated[
+            DeliveryMode,
+            Meta(description="pull: workers claim invocations; push: the server posts them to the endpoint"),
+        ]
         | UnsetType
     ) = UNSET
 
 
 class RegisterSessionServiceBody(ServiceDescription, frozen=True, kw_only=True):
-    """A service of the session in the path."""
+    """A service that the session in the path registers."""
 
     endpoint_url: Annotated[str, Meta(max_length=URL_MAX, description="http:// or https://")]
-    application_id: Annotated[PathId, Meta(description="if given, the session's own")] | None = None
+    application_id: Annotated[PathId, Meta(description="if given, it must be the session's application")] | None = None
 
 
 class RegisterServiceBody(ServiceDescription, frozen=True, kw_only=True):
     application_id: Annotated[PathId, Meta(description="the application that offers it")]
     endpoint_url: Annotated[str, Meta(max_length=URL_MAX, description="http:// or https://")]
     agent_id: (
-        Annotated[PathId, Meta(description="a live session of the application; it is registered while that lives")]
-        | None
+        Annotated[PathId, Meta(description="a live session of the application; the registration ends with it")] | None
     ) = None
 
 
 class UpdateServiceBody(ServiceDescription, frozen=True, kw_only=True):
-    rotate_secret: Annotated[bool, Meta(description="sign from now on with another secret, and show it")] = False
+    rotate_secret: Annotated[bool, Meta(description="sign with a new secret from now on, and return it")] = False
 
 
 class ServiceHeartbeatBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Empty is fine: that it came is what counts."""
+    """All fields are optional: an empty body is a complete heartbeat."""
 
     health: ServiceHealth | UnsetType = UNSET
     status: Annotated[ServiceHealth, Meta(description="another name for health")] | UnsetType = UNSET
-    active_invocations: Annotated[int, Meta(ge=0, le=1_000_000_000, description="how many it works on")] | UnsetType = (
-        UNSET
-    )
-    metadata: Annotated[dict[str, object], Meta(description="replaces what was kept as metadata_json")] | UnsetType = (
-        UNSET
-    )
+    active_invocations: (
+        Annotated[int, Meta(ge=0, le=1_000_000_000, description="how many invocations it is working on")] | UnsetType
+    ) = UNSET
+    metadata: Annotated[dict[str, object], Meta(description="replaces metadata_json")] | UnsetType = UNSET
 
 
 class SessionHeartbeatBody(ServiceHeartbeatBody, frozen=True, kw_only=True):
@@ -107,7 +105,7 @@ class SessionHeartbeatBody(ServiceHeartbeatBody, frozen=True, kw_only=True):
 
 
 class ServiceUpdate(msgspec.Struct, frozen=True):
-    """The same as it is stored: JSON as text. What is unset is not said."""
+    """The fields of a request in stored form: JSON as text. Unset fields keep their values."""
 
     protocol_versions: str | UnsetType = UNSET
     framework_name: str | UnsetType | None = UNSET
@@ -121,16 +119,16 @@ class ServiceUpdate(msgspec.Struct, frozen=True):
 
 class _CallerCommand(Command, frozen=True, kw_only=True):
     caller: Caller
-    """No server asks for any of it."""
+    """Required here: the server itself never submits these commands."""
 
 
 class Register(_CallerCommand, frozen=True, kw_only=True):
-    """A registration on its way through the lane. The id is made before, for the case that the service is new."""
+    """The id is generated before the batch and used if the service is new."""
 
     id: str
     endpoint_url: str
     application_id: str | None
-    """None: that of the session."""
+    """None: the application of the session."""
     session_id: str | None
     """None: the application itself registers it."""
     update: ServiceUpdate = ServiceUpdate()
@@ -139,7 +137,7 @@ class Register(_CallerCommand, frozen=True, kw_only=True):
 class Update(_CallerCommand, frozen=True, kw_only=True):
     service_id: str
     session_id: str | None = None
-    """The session through whose path it was asked for, which must have registered it."""
+    """The session in the request's path. It must have registered the service."""
     update: ServiceUpdate = ServiceUpdate()
     rotate_secret: bool = False
 
@@ -154,11 +152,11 @@ class Heartbeat(_CallerCommand, frozen=True, kw_only=True):
 class Unregister(_CallerCommand, frozen=True, kw_only=True):
     service_id: str
     session_id: str | None = None
-    """Only this session's registration; without one, everybody's."""
+    """Delete only this session's registration. None: the registrations of all."""
 
 
 class DeleteExpired(msgspec.Struct, frozen=True):
-    """By the retention: what was unregistered before a time, and nobody needs."""
+    """Delete a service that was unregistered before a time and that nothing refers to."""
 
     zone_id: str
     service_id: str
@@ -173,7 +171,7 @@ class ServiceRef(msgspec.Struct, frozen=True):
 
 
 class ServiceFilter(msgspec.Struct, frozen=True):
-    """Which services of a zone are wanted, newest first."""
+    """Filter for a page of services, newest first."""
 
     zone_id: str
     limit: int
@@ -203,15 +201,15 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
     metadata_json: str
     delivery: DeliveryMode
     secret_number: int
-    """Of the secret that was shown last; 0, if none ever was."""
+    """Number of the secret that was returned last; 0 if none was."""
     active_invocations: int
     last_heartbeat_at: Millis | None
     unregistered_at: Millis | None
     created_at: Millis
     updated_at: Millis
     is_live: int = 1
-    """Not a column: whether any of those who registered it lives. An ended session's registration counts for nothing,
-    whether or not a chunk or a sweep has come to it yet."""
+    """Not a column: 1 if at least one registrant is live. The registration of an ended session does not count, even
+    before a cascade chunk or a sweep has deleted it."""
 
     @property
     def ref(self) -> Ref:
@@ -219,16 +217,16 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RegisteredService(msgspec.Struct, frozen=True):
-    """The outcome of a registration or a change: the service as it is now."""
+    """Result of a registration or an update: the service after it."""
 
     service: Service
     created: bool = False
     include_secret: bool = False
-    """Whether this answer is the one that shows it."""
+    """Whether the response contains the secret."""
 
 
 class HeartbeatResult(msgspec.Struct, frozen=True):
-    """The outcome of a heartbeat: the services it was for."""
+    """Result of a heartbeat: the services it applied to."""
 
     services: tuple[Service, ...]
     at: Millis
@@ -240,17 +238,17 @@ class UnregisterResult(msgspec.Struct, frozen=True):
 
 class DeleteResult(msgspec.Struct, frozen=True):
     is_deleted: bool
-    """If not, it was registered again meanwhile."""
+    """False if the service was registered again in the meantime."""
 
 
-# -- shown -------------------------------------------------------------------------------------------------------
+# -- returned ----------------------------------------------------------------------------------------------------
 
 
 class ServiceView(msgspec.Struct, frozen=True):
     id: str
     zone_id: str
     application_id: str
-    agent_id: Annotated[str, Meta(description="a session that registered it and lives")] | None
+    agent_id: Annotated[str, Meta(description="a live session that registered it")] | None
     endpoint_url: str
     protocol_versions: msgspec.Raw
     framework_name: str | None
@@ -263,7 +261,7 @@ class ServiceView(msgspec.Struct, frozen=True):
     last_heartbeat_at: str | None
     created_at: str
     updated_at: str
-    secret: Annotated[str, Meta(description="shown once: pushes are signed with it")] | UnsetType = UNSET
+    secret: Annotated[str, Meta(description="signs the pushes; returned only once")] | UnsetType = UNSET
 
 
 class ServiceList(msgspec.Struct, frozen=True):
@@ -272,7 +270,7 @@ class ServiceList(msgspec.Struct, frozen=True):
 
 
 class SessionHeartbeatView(msgspec.Struct, frozen=True):
-    services: Annotated[int, Meta(description="how many services it was for")]
+    services: Annotated[int, Meta(description="how many services it applied to")]
     last_heartbeat_at: str
 
 

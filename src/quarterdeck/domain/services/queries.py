@@ -1,4 +1,4 @@
-"""The statements of services."""
+"""The SQL statements of services, from `queries.sql`."""
 
 from quarterdeck.store.sql import load
 

@@ -1,14 +1,14 @@
--- The row of a service, in the order of `model.Service`; after it stands whether any of those who registered it lives.
--- Who registered it stands in `service_sessions`; the application itself stands there as '', and never ends. What is
--- asked of sessions is what makes one live, so that one that was stamped or has expired counts for nothing. (`coalesce`
--- keeps the planner from the index of those that live, which has all of a zone where one is wanted.)
+-- The columns of a service, in the order of `model.Service`; after them comes whether a registrant is live. Registrants
+-- are in `service_sessions`; the application itself is '' there and never ends. `live` tests all conditions of a live
+-- session, so that one that is marked as terminated or has expired does not count. (`coalesce` keeps the planner from
+-- the index of live sessions, which would scan the whole zone for one session.)
 -- columns: id, zone_id, application_id, agent_id, endpoint_url, protocol_versions, framework_name, framework_version
 -- columns: capabilities, health, metadata_json, delivery, secret_number, active_invocations, last_heartbeat_at
 -- columns: unregistered_at, created_at, updated_at
 --
 -- phrase live(a): coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
 --
--- The registrations are walked in order of their key and only to the first that counts, which nearly always is the first.
+-- Reads registrations in key order and stops at the first live one, which is nearly always the first.
 -- phrase registered(s): case when exists (
 -- phrase registered(s):   select 1 from service_sessions r where r.zone_id = s.zone_id and r.service_id = s.id
 -- phrase registered(s):     and (r.session_id = '' or (
@@ -16,13 +16,13 @@
 -- phrase registered(s): ) then 1 else 0 end
 
 -- name: services_get
--- Gathered, and made to travel with whatever else a batch reads first.
+-- Batched, so that it shares the first round trip of a batch with its other reads.
 select columns(s), registered(s)
 from rows(:batch as b, zone_id text, id text)
 join agent_services s on s.zone_id = b.zone_id and s.id = b.id;
 
 -- name: services_of_endpoints
--- What a batch of registrations may know already, and whether the session that leads it lives.
+-- The existing services that a batch of registrations names, and whether the session in `agent_id` is live.
 select columns(s), registered(s), case when exists (
     select 1
     from agent_sessions l
@@ -33,14 +33,14 @@ join agent_services s on s.zone_id = b.zone_id and s.application_id = b.applicat
   and s.endpoint_url = b.endpoint_url;
 
 -- name: services_of_sessions
--- For a session that tells of all its services at once.
+-- For a heartbeat for all services of a session.
 select r.session_id, columns(s), 1
 from rows(:batch as b, zone_id text, session_id text)
 join service_sessions r on r.zone_id = b.zone_id and r.session_id = b.session_id
 join agent_services s on s.zone_id = r.zone_id and s.id = r.service_id;
 
 -- name: services_registration_state
--- Services that somebody has just left: whether anybody is left at all, and the first session of them that lives.
+-- After registrations were deleted: whether the service has any left, and the first live session among them.
 select columns(s), case when exists (
     select 1 from service_sessions r where r.zone_id = s.zone_id and r.service_id = s.id
 ) then 1 else 0 end, (
@@ -56,8 +56,8 @@ join agent_services s on s.zone_id = b.zone_id and s.id = b.id;
 
 -- name: services_page
 -- planned: each time
--- Newest first: ids are made in order of time, so the order is that of an index. What is unregistered is not in the one
--- of these, which is spelt so that no other statement is planned by it. A filter that is null matches all.
+-- Newest first: ids increase with time, so an index gives the order. The partial index has no unregistered services;
+-- its condition is written with `coalesce` so that only this statement uses it. A null filter matches everything.
 select columns(s), 1
 from agent_services s
 where s.zone_id = :zone_id and coalesce(s.unregistered_at, 0) = 0
@@ -70,7 +70,7 @@ limit :limit;
 
 -- name: services_page_of_session
 -- planned: each time
--- By the session's own index. What an ended session has registered is not there any more.
+-- Uses the index by session. Returns nothing for an ended session, even before its registrations are deleted.
 select columns(s), 1
 from service_sessions r
 join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id and live(a)
@@ -81,7 +81,7 @@ order by r.service_id desc
 limit :limit;
 
 -- name: services_insert
--- Ids are made by the server before this statement, so nothing needs to be paired with what it returns.
+-- The server generates the ids first, so there are no returned rows to match with the batch.
 insert into agent_services (id, zone_id, application_id, agent_id, endpoint_url, protocol_versions, framework_name,
     framework_version, capabilities, health, metadata_json, delivery, secret_number, active_invocations,
     last_heartbeat_at, unregistered_at, created_at, updated_at)
@@ -92,8 +92,8 @@ from rows(:batch as b, id text, zone_id text, application_id text, agent_id text
     unregistered_at bigint, created_at bigint, updated_at bigint);
 
 -- name: services_update
--- The guard names where each may come from: when it was unregistered, or never, which is 0, as it was read under the
--- zone's lock. What did not move is not in the answer.
+-- The guard `was` is `unregistered_at` as read under the zone's lock, 0 for null. A row that does not match is not
+-- updated and not returned.
 update agent_services
 set agent_id = b.agent, protocol_versions = b.versions, framework_name = b.framework, framework_version = b.made_by,
     capabilities = b.can, health = b.fares, metadata_json = b.metadata, delivery = b.delivered,
@@ -106,8 +106,9 @@ where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = b.w
 returning id;
 
 -- name: services_record_heartbeats
--- The heartbeats that change nothing of a service: two numbers, no index, no event. (Not unregistered is 0 in the batch:
--- a condition on the table alone would be looked up first by a plan made when the table was empty, and for ever.)
+-- Heartbeats that change nothing else: two columns, no index, no event. (The guard value 0, for not unregistered, comes
+-- from the batch: with a condition on the table alone, a plan cached while the table was empty would use that
+-- condition's index forever.)
 update agent_services
 set last_heartbeat_at = :now, active_invocations = b.active
 from rows(:batch as b, zone text, service text, was bigint, active bigint)
@@ -115,8 +116,8 @@ where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = b.w
 returning id;
 
 -- name: services_delete_expired
--- What is still as long gone as it was found; one that has come back meanwhile stays. (`coalesce` keeps the planner from
--- the index of all that are gone.)
+-- Checks the time again: a service that was registered again in the meantime stays. (`coalesce` keeps the planner from
+-- the index of all unregistered services.)
 delete from agent_services
 where (zone_id, id) in (
     select s.zone_id, s.id
@@ -133,7 +134,7 @@ from rows(:batch as b, zone_id text, service_id text, session_id text)
 join service_sessions r on r.zone_id = b.zone_id and r.service_id = b.service_id and r.session_id = b.session_id;
 
 -- name: registrations_of_endpoints
--- The same for services whose ids are not known yet.
+-- `registrations_get` for services whose ids are not known yet.
 select r.zone_id, r.service_id, r.session_id
 from rows(:batch as b, zone_id text, application_id text, endpoint_url text, session_id text)
 join agent_services s on s.zone_id = b.zone_id and s.application_id = b.application_id
@@ -141,13 +142,13 @@ join agent_services s on s.zone_id = b.zone_id and s.application_id = b.applicat
 join service_sessions r on r.zone_id = s.zone_id and r.service_id = s.id and r.session_id = b.session_id;
 
 -- name: registrations_insert
--- Under the zone's lock, so only those that are not there are written.
+-- No `on conflict`: under the zone's lock, the batch has only registrations that do not exist.
 insert into service_sessions (zone_id, service_id, session_id)
 select b.zone_id, b.service_id, b.session_id
 from rows(:batch as b, zone_id text, service_id text, session_id text);
 
 -- name: registrations_delete
--- One session's registration of one service.
+-- Single registrations: one session of one service each.
 delete from service_sessions
 where (zone_id, service_id, session_id) in (
     select b.zone_id, b.service_id, b.session_id
@@ -156,14 +157,14 @@ where (zone_id, service_id, session_id) in (
 returning zone_id, service_id, session_id;
 
 -- name: registrations_delete_of_sessions
--- All that these sessions have registered, by the index of sessions. Most have registered nothing, and then this is all
--- that their end asks here.
+-- All registrations of these sessions, by the index on sessions. Most sessions have none, and then this is the only
+-- statement that their end needs here.
 delete from service_sessions
 where (zone_id, session_id) in (select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text))
 returning zone_id, service_id, session_id;
 
 -- name: registrations_delete_of_services
--- Everybody's registration of these services.
+-- All registrations of these services, by any session or application.
 delete from service_sessions
 where (zone_id, service_id) in (select b.zone_id, b.service_id from rows(:batch as b, zone_id text, service_id text))
 returning zone_id, service_id, session_id;

@@ -1,4 +1,4 @@
-"""The route table of services: each verb by the session that registered a service, and by the service alone."""
+"""Routes of services. Each verb has two paths: through the session that registered the service, and by service id."""
 
 from __future__ import annotations
 
@@ -44,8 +44,6 @@ LISTING = "agent-services"
 
 @dataclass(frozen=True, slots=True)
 class ServiceHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     secrets: SecretDeriver
     submit_register: Callable[[Register], Awaitable[RegisteredService]]
@@ -154,7 +152,7 @@ class ServiceHandlers:
         if not result.include_secret:
             return Reply(rules.view(service), status)
         secret = self.secrets(service.zone_id, service.id, service.secret_number)
-        # Nobody between the two ends may keep the one answer that holds a secret.
+        # This response contains a secret: no cache on the way may store it.
         return Reply(rules.view(service, secret), status, [("cache-control", "no-store")])
 
     async def _record_heartbeat(
@@ -183,26 +181,29 @@ class ServiceHandlers:
 
 
 def _service_and_session(call: Call) -> tuple[str, str | None]:
-    """The service a path names, and the session it leads through, if it does."""
+    """The service in the path, and the session in the path if there is one."""
     if "service" in call.params:
         return call.params["service"], call.params["id"]
     return call.params["id"], None
 
 
 REGISTER_DESCRIPTION = (
-    "A service is known by its application and its endpoint: 201 when it is new or comes back, 200 when it is known, "
-    "and then what is said replaces what was there and what is not said stays. With `delivery: push` the 201 holds the "
-    "secret that pushes are signed with (Standard Webhooks), this once; if that answer was lost, rotate it."
+    "Application and endpoint identify a service. A new service, or one that was unregistered, answers 201. A "
+    "registered one answers 200: given fields replace the stored values, omitted fields keep theirs. With `delivery: "
+    "push` the 201 contains, only this once, the secret that signs pushes (Standard Webhooks); if that response was "
+    "lost, rotate the secret."
 )
-SESSION_LIFETIME_DESCRIPTION = " It is registered while one of the sessions that registered it lives."
+SESSION_LIFETIME_DESCRIPTION = " The service stays registered while one of the sessions that registered it is live."
 UPDATE_DESCRIPTION = (
-    "What is said replaces what was there. The secret is in the answer when `rotate_secret` is true, and when the "
-    "delivery becomes push: another each time, and the one before it still signs."
+    "Given fields replace the stored values; omitted fields keep theirs. The response contains the secret if "
+    "`rotate_secret` is true or delivery becomes push. It is a new secret each time; the previous one still signs too."
 )
 HEARTBEAT_DESCRIPTION = (
-    "An empty body is fine. Health and metadata may be told along; only a change of health is an event."
+    "The body may be empty, or contain health, active invocations and metadata. Only a change of health is an event."
 )
-UNREGISTER_DESCRIPTION = "204, and 204 again when repeated. What was still to be invoked is canceled. "
+UNREGISTER_DESCRIPTION = (
+    "Answers 204, also when repeated. When no registration is left, pending and running invocations are canceled. "
+)
 
 
 def routes(handlers: ServiceHandlers) -> list[Route]:
@@ -214,53 +215,62 @@ def routes(handlers: ServiceHandlers) -> list[Route]:
     )  # fmt: skip
     return [
         Route(
-            "POST", f"{session_path}/services", handlers.register_for_session, "Register a service of a session", LIFECYCLE,
-            body=RegisterSessionServiceBody, response=ServiceView, status=201, errors=register_errors, tags=tags,
-            description=REGISTER_DESCRIPTION + SESSION_LIFETIME_DESCRIPTION, returns_existing=True,
+            "POST", f"{session_path}/services", handlers.register_for_session, "Register a service of a session",
+            LIFECYCLE, body=RegisterSessionServiceBody, response=ServiceView, status=201, errors=register_errors,
+            tags=tags, description=REGISTER_DESCRIPTION + SESSION_LIFETIME_DESCRIPTION, returns_existing=True,
         ),
         Route(
-            "GET", f"{session_path}/services", handlers.list_session_services, "List a session's services, newest first", LIFECYCLE,
-            query=ListSessionServicesQuery, response=ServiceList, errors=("agent_not_found", "invalid_cursor"), tags=tags,
+            "GET", f"{session_path}/services", handlers.list_session_services,
+            "List a session's services, newest first", LIFECYCLE, query=ListSessionServicesQuery, response=ServiceList,
+            errors=("agent_not_found", "invalid_cursor"), tags=tags,
         ),
         Route(
-            "POST", base_path, handlers.register, "Register a service of an application", LIFECYCLE, body=RegisterServiceBody,
-            response=ServiceView, status=201, errors=register_errors, tags=tags, returns_existing=True,
-            description=REGISTER_DESCRIPTION + " With an `agent_id` it is that session's; without one it stays until it is "
-            "unregistered.",
+            "POST", base_path, handlers.register, "Register a service of an application", LIFECYCLE,
+            body=RegisterServiceBody, response=ServiceView, status=201, errors=register_errors, tags=tags,
+            returns_existing=True, description=REGISTER_DESCRIPTION + " With `agent_id` that session registers it; "
+            "without, the application does, and the service stays until it is unregistered.",
         ),
         Route(
             "GET", base_path, handlers.list_services, "List services, newest first", LIFECYCLE, query=ListServicesQuery,
             response=ServiceList, errors=("zone_not_found", "invalid_cursor"), tags=tags,
         ),
         Route(
-            "POST", f"{session_path}/heartbeat", handlers.session_heartbeat, "Tell that a session's services live", LIFECYCLE,
-            body=SessionHeartbeatBody, response=SessionHeartbeatView, tags=tags, description=HEARTBEAT_DESCRIPTION,
+            "POST", f"{session_path}/heartbeat", handlers.session_heartbeat,
+            "Send a heartbeat for a session's services", LIFECYCLE, body=SessionHeartbeatBody,
+            response=SessionHeartbeatView, tags=tags, description=HEARTBEAT_DESCRIPTION,
             errors=("agent_not_found", "agent_service_not_found", "application_ownership_required"),
         ),
-        *_service_routes(handlers, session_path + "/services/{service}", ("agent_not_found",), "Only this session's registration."),
-        *_service_routes(handlers, base_path + "/{id}", (), "Whoever registered it."),
+        *_service_routes(
+            handlers, session_path + "/services/{service}", ("agent_not_found",),
+            "Deletes only this session's registration.",
+        ),
+        *_service_routes(handlers, base_path + "/{id}", (), "Deletes all registrations of the service."),
     ]  # fmt: skip
 
 
 def _service_routes(
     handlers: ServiceHandlers, path: str, not_found_errors: tuple[str, ...], unregister_scope: str
 ) -> list[Route]:
-    """What can be done with one service, by either of its paths."""
+    """The routes of one service, for either of its paths."""
     not_found_errors = (*not_found_errors, "agent_service_not_found")
     owner_errors = (*not_found_errors, "application_ownership_required")
     tags = ("services",)
     return [
-        Route("GET", path, handlers.show, "Show a service", LIFECYCLE, response=ServiceView, errors=not_found_errors, tags=tags),
+        Route(
+            "GET", path, handlers.show, "Show a service", LIFECYCLE, response=ServiceView, errors=not_found_errors,
+            tags=tags,
+        ),
         Route(
             "PATCH", path, handlers.update, "Change a service", LIFECYCLE, body=UpdateServiceBody, response=ServiceView,
             errors=(*owner_errors, "invalid_endpoint_url"), tags=tags, description=UPDATE_DESCRIPTION,
         ),
         Route(
-            "DELETE", path, handlers.unregister, "Unregister a service", LIFECYCLE, status=204, errors=owner_errors, tags=tags,
-            description=UNREGISTER_DESCRIPTION + unregister_scope,
+            "DELETE", path, handlers.unregister, "Unregister a service", LIFECYCLE, status=204, errors=owner_errors,
+            tags=tags, description=UNREGISTER_DESCRIPTION + unregister_scope,
         ),
         Route(
-            "POST", f"{path}/heartbeat", handlers.heartbeat, "Tell that a service lives", LIFECYCLE, body=ServiceHeartbeatBody,
-            response=ServiceView, errors=owner_errors, tags=tags, description=HEARTBEAT_DESCRIPTION,
+            "POST", f"{path}/heartbeat", handlers.heartbeat, "Send a heartbeat for a service", LIFECYCLE,
+            body=ServiceHeartbeatBody, response=ServiceView, errors=owner_errors, tags=tags,
+            description=HEARTBEAT_DESCRIPTION,
         ),
     ]  # fmt: skip

@@ -1,10 +1,10 @@
 """The sweep of services.
 
-| sweep             | finds                                           | does                                        |
-|-------------------|-------------------------------------------------|---------------------------------------------|
-| service-retention | what was unregistered long ago and nobody needs | removes the rows, by a lane, under the lock |
+| sweep             | finds                                                 | does                                    |
+|-------------------|-------------------------------------------------------|-----------------------------------------|
+| service-retention | services unregistered long ago that nothing refers to | deletes the rows, under the zone's lock |
 
-Services come and go with those who offer them: an endpoint with a port of its own for each run leaves a row each time.
+Without it the table would only grow: an endpoint that has another port in each run leaves a row each time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from quarterdeck.engine.transaction import Engine, Transaction
 RETENTION = "service-retention"
 BATCH = 500
 FindUnreferenced = Callable[[Transaction, Millis, int], Awaitable[list[Ref]]]
-"""Services that were unregistered before a time, and that nothing which is kept names any more. The rooms above know
-what names them."""
+"""(transaction, time, limit) → services that were unregistered before that time and that no stored row refers to. The
+component whose rows refer to services provides it."""
 
 
 def sweeps(
@@ -33,7 +33,7 @@ def sweeps(
     retention_every_ms: int = 900_000,
 ) -> list[Sweep]:
     async def find_expired(tx: Transaction, batch: int) -> list[DeleteExpired]:
-        # A read of nothing but the clock: what is old is decided by the database's time.
+        # Reads only the clock: `tx.now` is the database's time, which decides what is old enough.
         await tx.read()
         before = tx.now - round(settings.service_retention_days * DAY)
         found = await find_unreferenced(tx, before, batch)
@@ -43,7 +43,7 @@ def sweeps(
         commands = await cross_zone_engine.read(lambda tx: find_expired(tx, batch))
         deleted = 0
         for outcome in await asyncio.gather(*map(submit_delete, commands), return_exceptions=True):
-            # A zone that is gone has nothing to be removed from; anything else is worth a failed pass.
+            # A deleted zone has no services to delete. Any other error fails the pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome
             deleted += isinstance(outcome, DeleteResult) and outcome.is_deleted

@@ -1,39 +1,40 @@
-"""Webhooks: what happens in a zone, told to the HTTP endpoints that its administrators name.
+"""Webhooks: the events of a zone, sent to the HTTP endpoints that its administrators register.
 
-    the log ─► telling (one process at a time) ─► rows of deliveries ─► delivering (every server) ─► the endpoint
-                 which endpoints hear of it          pending                an attempt: signed, pinned, bounded
+    event log ─► fan-out (one process at a time) ─► rows of deliveries ─► delivery (every server) ─► the endpoint
+                   which endpoints get an event        pending              attempts: signed, limited, retried
 
-**What is told.** An endpoint names types (`rules.types`); an event of the log that is one of them becomes one
-delivery, whose id is the event's. The body of a change of a task's status is the published one; everything else is
-the event.
+**Which events.** An endpoint names event types (`rules.event_types`). A matching event of the log becomes one delivery,
+which has the id of the event. The body of a task's status change has its published format; for all other events the
+body is the event.
 
-**Once written, at least once delivered.** The sink `webhooks` writes deliveries and its position in one transaction,
-under the fence of its lease, and the key of a delivery is its endpoint and its event: whoever goes on after a crash
-writes nothing twice. An attempt may be repeated (an answer may be lost), always with the same `webhook-id`. Deliveries
-of one endpoint are made several at a time and retried apart: their order is not promised, and each body says when.
+**Written once, delivered at least once.** The sink `webhooks` writes deliveries and its position in one transaction,
+under the fence of its lease. The key of a delivery is its endpoint and its event, so a process that continues after a
+crash writes no delivery twice. An attempt may be repeated, because a response may be lost; the `webhook-id` stays the
+same. Several deliveries of one endpoint are sent at once and retried separately: their order is not guaranteed, and
+each body has a timestamp.
 
-**Attempts.** At once, then after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h and 24 h, each a little later by
-chance; the moment stands in the row, so it outlives whoever was to keep it. A row that is being sent carries the end
-of its lease in the same column: a server that dies leaves it to that moment. A delivery that failed ten times has
-failed; it is kept, shown, and sent again when somebody says so.
+**Attempts.** At once, then after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h and 24 h, each with random jitter. The
+time of the next attempt is stored in the row, so it survives restarts. While a row is being sent, the same column has
+the end of its lease: if the server dies, the delivery is due again at that time. A delivery that failed ten times is
+failed; it is kept, listed, and can be replayed.
 
-**Endpoints that end.** 410 disables an endpoint, and so does failing for days on end, or a backlog that grows past
-its bound; each with an event `webhook.disabled`. What then still waits has failed with it. Removing an endpoint, and
-the end of its zone, do the same.
+**Disabled endpoints.** Status 410 disables an endpoint, and so do days of failures or a backlog above its limit; each
+writes an event `webhook.disabled`. Pending deliveries of a disabled endpoint are failed. Removing an endpoint and
+ending its zone do the same.
 
-**Secrets** are derived from the endpoint and a number, never stored (`core.pushkeys`); for a day after a rotation the
-one before still signs beside it.
+**Secrets** are derived from the endpoint and a number, and not stored (`core.webhook_signing`). For a day after a
+rotation the previous secret signs too.
 
-How it fails. While the database is away nothing is sent. An endpoint that is slow or silent holds slots of its own and
-of its zone, and nobody else's. An address that must not be called is found out at each attempt, because a name may
-change: nobody is connected to, and the attempt has failed. Redirects are answers like any other, and not followed.
+How it fails. While the database is not reachable nothing is sent. A slow endpoint uses only its own slots and those of
+its zone. Blocked addresses are checked at each attempt, because DNS may change: no connection is made, and the attempt
+fails. Redirects count as failures and are not followed.
 
-| module     | what it has                                                        |
-|------------|---------------------------------------------------------------------|
-| model      | what is asked for, stored and shown                                  |
-| rules      | which events an endpoint hears of, bodies, schedule, endpoints        |
-| operations | the verbs, over batches                                              |
-| telling    | the sink: from the log into rows                                     |
-| delivering | the attempts                                                         |
-| sweeps     | what is forgotten                                                    |
+| module          | holds                                                                 |
+|-----------------|-----------------------------------------------------------------------|
+| model           | webhooks as requested, stored and returned                            |
+| rules           | matching of events, bodies, retry schedule, endpoints                 |
+| operations      | the operations, over batches                                          |
+| event_fanout    | the sink: from the log into deliveries                                |
+| delivery_worker | the attempts                                                          |
+| sweeps          | retention                                                             |
 """

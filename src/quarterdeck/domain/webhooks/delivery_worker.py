@@ -1,17 +1,17 @@
-"""Attempts: every server looks for deliveries that are due, takes some, sends them, and writes down what came of it.
+"""Delivery attempts: every server finds due deliveries, claims some, sends them, and reports the outcomes.
 
-    a commit, a pause that is over, an interval ─► look ─► take ─► sign and send ─► report
-                                                     │        │                       │
-     endpoints for which something waits, but not    │        └ leased: whoever       └ 410, or days of failures:
-     those that have all their slots ────────────────┘          dies leaves it to       the endpoint is disabled
-                                                                the lease's end
-No server is special, and nothing here needs to be remembered. What waits for an endpoint that hears of nothing any more
-is found by the same look, and ended.
+    a commit, an ended delay, an interval ─► poll ─► claim ─► sign and send ─► report
+                                               │        │                       │
+     endpoints with pending deliveries,        │        └ leased: if the        └ 410, or days of failures:
+     except those without free slots ──────────┘          server dies, due        the endpoint is disabled
+                                                          again at its end
+All servers are equal, and no state is kept here. Pending deliveries of disabled endpoints are found by the same poll
+and failed.
 
-How it fails. An endpoint that is down, slow or forbidden costs attempts of its own deliveries and slots of its own. A
-report that cannot be written is tried again while the lease lasts; after it, the delivery is sent once more, by the
-same id. A stopping server takes nothing new, waits for what is under way as long as it may, and leaves the rest to
-the lease.
+How it fails. An endpoint that is down, slow or blocked uses up only the attempts of its own deliveries and its own
+slots. A report that cannot be written is retried until the lease expires; then the delivery is sent again with the same
+id. A stopping server takes nothing new, waits for running attempts within its grace period, and leaves the rest to
+their leases.
 """
 
 from __future__ import annotations
@@ -66,18 +66,16 @@ from quarterdeck.engine.wakeups import Wakeups
 
 log = logging.getLogger("quarterdeck.webhooks")
 FAIL_PENDING_MAX = 500
-"""Deliveries that one transaction ends."""
+"""Maximum pending deliveries that one transaction fails."""
 REPORT_MARGIN_MS = 15_000
-"""Between the end of an attempt and that of its lease: for its report."""
+"""Time for the report: the lease ends this long after the timeout of the attempt."""
 DELIVERED, FAILED, REFUSED, TIMED_OUT, UNANSWERED = ("delivered", "failed", "refused", "timed_out", "unanswered")
 CODES = (DELIVERED, FAILED, REFUSED, TIMED_OUT, UNANSWERED)
-"""What may come of an attempt: what is counted."""
+"""Outcomes of an attempt, which are counted in metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryDeps:
-    """What it acts through."""
-
     cross_zone_engine: Engine
     wakeups: Wakeups
     claim: Callable[[ClaimDeliveries], Awaitable[ClaimedDeliveries]]
@@ -90,22 +88,21 @@ class DeliveryDeps:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One delivery that was taken, and by when its report must have been heard."""
+    """One claimed delivery."""
 
     delivery: Delivery
     endpoint: Endpoint
     claimed_at: Millis
     leased_until: float
+    """On the clock of the event loop. The report must be written by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """What came of an attempt."""
-
     code: str
     answer_status: int | None = None
     error: str | None = None
-    """None: it was delivered."""
+    """None if it was delivered."""
     retry_after_ms: Millis = 0
 
 
@@ -114,8 +111,10 @@ class DeliveryWorker(DeliveryScheduler):
         limits = SlotLimits(
             settings.webhook_concurrency, settings.webhook_zone_concurrency, settings.webhook_endpoint_concurrency
         )
-        terms = SchedulerConfig("deliveries", limits, limits.per_target, settings.webhook_poll_ms / 1000, grace_seconds)
-        super().__init__(deps.wakeups, terms)
+        config = SchedulerConfig(
+            "deliveries", limits, limits.per_target, settings.webhook_poll_ms / 1000, grace_seconds
+        )
+        super().__init__(deps.wakeups, config)
         self._deps = deps
         self._timeout_seconds = settings.webhook_timeout_ms / 1000
         self._lease_ms = settings.webhook_timeout_ms + REPORT_MARGIN_MS
@@ -132,14 +131,14 @@ class DeliveryWorker(DeliveryScheduler):
             *(WaitingTarget(pending.ref, 0, self._fail_pending) for pending in found if not pending.enabled),
         ]
 
-    # -- taking --------------------------------------------------------------------------------------------------
+    # -- claim ---------------------------------------------------------------------------------------------------
 
     async def _claim_and_send(self, ref: Ref, limit: int) -> int:
-        """Takes what waits for an endpoint, up to so many, and begins to send it."""
+        """Claim up to `limit` due deliveries of an endpoint and start to send them."""
         started = asyncio.get_running_loop().time()
         claimed = await self._deps.claim(ClaimDeliveries(*ref, limit, self._lease_ms))
         if claimed.endpoint is None or self.is_draining:
-            # What was taken by a server that stops is due again when its lease has ended.
+            # A stopping server sends nothing: what it claimed is due again when the lease expires.
             return 0
         for delivery in claimed.deliveries:
             attempt = Attempt(delivery, claimed.endpoint, claimed.claimed_at, started + self._lease_ms / 1000)
@@ -147,14 +146,14 @@ class DeliveryWorker(DeliveryScheduler):
         return len(claimed.deliveries)
 
     async def _fail_pending(self, ref: Ref, limit: int) -> int:
-        """Ends what waits for an endpoint that hears of nothing any more: none of it is sent."""
+        """Fail the pending deliveries of a disabled endpoint. None of them is sent."""
         while not self.is_draining:
             result = await self._deps.fail_pending(FailPending(*ref, FAIL_PENDING_MAX))
             if result.count < FAIL_PENDING_MAX:
                 break
         return 0
 
-    # -- sending -------------------------------------------------------------------------------------------------
+    # -- send and report -----------------------------------------------------------------------------------------
 
     async def _deliver(self, attempt: Attempt) -> None:
         outcome = await self._send_request(attempt)
@@ -164,13 +163,13 @@ class DeliveryWorker(DeliveryScheduler):
     async def _send_request(self, attempt: Attempt) -> AttemptOutcome:
         try:
             response = await self._deps.http_client.send(self._request(attempt), self._timeout_seconds)
-        except TimedOut as late:
-            return AttemptOutcome(TIMED_OUT, error=str(late))
+        except TimedOut as timeout:
+            return AttemptOutcome(TIMED_OUT, error=str(timeout))
         except RequestBlocked as refusal:
-            log.info("a delivery to %s was refused: %s (%s)", attempt.endpoint.id, refusal, refusal.address)
+            log.info("a delivery to webhook %s was blocked: %s (%s)", attempt.endpoint.id, refusal, refusal.address)
             return AttemptOutcome(REFUSED, error=str(refusal))
         except ResponseTooLarge as excess:
-            # Nobody reads what an endpoint has to say beyond its status.
+            # Only the status of a response is used.
             return (
                 AttemptOutcome(UNANSWERED, error=str(excess))
                 if excess.status is None
@@ -197,12 +196,12 @@ class DeliveryWorker(DeliveryScheduler):
         return Request("POST", endpoint.url, headers, body, requester=endpoint.zone_id)
 
     async def _report(self, attempt: Attempt, outcome: AttemptOutcome) -> None:
-        """Says what came of it, until somebody has heard or the lease has ended."""
+        """Report the outcome, and retry while the database is not available, until the lease expires."""
         command = _report_command(attempt.delivery, outcome)
         try:
             result = await retry_while_unavailable(lambda: self._deps.report(command), attempt.leased_until)
         except Unavailable as error:
-            log.warning("what came of the delivery %s could not be reported: %r", command.id, error)
+            log.warning("could not report the outcome of delivery %s: %r", command.id, error)
             return
         if result.disable_reason is not None:
             await self._disable(attempt.endpoint, result.disable_reason)
@@ -211,8 +210,8 @@ class DeliveryWorker(DeliveryScheduler):
         try:
             await self._deps.submit(Disable(zone_id=endpoint.zone_id, id=endpoint.id, reason=reason, url=endpoint.url))
         except Problem as problem:
-            # It was removed meanwhile; or the database is away, and its next failure finds the same.
-            log.info("the endpoint %s was not disabled: %r", endpoint.id, problem)
+            # It was removed in the meantime; or the database is not reachable, and its next failure tries again.
+            log.info("webhook %s was not disabled: %r", endpoint.id, problem)
 
 
 def _status_outcome(status: int, retry_after_ms: Millis = 0) -> AttemptOutcome:
@@ -221,7 +220,7 @@ def _status_outcome(status: int, retry_after_ms: Millis = 0) -> AttemptOutcome:
 
 
 def _report_command(delivery: Delivery, outcome: AttemptOutcome) -> ReportAttempt:
-    assert delivery.next_at is not None  # it was leased until then
+    assert delivery.next_at is not None  # a claimed delivery has a lease
     return ReportAttempt(
         zone_id=delivery.zone_id,
         endpoint_id=delivery.endpoint_id,

@@ -1,13 +1,13 @@
-"""The sink `webhooks`: from the log into rows of deliveries. One process at a time runs it (`engine.duties`).
+"""The sink `webhooks`: turns log events into deliveries. One process at a time runs it (`engine.leader_loop`).
 
-    the log, of zones in which somebody hears ─► messages ─► deliveries, and the position, in one commit
+    the log, of zones with enabled endpoints ─► payloads ─► deliveries and the position, in one commit
 
-It stands in the table of sinks like any other: shown with them, and events wait for it before they are removed. Where
-nobody hears of anything it reads no events and moves with the head of the log, every few seconds.
+It has a row in the table of sinks: it is listed with them, and event retention waits for it. While no endpoint is
+enabled it reads no events, and its position follows the head of the log every few seconds.
 
-How it fails. The position is written with the rows, under the fence; where there are none it is written a few times a
-second at most, and whoever goes on from an older one finds nothing to write, or what is there already. An event that
-cannot be read (no operation writes one) is counted, said, and passed over.
+How it fails. The position is written with the deliveries, under the fence. Without deliveries it is written at most a
+few times a second; a process that continues from an older position finds nothing to write, or deliveries that already
+exist. An event that cannot be decoded (no operation writes one) is counted, logged and skipped.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ from quarterdeck.store.sql import chunks
 log = logging.getLogger("quarterdeck.webhooks")
 SINK_NAME = "webhooks"
 EVENTS_MAX = 200
-"""Events of one turn; each may be told to as many endpoints as a zone may have."""
+"""Maximum events per cycle. Each becomes up to `ENDPOINTS_MAX` deliveries."""
 POSITIONS_MAX = 20_000
-"""Positions that one turn looks through."""
+"""Maximum log positions per cycle."""
 SAVE_INTERVAL_SECONDS = 0.25
 IDLE_SAVE_INTERVAL_MS = 2 * SECOND
-"""How often the position follows the head where nobody hears."""
+"""How often the position follows the head while no endpoint is enabled."""
 TOUCH_INTERVAL_MS = 60 * MINUTE
 BACKLOG_CHECK_EVERY = 1_000
-"""Deliveries to one endpoint between two counts of how many wait for it."""
+"""Deliveries to one endpoint between two counts of its backlog."""
 GAP_SECONDS = 0.02
-"""Between two looks: most commits have nothing to do with this."""
+"""Minimum time between two reads of the log: most commits do not concern this sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LogPage:
-    """One look at the log, and at who hears of it."""
+    """One read of the log, with the enabled endpoints of its zones."""
 
     floor: int
     head: int
@@ -75,17 +75,20 @@ class _LogPage:
 
 
 class FanoutWakeups:
-    """Which commits this sink is woken for. Every commit of every server wakes, and where nobody hears of anything none
-    is worth a look; the interval finds an endpoint that another server has made."""
+    """Filters the wake-ups of this sink.
+
+    Every commit of every server sends a wake-up. While no endpoint is enabled, all of them are ignored; the interval of
+    the leader loop finds an endpoint that another server has created.
+    """
 
     def __init__(self, wakeups: Wakeups) -> None:
         self.wakeups = Wakeups()
-        """What the sink's duty is woken by."""
+        """The wake-ups for the sink's leader loop."""
         self.has_endpoints = True
         wakeups.subscribe(self._on_wakeup)
 
     def on_commit(self, events: Sequence[NewEvent]) -> None:
-        """Told what this process has committed."""
+        """Gets the events that this process has committed."""
         if not self.has_endpoints and any(event.type.startswith("webhook.") for event in events):
             self.has_endpoints = True
             self.wakeups.notify()
@@ -96,7 +99,7 @@ class FanoutWakeups:
 
 
 class WebhookFanout:
-    """One process's share of the sink: an `engine.duties.Work`."""
+    """The sink in one process: a `LeaderWork` of `engine.leader_loop`."""
 
     def __init__(
         self,
@@ -108,23 +111,23 @@ class WebhookFanout:
     ) -> None:
         self.name = SINK_NAME
         self.position = self.head = 0
-        """As this process has last seen them, or made them."""
+        """As last read or written by this process."""
         self.delivery_count = self.missed_count = 0
         self._engine = cross_zone_engine
         self._wakeups = wakeups
         self._submit = submit
         self._wake_workers = wake_workers
-        """Has deliverers look, here and elsewhere."""
+        """Wakes the delivery workers of all servers."""
         self._backlog_max = backlog_max
         self._id = ""
         self._term: int | None = None
-        """The term in which the position was read; None: it has to be read."""
+        """The lease term in which the position was read; None if it must be read again."""
         self._saved_position = 0
         self._saved_at = -math.inf
         self._since_backlog_check: Counter[Ref] = Counter()
 
     async def create_sink(self) -> None:
-        """Before anything is served: whatever is committed from here on is told, now or later."""
+        """Called before the server accepts requests, so that no later event is missed."""
 
         async def create(tx: Transaction) -> None:
             tx.write(ENGINE.sink_create(name=self.name, id=new_id()))
@@ -132,7 +135,7 @@ class WebhookFanout:
 
         await self._engine.transact(create)
 
-    # -- what a duty asks for -----------------------------------------------------------------------------------
+    # -- leader work --------------------------------------------------------------------------------------------
 
     async def is_due(self) -> bool:
         self._term = None
@@ -150,7 +153,7 @@ class WebhookFanout:
         page = await self._engine.read(self._read_page)
         self.head, self._wakeups.has_endpoints = page.head, page.has_endpoints
         if self.position < page.floor:
-            log.error("events %d to %d went before %s had told them", self.position + 1, page.floor, self.name)
+            log.error("events %d to %d were deleted before sink %s read them", self.position + 1, page.floor, self.name)
             self.missed_count += page.floor - self.position
             self.position = page.floor
             return 0
@@ -170,17 +173,17 @@ class WebhookFanout:
         if fence is not None and self._term == fence.term and self.position > self._saved_position:
             await self._persist(fence, self.position, [])
 
-    # -- where it stands ----------------------------------------------------------------------------------------
+    # -- position and page --------------------------------------------------------------------------------------
 
     async def _load_position(self, fence: Fence) -> None:
         if self._term == fence.term:
             return
         state, _, _ = await self._engine.read(self._read_state)
         if state is None:
-            log.warning("the sink %s had been forgotten, and begins anew at the head of the log", self.name)
+            log.warning("sink %s was deleted; it starts again at the head of the log", self.name)
             await self.create_sink()
             state, _, _ = await self._engine.read(self._read_state)
-        assert state is not None  # made a moment ago
+        assert state is not None  # just created
         self._id, self._term = state.id, fence.term
         self.position = self._saved_position = state.position
         self._saved_at = -math.inf
@@ -194,7 +197,7 @@ class WebhookFanout:
             Q.webhook_events_page(after=self.position, upto=self.position + POSITIONS_MAX, limit=EVENTS_MAX)
         )
         floor, head, has_endpoints, *_ = rows[0]
-        # A page without events is one row all the same: of the log's bounds, and of nothing beside them.
+        # A page without events still has one row, with the bounds of the log and nulls.
         events = decode([row[3:] for row in rows if row[3] is not None], Event)
         endpoints: list[Endpoint] = []
         if events:
@@ -204,14 +207,14 @@ class WebhookFanout:
         return _LogPage(int(str(floor)), int(str(head)), bool(has_endpoints), events, endpoints, tx.now)
 
     def _covered_position(self, page: _LogPage) -> int:
-        """Up to where nothing is left to be told after this turn."""
+        """The position up to which all events are handled after this cycle."""
         if not page.has_endpoints:
             return max(page.head, self.position)
         if len(page.events) == EVENTS_MAX:
             return page.events[-1].pos
         return max(self.position, min(page.head, self.position + POSITIONS_MAX))
 
-    # -- telling ------------------------------------------------------------------------------------------------
+    # -- deliveries ---------------------------------------------------------------------------------------------
 
     def _build_deliveries(self, page: _LogPage) -> list[Delivery]:
         endpoints_by_zone: dict[str, list[tuple[Endpoint, frozenset[str]]]] = {}
@@ -234,17 +237,19 @@ class WebhookFanout:
         try:
             return build_payload(event)
         except msgspec.MsgspecError as error:
-            # No operation writes such an event; a hand in the database may, and must not stop all that comes after it.
-            log.error("%s cannot tell what happened at position %d: %s", self.name, event.pos, error)
+            # No operation writes such an event, but a manual change may. It must not block the events after it.
+            log.error(
+                "sink %s skipped the event at position %d, which cannot be decoded: %s", self.name, event.pos, error
+            )
             self.missed_count += 1
             return None
 
-    # -- moving on ----------------------------------------------------------------------------------------------
+    # -- persist ------------------------------------------------------------------------------------------------
 
     def _should_save(self, covered: int, has_endpoints: bool) -> bool:
         elapsed = time.monotonic() - self._saved_at
         if covered <= self._saved_position:
-            # Nothing to note, but that somebody runs it.
+            # Only to show that the sink is running.
             return elapsed > TOUCH_INTERVAL_MS / SECOND
         return elapsed >= (SAVE_INTERVAL_SECONDS if has_endpoints else IDLE_SAVE_INTERVAL_MS / SECOND)
 
@@ -260,17 +265,19 @@ class WebhookFanout:
         try:
             advanced = await self._engine.transact(write)
         except StoreError:
-            self._term = None  # nobody here knows whether it was written
+            self._term = None  # it is unknown whether the transaction committed
             raise
         if not advanced:
             self._term = None
-            raise LeaseLost("lease_lost", f"The sink {self.name} was forgotten, or moved on by another.")
+            raise LeaseLost("lease_lost", f"Sink {self.name} was deleted, or another process advanced it.")
         self.delivery_count += len(rows)
         self._saved_position, self._saved_at = position, time.monotonic()
 
     async def _check_backlogs(self, rows: Sequence[Delivery]) -> None:
-        """An endpoint that takes less than happens would fill the database: beyond its bound it hears of nothing more.
-        Counted once in a while, so the bound is exceeded by about as many as that."""
+        """Disable endpoints whose backlog exceeds the limit: otherwise a slow endpoint would fill the database.
+
+        Counted only every `BACKLOG_CHECK_EVERY` deliveries, so the limit may be exceeded by about that number.
+        """
         for row in rows:
             self._since_backlog_check[row.zone_id, row.endpoint_id] += 1
         check_every = min(BACKLOG_CHECK_EVERY, self._backlog_max)
@@ -293,5 +300,5 @@ class WebhookFanout:
         try:
             await self._submit(Disable(zone_id=zone_id, id=endpoint_id, reason=DisableReason.BACKLOG_FULL))
         except Problem as problem:
-            # It was removed meanwhile; or the database is away, and the next count finds it again.
-            log.info("the endpoint %s was not disabled: %r", endpoint_id, problem)
+            # It was removed in the meantime; or the database is not reachable, and the next count finds it again.
+            log.info("webhook %s was not disabled: %r", endpoint_id, problem)

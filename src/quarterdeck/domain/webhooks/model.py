@@ -1,4 +1,4 @@
-"""What is asked for, what is stored, and what is shown of webhooks: three different types."""
+"""Webhooks as requested, as stored and as returned: three different types."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Command
 
 Ref = tuple[str, str]
-"""(zone, endpoint)"""
+"""(zone id, endpoint id)"""
 ENDPOINTS_MAX = 50
-"""Endpoints in one zone."""
+"""Maximum endpoints per zone."""
 URL_MAX = 2_048
 TYPES_MAX = 64
 
 
 class DeliveryState(StrEnum):
-    """Of a delivery."""
-
     PENDING = "pending"
     DELIVERED = "delivered"
     FAILED = "failed"
@@ -36,56 +34,54 @@ class DeliveryVerb(StrEnum):
 
 
 class DisableReason(StrEnum):
-    """Why an endpoint hears of nothing."""
+    """Why an endpoint is disabled."""
 
     BY_HAND = "by_hand"
     GONE = "gone"
     """It answered 410."""
     FAILING = "failing"
-    """Nothing has reached it for days."""
+    """All deliveries failed for `webhook_disable_after_days`."""
     BACKLOG_FULL = "backlog_full"
-    """More waited for it than may."""
+    """More than `webhook_backlog_max` deliveries were pending."""
 
 
 class WebhookSettings(msgspec.Struct, frozen=True):
-    """What this room can be told."""
-
-    webhook_timeout_ms: Annotated[int, Meta(ge=10, le=120_000, description="for an endpoint to answer a delivery")] = (
-        15_000
-    )
+    webhook_timeout_ms: Annotated[int, Meta(ge=10, le=120_000, description="timeout of one delivery attempt")] = 15_000
     webhook_poll_ms: Annotated[
-        int, Meta(ge=10, le=60_000, description="how often deliveries are looked for if no commit wakes")
+        int, Meta(ge=10, le=60_000, description="how often due deliveries are searched without a wake-up")
     ] = 1_000
-    webhook_concurrency: Annotated[int, Meta(ge=1, le=10_000, description="deliveries at once, in one server")] = 64
+    webhook_concurrency: Annotated[
+        int, Meta(ge=1, le=10_000, description="maximum concurrent deliveries in one server")
+    ] = 64
     webhook_zone_concurrency: Annotated[
-        int, Meta(ge=1, le=10_000, description="deliveries at once, in one server, for one zone")
+        int, Meta(ge=1, le=10_000, description="maximum concurrent deliveries in one server for one zone")
     ] = 16
     webhook_endpoint_concurrency: Annotated[
-        int, Meta(ge=1, le=10_000, description="deliveries at once, in one server, to one endpoint")
+        int, Meta(ge=1, le=10_000, description="maximum concurrent deliveries in one server to one endpoint")
     ] = 4
     webhook_disable_after_days: Annotated[
-        float, Meta(gt=0, le=365, description="for how long an endpoint may fail before it is disabled")
+        float, Meta(gt=0, le=365, description="how long an endpoint may fail before it is disabled")
     ] = 5.0
     webhook_backlog_max: Annotated[
-        int, Meta(ge=1, le=10_000_000, description="deliveries that may wait for one endpoint, about")
+        int, Meta(ge=1, le=10_000_000, description="approximate maximum of pending deliveries of one endpoint")
     ] = 10_000
     webhook_retention_days: Annotated[
-        float, Meta(gt=0, le=36_500, description="how long deliveries that are over are kept")
+        float, Meta(gt=0, le=36_500, description="how long ended deliveries are kept")
     ] = 30.0
 
 
-# -- asked for ---------------------------------------------------------------------------------------------------
+# -- requested ---------------------------------------------------------------------------------------------------
 
-Url = Annotated[str, Meta(max_length=URL_MAX, description="https://…, of a public host")]
-Description = Annotated[str, Meta(max_length=500, description="for people")]
+Url = Annotated[str, Meta(max_length=URL_MAX, description="https:// URL of a public host")]
+Description = Annotated[str, Meta(max_length=500, description="free text")]
 EventType = Annotated[str, Meta(min_length=1, max_length=64)]
 EventTypes = Annotated[
     list[EventType],
     Meta(
         min_length=1,
         max_length=TYPES_MAX,
-        description="what it hears of: task.status_changed, alert, a type of the log such as task.created or "
-        "agent.stale, or * for everything of tasks and agents; default: task.status_changed and alert",
+        description="event types to deliver: task.status_changed, alert, a type of the log such as task.created or "
+        "agent.stale, or * for all events of tasks and agents; default: task.status_changed and alert",
     ),
 ]
 
@@ -97,19 +93,19 @@ class CreateWebhookBody(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
 
 
 class UpdateWebhookBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """What is said replaces what was there."""
+    """Given fields replace the stored values; omitted fields keep theirs."""
 
     url: Url | UnsetType = UNSET
     description: Description | UnsetType | None = UNSET
     types: EventTypes | UnsetType = UNSET
-    enabled: Annotated[bool, Meta(description="whether it hears of anything")] | UnsetType = UNSET
+    enabled: Annotated[bool, Meta(description="whether events are delivered to it")] | UnsetType = UNSET
 
 
 class EndpointCommand(Command, frozen=True, kw_only=True):
-    """What everything that is asked of the lane has."""
+    """A command of the webhook lane."""
 
     id: str
-    """Of the endpoint."""
+    """The endpoint's id."""
 
     @property
     def ref(self) -> Ref:
@@ -148,18 +144,18 @@ class Replay(EndpointCommand, frozen=True, kw_only=True):
 
 
 class Disable(EndpointCommand, frozen=True, kw_only=True):
-    """By the server, for what it has met."""
+    """Sent by the server itself."""
 
     reason: DisableReason
     url: str | None = None
-    """Where it was met. Of another address nothing is known."""
+    """The URL that failed. If the endpoint has another URL now, it is not disabled."""
 
 
 WebhookCommand = Create | Update | RotateSecret | Remove | SendTest | Replay | Disable
 
 
 class ClaimDeliveries(msgspec.Struct, frozen=True):
-    """Up to so many deliveries of an endpoint that are due, to be sent by whoever asks."""
+    """Lease up to `limit` due deliveries of an endpoint to the sender of this command."""
 
     zone_id: str
     endpoint_id: str
@@ -168,24 +164,24 @@ class ClaimDeliveries(msgspec.Struct, frozen=True):
 
 
 class ReportAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an attempt."""
+    """Report the outcome of an attempt."""
 
     zone_id: str
     endpoint_id: str
     id: str
     lease_expires_at: Millis
-    """The end of the attempt's lease. One whose lease has passed to another counts no more."""
+    """Identifies the attempt. The report is ignored if the delivery has another lease by now."""
     attempt: int
     answer_status: int | None = None
     error: str | None = None
-    """None: it was delivered."""
+    """None if it was delivered."""
     retry_after_ms: Millis = 0
-    """What the endpoint has asked for before the next attempt."""
+    """The delay that the endpoint requested with Retry-After."""
     jitter: float = 0.0
 
 
 class FailPending(msgspec.Struct, frozen=True):
-    """Ends what waits for an endpoint that hears of nothing any more."""
+    """Fail up to `limit` pending deliveries of a disabled or removed endpoint."""
 
     zone_id: str
     endpoint_id: str
@@ -196,11 +192,11 @@ class EndpointFilter(msgspec.Struct, frozen=True):
     zone_id: str
     caller: Caller
     id: str | None = None
-    """None: all of the zone."""
+    """None: all endpoints of the zone."""
 
 
 class DeliveryFilter(msgspec.Struct, frozen=True):
-    """Which deliveries of an endpoint are wanted, newest first."""
+    """Filter for a page of deliveries, newest first."""
 
     zone_id: str
     endpoint_id: str
@@ -227,15 +223,15 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
     url: str
     description: str | None
     types: str
-    """JSON: a list of names."""
+    """A JSON array of event types."""
     secret_number: int
     rotated_at: Millis | None
     enabled: int
     disabled_reason: str | None
     position: int
-    """It hears of what stands behind this in the log."""
+    """A log position: only later events are delivered."""
     failing_since: Millis | None
-    """The first failure since anything was delivered."""
+    """The first failure since the last successful delivery."""
     created_by: str
     created_at: Millis
     updated_at: Millis
@@ -247,24 +243,24 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `webhook_deliveries`, likewise."""
+    """A row of `webhook_deliveries`, in the order of the `columns delivery` line of `queries.sql`."""
 
     endpoint_id: str
     zone_id: str
     id: str
-    """Of the event it tells of: what the receiver knows it by."""
+    """The id of the event. The receiver gets it as `webhook-id`."""
     pos: int
     type: str
-    """What its body calls the event."""
+    """The value of `event` in the body."""
     body: str
     trace: str | None
     status: DeliveryState
     attempts: int
-    """Since it was made, or sent again by hand."""
+    """Attempts since it was created or replayed."""
     queue: str | None
-    """The endpoint, as long as it is pending."""
+    """The endpoint id while it is pending, else None."""
     next_at: Millis | None
-    """When it is due; while it is being sent, when that is taken for lost."""
+    """When it is due; while it is being sent, when its lease expires."""
     answer_status: int | None
     error: str | None
     created_at: Millis
@@ -273,34 +269,34 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EndpointResult(msgspec.Struct, frozen=True):
-    """The outcome of a verb: the endpoint as it is now."""
+    """The result of a command: the endpoint after it."""
 
     endpoint: Endpoint
     include_secret: bool = False
     delivery: Delivery | None = None
     is_repeat: bool = False
-    """It was made before, by the same request."""
+    """The idempotency key had already created it."""
 
 
 class ClaimedDeliveries(msgspec.Struct, frozen=True):
     endpoint: Endpoint | None
-    """None: there is none."""
+    """None if it does not exist."""
     deliveries: tuple[Delivery, ...]
     claimed_at: Millis
 
 
 class ReportResult(msgspec.Struct, frozen=True):
     is_current: bool
-    """Whether the attempt was still the one that counts."""
+    """Whether the report was accepted; False if the lease had expired or the delivery was replayed."""
     disable_reason: DisableReason | None = None
-    """Why the endpoint is to hear of nothing any more."""
+    """Why the endpoint must be disabled, or None."""
 
 
 class FailPendingResult(msgspec.Struct, frozen=True):
     count: int
 
 
-# -- shown -------------------------------------------------------------------------------------------------------
+# -- returned ----------------------------------------------------------------------------------------------------
 
 
 class EndpointView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -311,12 +307,12 @@ class EndpointView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     types: list[str]
     enabled: bool
     disabled_reason: Annotated[str, Meta(description="by_hand, gone, failing or backlog_full")] | None
-    failing_since: Annotated[str, Meta(description="the first failure since anything was delivered")] | None
-    rotated_at: Annotated[str, Meta(description="for a day after it, the secret before still signs")] | None
+    failing_since: Annotated[str, Meta(description="the first failure since the last successful delivery")] | None
+    rotated_at: Annotated[str, Meta(description="for a day after a rotation the previous secret signs too")] | None
     created_by: str
     created_at: str
     updated_at: str
-    secret: Annotated[str, Meta(description="shown once: deliveries are signed with it")] | UnsetType = UNSET
+    secret: Annotated[str, Meta(description="signs the deliveries; returned only once")] | UnsetType = UNSET
 
 
 class EndpointList(msgspec.Struct, frozen=True, rename="camel"):
@@ -325,14 +321,19 @@ class EndpointList(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DeliveryView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    id: Annotated[str, Meta(description="its webhook-id: that of the event it tells of")]
+    id: Annotated[str, Meta(description="the webhook-id header: the id of the event")]
     webhook_id: str
     event: str
     status: DeliveryState
     attempts: int
-    next_at: Annotated[str, Meta(description="when it is tried again, or what is under way is taken for lost")] | None
-    answer_status: Annotated[int, Meta(description="of the last answer")] | None
-    error: Annotated[str, Meta(description="why the last attempt was none")] | None
+    next_at: (
+        Annotated[
+            str, Meta(description="when the next attempt is due, or when the lease of the running attempt expires")
+        ]
+        | None
+    )
+    answer_status: Annotated[int, Meta(description="HTTP status of the last response")] | None
+    error: Annotated[str, Meta(description="why the last attempt failed")] | None
     body: msgspec.Raw
     created_at: str
     updated_at: str

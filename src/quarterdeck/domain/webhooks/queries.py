@@ -1,4 +1,4 @@
-"""The statements of webhooks."""
+"""The SQL statements of webhooks, from `queries.sql`."""
 
 from quarterdeck.store.sql import load
 

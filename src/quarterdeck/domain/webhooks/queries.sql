@@ -1,28 +1,28 @@
--- The row of an endpoint, in the order of `model.Endpoint`.
+-- The columns of an endpoint, in the order of `model.Endpoint`.
 -- columns: zone_id, id, url, description, types, secret_number, rotated_at, enabled, disabled_reason, position
 -- columns: failing_since, created_by, created_at, updated_at, removed_at
 --
--- The row of a delivery, in the order of `model.Delivery`.
+-- The columns of a delivery, in the order of `model.Delivery`.
 -- columns delivery: endpoint_id, zone_id, id, pos, type, body, trace, status, attempts, queue, next_at, answer_status
 -- columns delivery: error, created_at, updated_at, delivered_at
 
 -- name: webhooks_of_zones
--- All that a zone has, which are few: whoever counts them reads them anyway. What was removed is nobody's any more.
--- (Where a column is wrapped, here and below, and where nothing is ordered, it is so that a plan made while the table was
--- nearly empty goes by the zone.)
+-- All endpoints of a zone that are not removed. They are few, and counting them reads them anyway.
+-- (Here and below, `coalesce` around a column and a missing `order by` make a plan that was cached while the table was
+-- nearly empty use the index by zone.)
 select columns(w)
 from rows(:batch as b, zone_id text)
 join webhook_endpoints w on w.zone_id = b.zone_id and coalesce(w.removed_at, -1) < 0;
 
 -- name: webhooks_get
--- Endpoints as they stand, those that hear of nothing and those that were removed among them.
+-- Endpoints by id, including disabled and removed ones.
 select columns(w)
 from rows(:batch as b, zone_id text, id text)
 join webhook_endpoints w on w.zone_id = b.zone_id and w.id = b.id;
 
 -- name: webhooks_insert
--- Under the zone's lock. It hears of what is committed after this moment: the log's head is read here, and nobody who
--- commits later is given a position below it.
+-- Under the zone's lock. The endpoint gets the events that are committed after this: the head of the log is read here,
+-- and later commits get higher positions.
 insert into webhook_endpoints (zone_id, id, url, description, types, secret_number, rotated_at, enabled, disabled_reason,
     position, failing_since, created_by, created_at, updated_at, removed_at)
 select b.zone_id, b.id, b.url, b.description, b.types, b.secret_number, b.rotated_at, b.enabled, b.disabled_reason,
@@ -33,7 +33,7 @@ from rows(:batch as b, zone_id text, id text, url text, description text, types 
 join log_head h on h.id = 1;
 
 -- name: webhooks_update
--- Under the zone's lock. When it began to fail is not among what is set: attempts say so, without that lock.
+-- Under the zone's lock. Does not set `failing_since`: reports of attempts write it without that lock.
 update webhook_endpoints
 set url = b.new_url, description = b.new_description, types = b.new_types, secret_number = b.new_number,
     rotated_at = b.new_rotated_at, enabled = b.new_enabled, disabled_reason = b.new_reason, updated_at = b.new_updated_at,
@@ -44,28 +44,28 @@ where zone_id = b.zone and id = b.name and coalesce(removed_at, -1) < 0
 returning zone_id, id;
 
 -- name: webhooks_reset_position
--- Those that hear again, of what happens from here on; and whatever had failed is forgotten.
+-- For endpoints that are enabled again: they get events from now on, and their failures are cleared.
 update webhook_endpoints
 set position = (select h.pos from log_head h where h.id = 1), failing_since = null
 from rows(:batch as b, zone text, name text)
 where zone_id = b.zone and id = b.name;
 
 -- name: webhooks_clear_failing
--- What reached an endpoint, or its being another now, ends its failing.
+-- After a successful delivery, or when the URL has changed.
 update webhook_endpoints
 set failing_since = null
 from rows(:batch as b, zone text, name text)
 where zone_id = b.zone and id = b.name and coalesce(failing_since, -1) >= 0;
 
 -- name: webhooks_mark_failing
--- The first failure since anything reached it: the ones after it change nothing.
+-- Sets the time of the first failure since the last success; later failures change nothing.
 update webhook_endpoints
 set failing_since = :now
 from rows(:batch as b, zone text, name text)
 where zone_id = b.zone and id = b.name and coalesce(failing_since, -1) < 0;
 
 -- name: webhooks_delete_expired
--- Retention, across zones: endpoints that were removed long ago, once nothing is left of what was sent to them.
+-- Retention, across zones: endpoints that were removed long ago and have no deliveries left.
 delete from webhook_endpoints
 where (zone_id, id) in (
     select w.zone_id, w.id
@@ -78,9 +78,9 @@ where (zone_id, id) in (
 returning id;
 
 -- name: webhook_events_page
--- For the sink, across zones: the events of zones in which somebody hears, after a position and no further than `upto`.
--- The head of the log, and whether anybody hears at all, come with them in one statement, because they must be of the
--- same instant: an endpoint that is not seen here hears of nothing up to this head.
+-- For the sink, across zones: the events of zones with enabled endpoints, after a position and up to `upto`. The head
+-- of the log and whether any endpoint is enabled are read in the same statement, because they must be consistent: an
+-- endpoint that is not visible here gets no event up to this head.
 select h.floor, h.pos as head,
     (select count(*) from (select 1 from webhook_endpoints w where w.enabled = 1 limit 1) one) as hears,
     e.pos, e.id, e.zone_id, e.type, e.subject, e.actor, e.from_state, e.to_state, e.data, e.trace, e.at
@@ -98,18 +98,18 @@ where h.id = 1
 order by e.pos;
 
 -- name: webhooks_any_enabled
--- Whether anybody hears of anything.
+-- Whether any endpoint of any zone is enabled.
 select 1 from webhook_endpoints w where w.enabled = 1 limit 1;
 
 -- name: webhooks_enabled_in_zones
 -- planned: each time
--- Who hears in these zones. Read after the events: of whatever was committed before one of those, something is seen.
+-- The enabled endpoints of these zones. Read after the events, so that endpoints committed before an event are seen.
 select columns(w)
 from rows(:batch as b, zone_id text)
 join webhook_endpoints w on w.zone_id = b.zone_id and coalesce(w.enabled, 0) = 1;
 
 -- name: webhook_deliveries_insert
--- One for each endpoint and event, for ever: whoever goes on from an older position writes what is there already.
+-- One per endpoint and event: a process that continues from an older position inserts nothing twice.
 insert into webhook_deliveries (endpoint_id, zone_id, id, pos, type, body, trace, status, attempts, queue, next_at,
     answer_status, error, created_at, updated_at, delivered_at)
 select columns(b as delivery)
@@ -120,15 +120,15 @@ where true
 on conflict (endpoint_id, zone_id, id) do nothing;
 
 -- name: webhook_deliveries_count_pending
--- How many wait for an endpoint, counted no further than there may be.
+-- The backlog of an endpoint, counted only up to the limit.
 select count(*)
 from (select 1 from webhook_deliveries d where d.queue = :queue limit :limit) waiting;
 
 -- name: webhook_endpoints_with_pending
--- For whoever delivers, across zones: each endpoint for which something waits, and when the first of it is due. From one
--- endpoint to the next in the index of what waits, however much waits for each. Those that have all the slots they may
--- have are passed over here; a zone that has all of its own stands there without an endpoint. Those that hear of nothing
--- any more stand first: what waits for them is ended.
+-- For delivery workers, across zones: each endpoint with pending deliveries, and when the first of them is due. The
+-- recursion jumps from endpoint to endpoint in the index of pending deliveries, so the cost does not grow with the
+-- deliveries of each. Endpoints without free slots are excluded; a row of `full` with a null endpoint excludes a whole
+-- zone. Disabled endpoints come first: their deliveries are failed.
 with recursive waiting(queue) as (
     select min(d.queue) from webhook_deliveries d where d.queue is not null
     union all
@@ -146,7 +146,7 @@ order by w.enabled, 4
 limit :limit;
 
 -- name: webhook_deliveries_due
--- The first of an endpoint's that are due, passing over what another server is just taking.
+-- The first due deliveries of an endpoint, without those that another server is claiming (`skip locked`).
 select columns(d as delivery)
 from webhook_deliveries d
 where d.queue = :queue and d.next_at <= (select now_ms()) and coalesce(d.zone_id, '') = :zone_id
@@ -155,21 +155,21 @@ limit :limit
 for update skip locked;
 
 -- name: webhook_deliveries_claim
--- Counted when it is taken: an attempt whose server dies is one of those it may have. The guard names the moment it was due.
+-- The attempt counts from the claim: it must also count if the server dies. The guard `was` is the due time as read.
 update webhook_deliveries
 set attempts = attempts + 1, next_at = b.until, updated_at = :now
 from rows(:batch as b, endpoint text, zone text, name text, was bigint, until bigint)
 where endpoint_id = b.endpoint and zone_id = b.zone and id = b.name and next_at = b.was;
 
 -- name: webhook_deliveries_get
--- Deliveries as they stand.
+-- Deliveries by id, in any state.
 select columns(d as delivery)
 from rows(:batch as b, endpoint_id text, zone_id text, id text)
 join webhook_deliveries d on d.endpoint_id = b.endpoint_id and d.zone_id = b.zone_id and d.id = b.id;
 
 -- name: webhook_deliveries_report
--- What came of attempts. The guard names the lease: one that has passed to another, or was sent again by hand, moves
--- nothing. So does what is not pending any more.
+-- Records outcomes of attempts. The guard `until` is the lease: it does not match if the delivery was claimed again,
+-- was replayed or is no longer pending.
 update webhook_deliveries
 set status = b.new_status, queue = b.new_queue, next_at = b.new_next_at, answer_status = b.new_answer, error = b.new_error,
     updated_at = b.new_updated_at, delivered_at = b.new_delivered_at
@@ -179,15 +179,15 @@ where endpoint_id = b.endpoint and zone_id = b.zone and id = b.name and next_at 
 returning endpoint_id, zone_id, id;
 
 -- name: webhook_deliveries_replay
--- By hand, from every state: whatever attempt is under way counts no more.
+-- From every state. The report of a running attempt no longer matches the lease and is ignored.
 update webhook_deliveries
 set status = 'pending', attempts = 0, queue = b.new_queue, next_at = b.new_next_at, error = null, updated_at = b.new_next_at
 from rows(:batch as b, endpoint text, zone text, name text, new_queue text, new_next_at bigint)
 where endpoint_id = b.endpoint and zone_id = b.zone and id = b.name;
 
 -- name: webhook_deliveries_fail_pending
--- What waits for an endpoint that hears of nothing any more has failed with it. What is being sent just now, too: its
--- report moves nothing then.
+-- Fails the pending deliveries of a disabled endpoint. Also those being sent: their reports no longer match and are
+-- ignored.
 update webhook_deliveries
 set status = 'failed', queue = null, next_at = null, error = :error, updated_at = :now
 where (endpoint_id, zone_id, id) in (
@@ -201,7 +201,7 @@ where (endpoint_id, zone_id, id) in (
 returning id;
 
 -- name: webhook_deliveries_page
--- The newest of one state: a few that have failed must not be looked for among all that were delivered.
+-- The newest of one state, by an index: a few failed deliveries must not be searched among all delivered ones.
 select columns(d as delivery)
 from webhook_deliveries d
 where d.status = :status and d.endpoint_id = :endpoint_id and d.zone_id = :zone_id and d.id < :before
@@ -209,8 +209,8 @@ order by d.id desc
 limit :limit;
 
 -- name: webhook_deliveries_delete_expired
--- Retention, across zones: what is over and was made long ago. Ids are made in order of time, and what is over has an
--- index of its own, so that a pass that finds nothing looks at nothing.
+-- Retention, across zones: ended deliveries that were created long ago. Ids increase with time, and a partial index has
+-- only ended deliveries, so a pass that finds nothing reads nothing.
 delete from webhook_deliveries
 where (endpoint_id, zone_id, id) in (
     select d.endpoint_id, d.zone_id, d.id

@@ -1,4 +1,4 @@
-"""The route table of webhooks."""
+"""Routes of webhooks."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ READ_PERMISSION, CHANGE_PERMISSION = "webhooks.read", "webhooks.change"
 
 @dataclass(frozen=True, slots=True)
 class WebhookHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     secrets: SecretDeriver
     submit: Callable[[WebhookCommand], Awaitable[EndpointResult]]
@@ -130,32 +128,33 @@ class WebhookHandlers:
     def _secret_reply(self, result: EndpointResult, status: int) -> Reply:
         row = result.endpoint
         secret = self.secrets(*row.ref, row.secret_number) if result.include_secret else UNSET
-        # Nobody between the two ends may keep the one answer that holds a secret.
+        # This response may contain a secret: no cache on the way may store it.
         return Reply(endpoint_view(row, secret), status, [("cache-control", "no-store")])
 
 
 def _zones(call: Call) -> set[str]:
-    """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
+    """Row security admits the zone of the request, and the zone of the caller's own session."""
     return {call.zone_id, call.caller.zone_id}
 
 
 def _delivery_reply(result: EndpointResult) -> Reply:
-    assert result.delivery is not None  # what was asked for is one
+    assert result.delivery is not None  # both commands return a delivery
     return Reply(delivery_view(result.delivery), 202)
 
 
 CREATE_DESCRIPTION = (
-    "The answer holds the secret that deliveries are signed with (Standard Webhooks), this once; if it was lost, "
-    "rotate it, or repeat the request with its Idempotency-Key. It hears of what happens from now on."
+    "The response contains, only this once, the secret that signs deliveries (Standard Webhooks). If it was lost, "
+    "rotate the secret, or repeat the request with its Idempotency-Key. Only events after the creation are delivered."
 )
 UPDATE_DESCRIPTION = (
-    "What is said replaces what was there. A disabled webhook is enabled again by `enabled: true`, and then hears of "
-    "what happens from then on; what had waited when it was disabled has failed, and can be replayed."
+    "Given fields replace the stored values; omitted fields keep theirs. `enabled: true` enables a disabled webhook "
+    "again, for events from then on. Deliveries that were pending when it was disabled have failed; they can be "
+    "replayed."
 )
-ROTATE_DESCRIPTION = "The answer holds the new secret, this once. For a day the one before it still signs, beside it."
+ROTATE_DESCRIPTION = "The response contains the new secret, only this once. For a day the previous secret signs too."
 REPLAY_DESCRIPTION = (
-    "The same delivery, with the same `webhook-id`, as if it were new: one that has failed, one that was delivered, or "
-    "one that waits for its next attempt."
+    "Sends a failed, delivered or pending delivery again at once, with the same `webhook-id` and a new count of "
+    "attempts."
 )
 
 
@@ -166,40 +165,44 @@ def routes(handlers: WebhookHandlers) -> list[Route]:
     change_errors = (*not_found_errors, "zone_ended")
     return [
         Route(
-            "POST", base_path, handlers.create, "Have an endpoint told what happens", LIFECYCLE, body=CreateWebhookBody,
+            "POST", base_path, handlers.create, "Create a webhook", LIFECYCLE, body=CreateWebhookBody,
             response=EndpointView, status=201, tags=tags, description=CREATE_DESCRIPTION, permission=CHANGE_PERMISSION,
             errors=(*body_errors, "zone_ended", "webhook_limit_exceeded", "idempotency_key_conflict"),
         ),
         Route(
-            "GET", base_path, handlers.list_webhooks, "List webhooks, newest first", LIFECYCLE, response=EndpointList, tags=tags,
-            permission=READ_PERMISSION,
+            "GET", base_path, handlers.list_webhooks, "List webhooks, newest first", LIFECYCLE, response=EndpointList,
+            tags=tags, permission=READ_PERMISSION,
         ),
         Route(
-            "GET", webhook_path, handlers.show, "Show a webhook", LIFECYCLE, response=EndpointView, tags=tags, errors=not_found_errors,
-            permission=READ_PERMISSION,
+            "GET", webhook_path, handlers.show, "Show a webhook", LIFECYCLE, response=EndpointView, tags=tags,
+            errors=not_found_errors, permission=READ_PERMISSION,
         ),
         Route(
-            "PATCH", webhook_path, handlers.update, "Change a webhook", LIFECYCLE, body=UpdateWebhookBody, response=EndpointView, tags=tags,
-            errors=(*change_errors, *body_errors), description=UPDATE_DESCRIPTION, permission=CHANGE_PERMISSION,
+            "PATCH", webhook_path, handlers.update, "Change a webhook", LIFECYCLE, body=UpdateWebhookBody,
+            response=EndpointView, tags=tags, errors=(*change_errors, *body_errors), description=UPDATE_DESCRIPTION,
+            permission=CHANGE_PERMISSION,
         ),
         Route(
-            "DELETE", webhook_path, handlers.remove, "Remove a webhook", LIFECYCLE, status=204, tags=tags, errors=change_errors,
-            permission=CHANGE_PERMISSION, description="What still waits for it is not sent any more.",
+            "DELETE", webhook_path, handlers.remove, "Remove a webhook", LIFECYCLE, status=204, tags=tags,
+            errors=change_errors, permission=CHANGE_PERMISSION, description="Pending deliveries are not sent.",
         ),
         Route(
-            "POST", f"{webhook_path}/rotate-secret", handlers.rotate_secret, "Sign with another secret", LIFECYCLE, response=EndpointView,
-            tags=tags, errors=change_errors, description=ROTATE_DESCRIPTION, permission=CHANGE_PERMISSION,
+            "POST", f"{webhook_path}/rotate-secret", handlers.rotate_secret, "Rotate the secret of a webhook",
+            LIFECYCLE, response=EndpointView, tags=tags, errors=change_errors, description=ROTATE_DESCRIPTION,
+            permission=CHANGE_PERMISSION,
         ),
         Route(
-            "POST", f"{webhook_path}/test", handlers.send_test, "Send a webhook.test", LIFECYCLE, response=DeliveryView, status=202,
-            tags=tags, errors=(*change_errors, "webhook_disabled"), permission=CHANGE_PERMISSION,
+            "POST", f"{webhook_path}/test", handlers.send_test, "Send a test delivery", LIFECYCLE,
+            response=DeliveryView, status=202, tags=tags, errors=(*change_errors, "webhook_disabled"),
+            permission=CHANGE_PERMISSION,
         ),
         Route(
-            "GET", f"{webhook_path}/deliveries", handlers.list_deliveries, "List what was sent, newest first", LIFECYCLE,
-            query=DeliveriesQuery, response=DeliveryList, tags=tags, errors=(*not_found_errors, "invalid_cursor"), permission=READ_PERMISSION,
+            "GET", f"{webhook_path}/deliveries", handlers.list_deliveries, "List deliveries of a webhook, newest first",
+            LIFECYCLE, query=DeliveriesQuery, response=DeliveryList, tags=tags,
+            errors=(*not_found_errors, "invalid_cursor"), permission=READ_PERMISSION,
         ),
         Route(
-            "POST", webhook_path + "/deliveries/{delivery}/replay", handlers.replay, "Send a delivery again", LIFECYCLE,
+            "POST", webhook_path + "/deliveries/{delivery}/replay", handlers.replay, "Replay a delivery", LIFECYCLE,
             response=DeliveryView, status=202, tags=tags, description=REPLAY_DESCRIPTION, permission=CHANGE_PERMISSION,
             errors=(*change_errors, "delivery_not_found", "webhook_disabled"),
         ),

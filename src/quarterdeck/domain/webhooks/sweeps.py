@@ -1,4 +1,4 @@
-"""What is forgotten: deliveries that are over, and endpoints that were removed once nothing of theirs is left."""
+"""The retention sweep: deletes ended deliveries, and removed endpoints that have no deliveries left."""
 
 from __future__ import annotations
 

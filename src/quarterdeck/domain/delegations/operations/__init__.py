@@ -1,15 +1,14 @@
-"""What can be done with delegations, each verb over a batch: load under the zones' locks, decide by `rules`, write.
+"""The operations of delegations, each over a batch: load under the zones' locks, decide with `rules`, persist.
 
-| module     | verbs                                                                                     |
-|------------|---------------------------------------------------------------------------------------------|
-| lending    | delegate                                                                                    |
-| ordering   | the order by which lending sees that there is no cycle: looked at, made, spaced anew          |
-| revoking   | revoke, with the sessions that end by it                                                     |
-| following  | what goes with sessions that end: a listener, in the transaction of their ending              |
-| expiring   | expire what is past its time; forget what was over long ago                                   |
-| ending     | what those three share: edges that leave their state, their events, and the zone's epoch      |
-| holding    | which edges are hollow: a session they were lent by has ended                                 |
-| looking    | show, list, traverse, authority, why                                                         |
+| module            | holds                                                                                      |
+|-------------------|--------------------------------------------------------------------------------------------|
+| create            | delegate                                                                                   |
+| topological_order | loads, rebuilds and respaces the ranks by which `create` detects cycles                    |
+| revoke            | revoke, including the sessions that it terminates                                          |
+| on_session_ended  | the listener that revokes the edges of ended sessions, in the transaction of their end     |
+| expiry            | marks edges as expired, and deletes edges that ended long ago                              |
+| end_edges         | shared by these three: state change of edges, their events, and the zone's epoch           |
+| reads             | show, list, traverse, authority and explain; also finds orphaned edges                     |
 """
 
 from quarterdeck.domain.delegations.operations.create import create_edges

@@ -1,4 +1,4 @@
-"""Delegating: load under the zones' locks, decide by `rules.lending`, write set by set."""
+"""Create delegations: load under the zones' locks, decide with `rules.creation`, persist."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ Batch = list[tuple[object, ...]]
 
 
 async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[DelegatedEdge | Problem | Busy]:
-    """Makes edges. One round trip before they are written; more only for keys, for an edge against the order, and while
-    an ending is under way. Nothing is walked for a zone that is busy."""
+    """Create edges.
+
+    Needs one read round trip. Further reads are needed for idempotency keys, for an edge from a higher to a lower rank,
+    and while a cascade is unfinished. A zone that could not be locked causes none of them.
+    """
     zone_ids = zones_of(commands)
     source_refs: Batch = [*sorted({(command.zone_id, command.source_session_id) for command in commands})]
     endpoint_refs = {
@@ -80,7 +83,7 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
 
 async def _decide_one(tx: Transaction, decider: DelegationDecider, command: Delegate) -> DelegatedEdge | Problem:
     while isinstance(decision := decider.decide(command), WalkRequest | RespaceRequest):
-        # What was decided before it counts, so it must be there to be seen.
+        # The search must see the edges that this batch has created.
         _persist(tx, decider)
         await topological_order.resolve_missing(tx, decider.order, decision)
     return decision
@@ -92,7 +95,7 @@ def _refs_in_zones(edges: Iterable[Ref], commands: Sequence[Delegate]) -> list[R
 
 
 def _named_edge_refs(commands: Iterable[Delegate]) -> Batch:
-    """The edges that asks name as their parents, and those that callers' tokens are held to."""
+    """The edges named as parents, and the edges that callers' tokens name."""
     refs = {
         (command.zone_id, edge_id)
         for command in commands
@@ -109,7 +112,7 @@ def _edges_by_ref(rows: Sequence[Row]) -> dict[Ref, Edge]:
 async def _load_keys(
     tx: Transaction, commands: Sequence[Delegate], loaded: DelegationBatchInput
 ) -> DelegationBatchInput:
-    """What the keys of a batch stand for. Whose they are is known only now: they are their sources' applications'."""
+    """Add the records of idempotency keys. A second read, because a key is scoped to its source's application."""
     keys: set[Key] = set()
     for command in commands:
         source = loaded.sessions.get((command.zone_id, command.source_session_id))
@@ -126,7 +129,7 @@ async def _load_keys(
 
 
 def _persist(tx: Transaction, decider: DelegationDecider) -> None:
-    """The edges that were made since the last time, and the order they stand in."""
+    """Write the edges created since the last call, and the changed ranks."""
     if new_edges := decider.take_created():
         tx.write(Q.delegations_insert(batch=[msgspec.structs.astuple(edge) for edge in new_edges]))
     topological_order.write_ranks(tx, decider.order)
@@ -138,7 +141,7 @@ def _record_created(
     outcomes: Sequence[DelegatedEdge | Problem | Busy],
     zone_epochs: Mapping[str, ZoneEpoch],
 ) -> None:
-    """Binds the keys of what was made, raises the epochs, and tells of each edge."""
+    """Store the idempotency keys of created edges, raise the epochs, and emit the events."""
     new_edges = [
         (command, outcome.edge)
         for command, outcome in zip(commands, outcomes, strict=True)

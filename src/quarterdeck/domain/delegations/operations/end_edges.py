@@ -1,4 +1,4 @@
-"""Edges that leave their state, the events that tell of it, and the epoch that rises with every change."""
+"""Ends edges, emits their events, and raises the epochs of their zones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVENT_PREFIX = "delegation."
 
 
 class EndedEdge(msgspec.Struct, frozen=True):
-    """An edge that is over: by which verb, why, by whom, and since when."""
+    """An edge that ends, and what its event contains."""
 
     edge: GraphEdge
     verb: EdgeVerb
@@ -30,7 +30,7 @@ class EndedEdge(msgspec.Struct, frozen=True):
 
 
 async def end_edges(tx: Transaction, ended_edges: Sequence[EndedEdge], zone_epochs: Mapping[str, ZoneEpoch]) -> None:
-    """Moves active edges, raises the epochs of their zones, and tells of each edge."""
+    """Update active edges, raise the epochs of their zones, and emit an event per edge."""
     batch: list[tuple[object, ...]] = [
         (ended.edge.zone_id, ended.edge.id, EdgeState.ACTIVE, _end_state(ended), ended.reason, ended.ended_at)
         for ended in ended_edges
@@ -38,7 +38,7 @@ async def end_edges(tx: Transaction, ended_edges: Sequence[EndedEdge], zone_epoc
     for piece in chunks(batch):
         [updated] = await tx.read(Q.delegations_end(batch=piece, now=tx.now))
         if len(updated) != len(piece):
-            raise RuntimeError("delegations moved under the zone's lock")
+            raise RuntimeError("delegations were changed by another transaction despite the zone's lock")
     new_epochs = raise_epochs(tx, {ended.edge.zone_id for ended in ended_edges}, zone_epochs)
     for ended in ended_edges:
         data = {**_event_data(ended.edge), "epoch": new_epochs[ended.edge.zone_id], "reason": ended.reason}
@@ -62,7 +62,7 @@ def to_graph_edge(edge: Edge) -> GraphEdge:
 
 def _end_state(ended: EndedEdge) -> EdgeState:
     state = DELEGATION_STATES.next_state(ended.verb, EdgeState.ACTIVE)
-    assert state is not None  # only active edges leave
+    assert state is not None  # every verb starts from ACTIVE
     return state
 
 
@@ -82,7 +82,7 @@ def _event_data(edge: Edge | GraphEdge) -> dict[str, object]:
     }
 
 
-# -- zones ------------------------------------------------------------------------------------------------------
+# -- epochs ------------------------------------------------------------------------------------------------------
 
 
 def zone_epochs_statement(zone_ids: Iterable[str]) -> BoundStatement:
@@ -98,7 +98,7 @@ class _EpochData(msgspec.Struct):
 
 
 def raise_epochs(tx: Transaction, zone_ids: Iterable[str], zone_epochs: Mapping[str, ZoneEpoch]) -> dict[str, int]:
-    """The epoch of each zone that this transaction changes: one above what it was before it, however often it asks."""
+    """The new epoch per zone. A transaction raises an epoch only once, however often this is called."""
     already_raised: dict[str, int] = {}
     for event in tx.events:
         if event.type.startswith(EVENT_PREFIX) and event.zone_id not in already_raised:

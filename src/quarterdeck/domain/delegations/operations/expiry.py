@@ -1,4 +1,4 @@
-"""Time: edges past theirs are marked so, and what was over long ago is removed. Neither ends anybody."""
+"""Marks edges as expired, and deletes edges that ended long ago. Neither terminates a session."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SWEEP_ACTOR = "sweep"
 
 
 async def find_expired(tx: Transaction, limit: int) -> list[Ref]:
-    """Across zones: edges that are still marked active though they are over."""
+    """Edges of all zones that are past `expires_at` but still marked active."""
     [rows] = await tx.read(Q.delegations_expired(limit=limit))
     return [(str(zone_id), str(edge_id)) for zone_id, edge_id in rows]
 
 
 async def expire_edges(tx: Transaction, commands: Sequence[Expire]) -> list[Edge | Problem | Busy]:
-    """Marks edges as expired that are. One that somebody else has ended meanwhile stays as it is."""
+    """Mark edges as expired. An edge that was revoked in the meantime is left unchanged."""
     refs: list[tuple[object, ...]] = [*sorted({(command.zone_id, command.edge_id) for command in commands})]
     locked_rows, edge_rows, zone_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)),
@@ -62,8 +62,8 @@ async def expire_edges(tx: Transaction, commands: Sequence[Expire]) -> list[Edge
 
 
 async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> int:
-    """Removes up to so many edges that were over before the window."""
-    # A read of nothing but the clock: what is old is decided by the database's time.
+    """Delete up to `limit` edges that ended more than `retention_ms` ago."""
+    # Reads only the clock: `tx.now` is the database's time, which decides what is old enough.
     await tx.read()
     [deleted_rows] = await tx.read(Q.delegations_delete_expired(before=tx.now - retention_ms, limit=limit))
     return len(deleted_rows)

@@ -1,4 +1,4 @@
-"""What goes with sessions that end. It is heard in the transaction of the ending, so no edge outlasts its sessions."""
+"""Revokes the edges of sessions that end, in the same transaction, so that no edge outlasts its sessions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ SESSION_ENDED_EVENT = "session.terminate"
 
 
 async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
-    """Revokes the edges from and to sessions that have ended, and all that are derived from them. Nobody else ends by
-    it: that is for whoever revokes an edge."""
+    """Listener: revokes the edges from and to ended sessions, and all edges derived from them.
+
+    It terminates no further session; only a requested revocation does that.
+    """
     ended_sessions = {(event.zone_id, event.subject): event for event in events if event.type == SESSION_ENDED_EVENT}
     if not ended_sessions:
         return
@@ -33,7 +35,7 @@ async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     zone_epochs = decode_zone_epochs(zone_rows)
     if ranked_refs := [ref for ref in sorted(ended_sessions) if zone_epochs[ref[0]].lowest_rank is not None]:
         tx.write(Q.delegation_ranks_delete(batch=[*ranked_refs]))
-    # Past its time is over already, by another name: that is for the sweep to write down.
+    # Expired edges have already ended; the sweep marks them as expired.
     edges = [edge for edge in decode(rows, GraphEdge) if edge.expires_at > tx.now]
     if not edges:
         return
@@ -41,7 +43,7 @@ async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     ended_edges = []
     for edge in edges:
         refs = [(edge.zone_id, edge.source_session_id), (edge.zone_id, edge.target_session_id)]
-        # One that is derived has neither end among these; any ending of its zone in this transaction has its actor.
+        # A derived edge may have neither session among these: it names the cause of the zone's first termination.
         cause = next((ended_sessions[ref] for ref in refs if ref in ended_sessions), by_zone[edge.zone_id])
         ended_edges.append(EndedEdge(edge, EdgeVerb.REVOKE, SESSION_ENDED, cause.actor, tx.now, cause.trace))
     await end_edges(tx, ended_edges, zone_epochs)

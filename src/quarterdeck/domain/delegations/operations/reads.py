@@ -1,4 +1,4 @@
-"""Looking at delegations: one, many, what is ahead of one, what a session holds, and why."""
+"""Reads of delegations: show, list, traverse, authority and explain."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from quarterdeck.store.interface import decode
 
 
 async def show(tx: Transaction, refs: Sequence[EdgeRef]) -> list[Edge | Problem | Busy]:
-    """Edges by id, as they read now."""
+    """Edges by id, with their current status."""
     [rows] = await tx.read(Q.delegations_get(batch=sorted({(ref.zone_id, ref.edge_id) for ref in refs})))
     found = {(edge.zone_id, edge.id): edge for edge in decode(rows, Edge)}
     outcomes: list[Edge | Problem | Busy] = []
@@ -55,7 +55,7 @@ async def show(tx: Transaction, refs: Sequence[EdgeRef]) -> list[Edge | Problem 
 
 
 async def list_edges(tx: Transaction, filters: EdgeFilter) -> list[Edge]:
-    """Up to `limit` edges, newest first, by the index that narrows most."""
+    """Up to `limit` edges, newest first, by the most selective index."""
     await sessions.require_bearer(tx, filters.bearer)
     edges = await _select_page(tx, filters)
     if not edges:
@@ -64,7 +64,7 @@ async def list_edges(tx: Transaction, filters: EdgeFilter) -> list[Edge]:
 
 
 async def list_session_edges(tx: Transaction, ref: SessionRef, filters: EdgeFilter) -> list[Edge]:
-    """The same for a session that must be there: an empty answer would hide a mistyped name."""
+    """`list_edges` for a session. Raises if it does not exist: an empty page would hide a mistyped id."""
     await _require_session(tx, ref)
     return await _select_page(tx, filters)
 
@@ -86,9 +86,9 @@ async def _select_page(tx: Transaction, filters: EdgeFilter) -> list[Edge]:
 
 
 async def traverse(tx: Transaction, ref: EdgeRef, limit: int) -> Traversal:
-    """An edge and what is ahead of it, nearest first: up to `limit` edges in all."""
+    """An edge and the edges reachable from it, nearest first, at most `limit` in total."""
     first = await _require_edge(tx, ref)
-    # One more than can be shown of each: if there is more, that is seen.
+    # One more than is returned, to detect truncation.
     [rows] = await tx.read(
         Q.delegations_reachable(zone_id=ref.zone_id, id=ref.edge_id, limit=limit + 1, most=limit + 1)
     )
@@ -106,7 +106,7 @@ async def traverse(tx: Transaction, ref: EdgeRef, limit: int) -> Traversal:
 
 
 async def read_authority(tx: Transaction, ref: SessionRef) -> Authority:
-    """By which edges a session holds what."""
+    """What a session may do, and the edges that allow it."""
     session = await _require_session(tx, ref)
     batch: list[tuple[object, ...]] = [(ref.zone_id, ref.session_id)]
     inbound_rows, zone_rows = await tx.read(Q.delegations_inbound(batch=batch), zone_epochs_statement([ref.zone_id]))
@@ -116,9 +116,9 @@ async def read_authority(tx: Transaction, ref: SessionRef) -> Authority:
 
 
 async def explain(tx: Transaction, ref: EdgeRef) -> EdgeExplanation:
-    """Why an edge is in its state, what it is derived from, and what it would refuse."""
+    """Why an edge is in its state, its chain of parents, and what cannot be derived from it."""
     edge = await _require_edge(tx, ref)
-    # One parent more than is shown: if there are more, that is seen.
+    # One parent more than is returned, to detect truncation.
     rows, zone_rows = await tx.read(
         Q.delegations_chain(zone_id=ref.zone_id, id=ref.edge_id, most=CHAIN_MAX + 1),
         zone_epochs_statement([ref.zone_id]),
@@ -140,7 +140,7 @@ async def explain(tx: Transaction, ref: EdgeRef) -> EdgeExplanation:
 async def _require_session(tx: Transaction, ref: SessionRef) -> Session:
     [found] = await sessions.show_sessions(tx, [ref])
     if not isinstance(found, Session):
-        assert isinstance(found, Problem)  # whoever only looks is never told to wait
+        assert isinstance(found, Problem)  # a read never returns Busy
         raise found
     return found
 
@@ -154,7 +154,7 @@ async def _require_edge(tx: Transaction, ref: EdgeRef) -> Edge:
 
 
 async def _read_ended_by(tx: Transaction, edge: Edge) -> dict[str, object] | None:
-    """Who ended it and with what, as the log has it; None if it is active, or the log no longer goes back so far."""
+    """The event that ended the edge; None if it is active or the event is no longer in the log."""
     if edge.status is EdgeState.ACTIVE:
         return None
     types = tuple(EVENT_PREFIX + verb for verb in EdgeVerb)
@@ -165,7 +165,7 @@ async def _read_ended_by(tx: Transaction, edge: Edge) -> dict[str, object] | Non
 
 
 async def load_orphaned(tx: Transaction, edges: Iterable[Ref], zone_epochs: Mapping[str, ZoneEpoch]) -> set[Ref]:
-    """Of these edges, and of those in their lines, all that are."""
+    """All orphaned edges among these edges and their chains. Only an unfinished cascade can leave any."""
     refs: list[tuple[object, ...]] = [*sorted({ref for ref in edges if zone_epochs[ref[0]].has_open_cascade})]
     if not refs:
         return set()

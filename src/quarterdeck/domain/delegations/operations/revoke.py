@@ -1,8 +1,8 @@
-"""Revoking: what falls is decided from the graph as it stands under the zone's lock, and written in one transaction.
+"""Revoke delegations: decided from the graph under the zone's lock, written in one transaction.
 
-What is derived from the edges is loaded, and what else holds the sessions that it leads to. Where a
-session ends by it, the graph ahead of it and of all that stand under it is loaded whole, once; and then once more for
-whoever ends by that, because somebody under them may have lent something, too.
+First the edges derived from the named edges are loaded, with all other inbound edges of their targets. If a session
+ends, everything reachable from it and its subtree is loaded. This repeats for the sessions that end as a result: a
+session in their subtrees may be the source of further edges.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ Batch = list[tuple[object, ...]]
 
 
 class Revoker:
-    """An object only because it must know how sessions are ended."""
-
     def __init__(self, terminator: sessions.Terminator) -> None:
         self._terminator = terminator
 
     async def revoke(self, tx: Transaction, commands: Sequence[Revoke]) -> list[RevokeResult | Problem | Busy]:
-        """Revokes edges. Done twice it moves nothing the second time."""
+        """Revoke edges. A repeat changes nothing."""
         zone_ids = zones_of(commands)
         refs: Batch = [*sorted({(command.zone_id, command.edge_id) for command in commands})]
         locked_rows, edge_rows, zone_rows, session_rows = await tx.read(
@@ -81,14 +79,16 @@ class Revoker:
     async def _terminate_sessions(
         self, tx: Transaction, commands: Sequence[Revoke], revocations: dict[int, Revocation]
     ) -> dict[int, TerminateResult]:
-        """All of a batch at once: what is too much for one transaction is counted over all of it. What ends by one
-        revocation is one ending."""
+        """Terminate the sessions that end, one cascade per revocation.
+
+        In one call for the whole batch, because the limit of sessions per transaction applies to the batch.
+        """
         indexes = [index for index, revocation in revocations.items() if revocation.ended_sessions]
         if not indexes:
             return {}
         terminations = [_terminate_command(commands[index], revocations[index]) for index in indexes]
         outcomes = zip(indexes, await self._terminator.terminate_sessions(tx, terminations), strict=True)
-        # A session whose row is gone has ended long ago.
+        # A Problem means that the session's row was deleted: it ended long ago.
         return {index: outcome for index, outcome in outcomes if isinstance(outcome, TerminateResult)}
 
 
@@ -109,13 +109,13 @@ def _revoke_problem(command: Revoke, edges: dict[Ref, Edge]) -> Problem | None:
     if edge is None:
         return rules.not_found(command.edge_id)
     owns_source = command.caller.can_act_for(edge.issuer_application_id, "delegate_from")
-    # Whoever received it may give it up.
+    # The receiving application may give the delegation up.
     owns_target = command.caller.can_act_for(edge.receiver_application_id, "delegate_to")
     return None if owns_source or owns_target else ownership_required(edge.issuer_application_id)
 
 
 class _GraphLoader:
-    """The part of the graph that a batch of revocations must know, loaded as far as they reach."""
+    """Loads the parts of the graph that the revocations of a batch reach."""
 
     def __init__(self, tx: Transaction, zone_epochs: Mapping[str, ZoneEpoch]) -> None:
         self._tx = tx
@@ -123,7 +123,7 @@ class _GraphLoader:
         self._graph = RevocationGraph(tx.now)
 
     async def revoke_all(self, accepted: Mapping[int, Revoke]) -> dict[int, Revocation]:
-        """By place: what each ask takes, in order of arrival."""
+        """The revocation of each command, by its index, in order of arrival."""
         if not accepted:
             return {}
         refs: Batch = [*sorted({(command.zone_id, command.edge_id) for command in accepted.values()})]

@@ -1,4 +1,4 @@
-"""The order of a zone, as `rules.order` wants it: looked at where it must be, made where there is none, spaced anew."""
+"""Loads, rebuilds and respaces the ranks of a zone, as `rules.topological_order` requests."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ log = logging.getLogger("quarterdeck.delegations")
 
 
 async def resolve_missing(tx: Transaction, order: TopologicalOrder, missing: WalkRequest | RespaceRequest) -> None:
-    """What an order lacks. What was decided before has been written, so that it is seen here."""
+    """Load or do what `order` needs. The caller has written its earlier decisions, so they are visible here."""
     if isinstance(missing, WalkRequest):
         order.add_region(missing, await _load_region(tx, missing))
         return
-    # Seldom: it takes tens of thousands of edges that all go to one place.
-    log.warning("the ranks of a zone's delegations are spaced anew", extra={"zone": missing.zone_id})
+    # Rare: it takes tens of thousands of edges that need ranks in the same gap.
+    log.warning("respacing the delegation ranks of a zone", extra={"zone": missing.zone_id})
     [rows] = await tx.read(Q.delegation_ranks_of_zone(zone_id=missing.zone_id))
     order.replace_ranks(missing.zone_id, _assign_ranks(tx, missing.zone_id, [str(row[0]) for row in rows], order))
 
 
 async def build_order(tx: Transaction, zone_id: str, order: TopologicalOrder) -> None:
-    """The order of a zone whose edges were made by somebody who knew of none."""
+    """Rebuild the ranks of a zone whose edges were changed by a writer that does not maintain ranks."""
     _, rows = await tx.read(
         Q.delegation_ranks_delete_of_zone(zone_id=zone_id), Q.delegation_pairs(zone_id=zone_id, now=tx.now)
     )
-    log.info("a zone's delegations are put in order", extra={"zone": zone_id, "pairs": len(rows)})
+    log.info("rebuilding the delegation ranks of a zone", extra={"zone": zone_id, "pairs": len(rows)})
     session_ids = topological_sort((str(source), str(target)) for source, target in rows)
     order.replace_ranks(zone_id, _assign_ranks(tx, zone_id, session_ids, order))
     tx.write(Q.delegation_epochs_mark_ranked(zone_id=zone_id))

@@ -1,15 +1,15 @@
-"""The pure part of delegations, one file per question.
+"""Pure rules of delegations: no I/O, no clock, no randomness.
 
-| module     | what it answers                                                                     |
-|------------|---------------------------------------------------------------------------------------|
-| lives      | which states an edge has, how it reads at a moment, how it is shown, what is refused    |
-| asking     | what a body asks for: its constraints understood, its times and hops in one place       |
-| narrowing  | whether one edge covers another, and what is left of what it lends                      |
-| order      | whether an edge closes a cycle: ranks that rise along every edge                         |
-| graph      | what falls with an edge; what is hollow; what is how far ahead                          |
-| lending    | which edges are made: ownership, keys, cycles and authority, in order of arrival        |
-| authority  | what a session holds                                                                  |
-| explaining | why an edge is as it is, and what it would refuse                                     |
+| module            | decides                                                                                  |
+|-------------------|------------------------------------------------------------------------------------------|
+| states            | the states of an edge, its current status, its response, and the errors                  |
+| constraints       | parses a request body: constraints, times and hops                                       |
+| attenuation       | whether one edge covers another, and what remains of what it lends                       |
+| topological_order | whether an edge closes a cycle: ranks that increase along every edge                     |
+| graph             | which edges and sessions a revocation ends; which edges are orphaned; distances          |
+| creation          | which edges are created: ownership, keys, cycles and authority, in order of arrival      |
+| authority         | what a session may do by its inbound edges                                               |
+| explain           | why an edge is in its state, and what cannot be derived from it                          |
 """
 
 from quarterdeck.domain.delegations.rules.authority import session_authority

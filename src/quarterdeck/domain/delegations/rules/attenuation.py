@@ -1,18 +1,18 @@
 """Whether one edge covers another. This is the specification of "authority only narrows".
 
-What an edge lends has six parts. Each is compared by itself, and each can only become smaller along a line of edges:
+An edge lends six parts. Each is compared separately, and each can only become smaller along a chain of edges:
 
-| part      | within the parent's if                                      | if nothing is said                     |
-|-----------|-------------------------------------------------------------|----------------------------------------|
-| scopes    | each of them is one of the parent's                         | none                                   |
-| resources | each of them is one of the parent's                         | all, which only an edge for all covers |
-| actions   | each of them is one of the parent's                         | the parent's                           |
-| budget    | a number not above the parent's; anything else, if the same | the parent's                           |
-| hops      | fewer than the parent's                                     | as many as that leaves                 |
-| expiry    | not after the parent's                                      | the parent's                           |
+| part      | within the parent's if                                     | if omitted                             |
+|-----------|------------------------------------------------------------|----------------------------------------|
+| scopes    | each is one of the parent's                                | none                                   |
+| resources | each is one of the parent's                                | all, which only an edge for all covers |
+| actions   | each is one of the parent's                                | the parent's                           |
+| budget    | a number not above the parent's; any other value, if equal | the parent's                           |
+| hops      | fewer than the parent's                                    | one fewer than the parent's            |
+| expiry    | not after the parent's                                     | the parent's                           |
 
-A caller's token is like an edge for everything that has no end and may be passed on freely. Whatever covers it, an edge
-ends with the first of its two sessions (`lending`).
+A caller's token counts as an edge for all resources and actions, without budget or expiry and with unlimited hops. In
+every case an edge ends with the first of its two sessions (`creation`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _decode = msgspec.json.Decoder(Constraints).decode
 
 @dataclass(frozen=True, slots=True)
 class GrantTerms:
-    """What is lent. None is no bound: every scope, every resource, every action, any budget."""
+    """What an edge or a token can lend. None means unlimited: all scopes, resources or actions, any budget."""
 
     scopes: frozenset[str] | None
     resources: frozenset[str] | None
@@ -57,20 +57,20 @@ def edge_terms(edge: Edge) -> GrantTerms:
 
 
 def token_terms(caller: Caller) -> GrantTerms:
-    """What a caller may lend where no edge says so. The zone's administrator may lend any scope."""
+    """What a caller may lend without a parent edge. An administrator of the zone may lend any scope."""
     can_delegate_any = COORDINATOR_ADMIN in caller.scopes or caller.is_admin
     return GrantTerms(None if can_delegate_any else caller.scopes, None, None, None, UNLIMITED_HOPS, NO_EXPIRY)
 
 
 def requested_expiry(command: Delegate, now: Millis) -> Millis | None:
-    """When an ask wants its edge to end: the earliest of what it says; None if it says nothing."""
+    """The earlier of `expires_at` and `ttl_seconds` of a request, or None if it gives neither."""
     times = [command.expires_at] if command.expires_at is not None else []
     times += [now + command.ttl_seconds * SECOND] if command.ttl_seconds is not None else []
     return min(times, default=None)
 
 
 def requested_terms(command: Delegate, parent: GrantTerms, now: Millis) -> GrantTerms:
-    """What is asked for, filled up from the parent."""
+    """The terms of a request, with omitted parts taken from the parent."""
     expires_at = requested_expiry(command, now)
     remaining_hops = parent.hops - 1
     return GrantTerms(
@@ -84,7 +84,7 @@ def requested_terms(command: Delegate, parent: GrantTerms, now: Millis) -> Grant
 
 
 def find_excess(requested: GrantTerms, parent: GrantTerms) -> list[str]:
-    """Every part in which `wanted` goes beyond the parent, as a sentence. None: the parent covers it."""
+    """One sentence per part in which `requested` exceeds the parent. Empty if the parent covers it."""
     return [*_set_excess(requested, parent), *_limit_excess(requested, parent)]
 
 
@@ -98,26 +98,26 @@ def _set_excess(requested: GrantTerms, parent: GrantTerms) -> Iterator[str]:
         if allowed is None:
             continue
         if names is None:
-            yield f"It asks for all {name}, and may name only {_format_names(allowed)}."
+            yield f"It requests all {name}; allowed: {_format_names(allowed)}."
         elif excess := names - allowed:
-            yield f"Of its {name}, {_format_names(excess)} cannot be lent here."
+            yield f"These {name} are not covered: {_format_names(excess)}."
 
 
 def _limit_excess(requested: GrantTerms, parent: GrantTerms) -> Iterator[str]:
     if parent.budget is not None and not _within_budget(requested.budget, parent.budget):
-        yield f"Its budget {_format_value(requested.budget)} is not within {_format_value(parent.budget)}."
+        yield f"Budget {_format_value(requested.budget)} is not within {_format_value(parent.budget)}."
     if parent.hops < 1:
-        yield "What it would be derived from may not be passed on: no hops are left."
+        yield "The parent has no hops left, so nothing can be derived from it."
     elif requested.hops > parent.hops - 1:
-        yield f"It asks for {requested.hops} hops, and at most {parent.hops - 1} are left."
+        yield f"It requests {requested.hops} hops; at most {parent.hops - 1} are left."
     if requested.expires_at > parent.expires_at:
-        yield f"It would outlast {iso(parent.expires_at)}, when what it is derived from expires."
+        yield f"It would expire after its parent, which expires at {iso(parent.expires_at)}."
 
 
 def _within_budget(requested: object, allowed: object) -> bool:
     if _is_number(allowed):
         return _is_number(requested) and requested <= allowed
-    # What means something to others only cannot be compared, so it may not change. As text: to Python, true is 1.
+    # The server cannot compare other values, so they must be equal. Compared as text, because in Python True == 1.
     return _json_text(requested) == _json_text(allowed)
 
 
@@ -126,7 +126,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _format_names(names: frozenset[str]) -> str:
-    """Enough of them to understand it: a problem is no place for a thousand names."""
+    """At most five names, to keep error texts short."""
     first = sorted(names)[:5]
     remaining = len(names) - len(first)
     return ", ".join(first) + (f" and {remaining} more" if remaining else "") if first else "none"

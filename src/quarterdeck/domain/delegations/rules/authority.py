@@ -1,4 +1,4 @@
-"""What a session holds, and by which edges."""
+"""What a session may do by its inbound edges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarterdeck.domain.sessions.model import Session, State
 def session_authority(
     session: Session, edges: Sequence[Edge], orphaned: Collection[Ref], epoch: int, now: Millis
 ) -> Authority:
-    """Of a session as it reads now, with the edges that lead to it."""
+    """`session` has its current status; `edges` are its inbound edges."""
     active_edges = [edge for edge in edges if is_active(edge, now) and (edge.zone_id, edge.id) not in orphaned]
     why_none = _no_authority_reason(session, active_edges)
     if why_none is not None:
@@ -33,7 +33,7 @@ def session_authority(
 
 def _no_authority_reason(session: Session, active_edges: Sequence[Edge]) -> str | None:
     if session.status is State.TERMINATED:
-        return "The session has ended, and its authority with it."
+        return "The session has ended."
     if session.status is State.SUSPENDED:
-        return "The session is suspended: it holds nothing until it is resumed."
-    return None if active_edges else "No active delegation leads to it."
+        return "The session is suspended and has no authority until it is resumed."
+    return None if active_edges else "The session has no active inbound delegation."

@@ -1,4 +1,4 @@
-"""What a body asks for. Its constraints may say the same thing in several places; of those the narrowest counts."""
+"""Parses a delegation request. The same limit may be given in several places; the narrowest applies."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _FIELD_PATH = re.compile(r" - at `\$\.?(.*)`$")
 
 
 def normalize_body(body: DelegateBody) -> DelegateBody:
-    """The body in one spelling, without its key: two that ask for the same are the same."""
+    """The body without alias fields and key, so that equal requests have equal digests."""
     return msgspec.structs.replace(
         body, constraints=dict(_given_constraints(body)), constraints_json=None, idempotency_key=None
     )
 
 
 def build_command(body: DelegateBody, base: Delegate) -> Delegate:
-    """What `plain` asks for with all that the body says; refuses what contradicts itself."""
+    """Add the fields of the body to `base`. Raises Invalid if they contradict each other."""
     if body.source_session_id == body.target_session_id:
         raise self_delegation()
     if ADMIN in body.scopes:
         raise Invalid(
             "invalid_scope",
-            f"A delegation is within one zone, and {ADMIN} crosses zones: it is given by tokens alone.",
+            f"{ADMIN} applies to all zones and cannot be delegated within one. Only a token can grant it.",
             field="scopes",
         )
     constraints = _given_constraints(body)
@@ -60,7 +60,9 @@ def _given_constraints(body: DelegateBody) -> Mapping[str, object]:
     constraints, alias = body.constraints, body.constraints_json
     if constraints is not None and alias is not None and constraints != alias:
         raise Invalid(
-            "invalid_constraints", "`constraints` and `constraints_json` differ; give one.", field="constraints"
+            "invalid_constraints",
+            "`constraints` and `constraints_json` differ. Send only one of them.",
+            field="constraints",
         )
     return constraints if constraints is not None else alias or {}
 
@@ -82,6 +84,6 @@ def _resources(resource_id: str | None, resource_ids: list[str] | None) -> tuple
 
 
 def _to_millis(instant: datetime) -> Millis:
-    # In whole numbers: a float cannot tell the milliseconds of a far century apart.
+    # Integer arithmetic: a float has too little precision for milliseconds in distant centuries.
     seconds = int(instant.replace(microsecond=0).timestamp())
     return seconds * 1_000 + instant.microsecond // 1_000

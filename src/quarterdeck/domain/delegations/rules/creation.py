@@ -1,5 +1,8 @@
-"""Which edges are made. A `Ledger` is given what it may know, and decides each ask in order of arrival; where that
-needs more of the graph it says so, is told, and is asked again."""
+"""Decides which edges are created.
+
+A `DelegationDecider` decides the commands of a batch in order of arrival. If it needs more of the graph, `decide`
+returns a request; the caller resolves it and calls `decide` again.
+"""
 
 from __future__ import annotations
 
@@ -27,45 +30,43 @@ from quarterdeck.domain.sessions.model import Session, State
 from quarterdeck.domain.sessions.rules import bearer_problem, is_live, ownership_required, suspended_caller_problem
 
 CREATE_OPERATION = "delegation.create"
-"""The operation's name in the scope of an idempotency key."""
+"""The operation in the scope of an idempotency key."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelegationBatchInput:
-    """Everything that decides, read under the zones' locks."""
+    """What was read under the zones' locks."""
 
     now: Millis
     sessions: Mapping[Ref, Session]
-    """Sources, targets, and the sessions that callers' tokens speak for."""
+    """Sources, targets, and the sessions that callers' tokens act for."""
     edges: Mapping[Ref, Edge] = field(default_factory=dict)
-    """Active ones into the sources; those that are named as parents; those that tokens and keys stand for."""
+    """Active edges into the sources, edges named as parents, and edges that tokens and keys refer to."""
     orphaned: Collection[Ref] = ()
-    """Edges of which a lender, or one further up its line, has ended."""
+    """Edges whose source session, or one further up their chain, has ended."""
     target_sessions: Collection[Ref] = ()
-    """Sessions that an edge has ever led to."""
+    """Those of the sources that were ever the target of an edge."""
     ranks: Mapping[Ref, int] = field(default_factory=dict)
-    """Of the sources and targets, as far as they have one."""
+    """Ranks of the sources and targets that have one."""
     rank_bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """The lowest and the highest rank of each zone that has any."""
+    """The lowest and the highest rank of each zone."""
     keys: Mapping[Key, KeyRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _Endpoints:
-    """Both ends of an edge that is asked for."""
-
     source: Session
     target: Session
 
     @property
     def expires_at(self) -> Millis:
-        """When the first of both is over, and the authority with it."""
+        """When the first of both sessions expires."""
         return min(self.source.expires_at, self.target.expires_at)
 
 
 class DelegationDecider:
-    """What is known, plus what this batch has added to it so far: what is made can be lent on, and closes cycles, for
-    those after it."""
+    """The loaded rows plus the edges this batch has created: later commands can derive from them, and they count for
+    cycles."""
 
     def __init__(self, loaded: DelegationBatchInput) -> None:
         self._loaded = loaded
@@ -80,12 +81,12 @@ class DelegationDecider:
         self._created: list[Edge] = []
 
     def take_created(self) -> list[Edge]:
-        """The edges that were made since it was last asked: they are to be written."""
+        """The edges created since the last call, to be written."""
         created, self._created = self._created, []
         return created
 
     def decide(self, command: Delegate) -> DelegatedEdge | Problem | WalkRequest | RespaceRequest:
-        """What becomes of an ask, or what its `order` lacks before that can be said."""
+        """The result of a command, or what `order` needs first."""
         if caller_problem := bearer_problem(command.bearer, self._loaded.sessions, self._now):
             return caller_problem
         endpoints = self._find_endpoints(command)
@@ -100,7 +101,7 @@ class DelegationDecider:
             or self._create_edge(command, endpoints)
         )
 
-    # -- who is concerned
+    # -- endpoints and keys
 
     def _find_endpoints(self, command: Delegate) -> _Endpoints | Problem:
         endpoints = []
@@ -112,7 +113,7 @@ class DelegationDecider:
         return _Endpoints(*endpoints)
 
     def _idempotent_result(self, command: Delegate, endpoints: _Endpoints) -> DelegatedEdge | Problem | None:
-        """A key that stands for an edge decides while that edge is active."""
+        """The edge that the idempotency key created, while it is active."""
         if command.idempotency_key is None:
             return None
         scope = key_scope(command, endpoints.source)
@@ -126,7 +127,7 @@ class DelegationDecider:
         digest, edge = found
         return DelegatedEdge(edge, created=False) if digest == command.request_digest else key_conflict(scope)
 
-    # -- what is refused
+    # -- refusals
 
     def _precondition_problem(self, command: Delegate, endpoints: _Endpoints) -> Problem | None:
         if problem := suspended_caller_problem(command.caller, self._loaded.sessions):
@@ -144,10 +145,10 @@ class DelegationDecider:
             return states.cycle_denied(command.source_session_id, command.target_session_id)
         return None
 
-    # -- by what authority
+    # -- authority
 
     def _find_parent(self, command: Delegate, endpoints: _Endpoints) -> Edge | Problem | None:
-        """The edge it is derived from; None: out of the caller's token."""
+        """The parent edge, or None if the caller's token covers the request."""
         token_edge_id = command.caller.delegation_edge_id
         if token_edge_id is not None:
             return self._parent_from_token(command, endpoints, token_edge_id)
@@ -160,32 +161,36 @@ class DelegationDecider:
         if source in self._target_sessions:
             return self._find_covering_parent(command, endpoints, self._inbound.get(source, ()))
         problems = find_excess(self._requested_terms(command, endpoints, None), token_terms(command.caller))
-        return states.exceeds_authority("This goes beyond what the token may lend.", problems) if problems else None
+        return (
+            states.exceeds_authority("The request exceeds what the token may delegate.", problems) if problems else None
+        )
 
     def _parent_from_token(self, command: Delegate, endpoints: _Endpoints, edge_id: str) -> Edge | Problem:
-        """A token that names an edge speaks by that edge, and by no other."""
+        """A token that names an edge can delegate only from that edge."""
         edge = self._edges.get((command.zone_id, edge_id))
         if command.parent_edge_id not in (None, edge_id):
-            return _token_edge_problem(edge_id, "It is to be derived from another one.")
+            return _token_edge_problem(edge_id, "`parent_edge_id` names another delegation.")
         if edge is None or edge.target_session_id != command.source_session_id:
-            return _token_edge_problem(edge_id, "That one does not lead to the source.")
+            return _token_edge_problem(edge_id, "That delegation does not lead to the source.")
         return self._check_parent(command, endpoints, edge)
 
     def _check_parent(self, command: Delegate, endpoints: _Endpoints, parent: Edge) -> Edge | Problem:
         if parent.target_session_id != command.source_session_id:
             return Invalid(
                 "invalid_parent_edge",
-                f"The delegation {parent.id!r} does not lead to the source: it lends it nothing.",
+                f"Delegation {parent.id!r} does not lead to the source. Name an inbound delegation of the source.",
                 field="parent_edge_id",
             )
         if problems := self._parent_problems(command, endpoints, parent):
-            return states.exceeds_authority(f"The delegation {parent.id!r} does not cover this.", problems, parent.id)
+            return states.exceeds_authority(
+                f"Delegation {parent.id!r} does not cover the request.", problems, parent.id
+            )
         return parent
 
     def _find_covering_parent(
         self, command: Delegate, endpoints: _Endpoints, inbound: Sequence[Edge]
     ) -> Edge | Problem:
-        """Of the edges that cover it the one that expires last; of those the one with the lowest id."""
+        """The covering edge that expires last; among equals the one with the lowest id."""
         candidates = sorted(inbound, key=lambda edge: (-edge.expires_at, edge.id))
         closest: tuple[Edge, list[str]] | None = None
         for edge in candidates:
@@ -195,22 +200,22 @@ class DelegationDecider:
             if closest is None or len(problems) < len(closest[1]):
                 closest = (edge, problems)
         if closest is None:
-            detail = "What was lent to the source is over, and it lends nothing else."
-            return states.exceeds_authority(detail, ["No active delegation leads to the source."])
-        return states.exceeds_authority("No delegation to the source covers this.", closest[1], closest[0].id)
+            detail = "All delegations to the source have ended, and it can delegate only from those."
+            return states.exceeds_authority(detail, ["The source has no active inbound delegation."])
+        return states.exceeds_authority("No delegation to the source covers the request.", closest[1], closest[0].id)
 
     def _parent_problems(self, command: Delegate, endpoints: _Endpoints, parent: Edge) -> list[str]:
         if not states.is_active(parent, self._now):
-            return [f"It is {states.with_current_status(parent, self._now).status}."]
+            return [f"The delegation is {states.with_current_status(parent, self._now).status}."]
         if (parent.zone_id, parent.id) in self._loaded.orphaned:
-            return ["A session that it was lent by has ended."]
+            return ["A source session in its chain has ended."]
         return find_excess(self._requested_terms(command, endpoints, parent), edge_terms(parent))
 
     def _requested_terms(self, command: Delegate, endpoints: _Endpoints, parent: Edge | None) -> GrantTerms:
         parent_terms = edge_terms(parent) if parent is not None else token_terms(command.caller)
         return requested_terms(command, parent_terms, self._now)
 
-    # -- what is made
+    # -- creation
 
     def _create_edge(self, command: Delegate, endpoints: _Endpoints) -> DelegatedEdge | Problem:
         parent = self._find_parent(command, endpoints)
@@ -229,7 +234,7 @@ class DelegationDecider:
 
 
 def key_scope(command: Delegate, source: Session) -> Key:
-    """The scope of an ask's key: what an application lends is what its sessions lend."""
+    """Keys are scoped to the application of the source session."""
     return Key(command.zone_id, source.application_id, CREATE_OPERATION, command.idempotency_key or "")
 
 
@@ -240,24 +245,24 @@ def _ownership_problem(command: Delegate, endpoints: _Endpoints) -> Problem | No
     if command.issuer_application_id not in (None, endpoints.source.application_id):
         return Invalid(
             "invalid_issuer_application",
-            f"The source belongs to the application {endpoints.source.application_id!r}.",
+            f"The source belongs to application {endpoints.source.application_id!r}.",
             field="issuer_application_id",
         )
     if command.receiver_application_id not in (None, endpoints.target.application_id):
         return Invalid(
             "invalid_receiver_application",
-            f"The target belongs to the application {endpoints.target.application_id!r}.",
+            f"The target belongs to application {endpoints.target.application_id!r}.",
             field="receiver_application_id",
         )
     return None
 
 
 def _token_edge_problem(edge_id: str, reason: str) -> Forbidden:
-    return states.exceeds_authority(f"The token is held to the delegation {edge_id!r}.", [reason], edge_id)
+    return states.exceeds_authority(f"The token can delegate only from delegation {edge_id!r}.", [reason], edge_id)
 
 
 def _new_edge(command: Delegate, endpoints: _Endpoints, parent: Edge | None, terms: GrantTerms, now: Millis) -> Edge:
-    assert terms.scopes is not None  # an ask names its scopes
+    assert terms.scopes is not None  # a request always names its scopes
     return Edge(
         id=command.id,
         zone_id=command.zone_id,
@@ -272,8 +277,8 @@ def _new_edge(command: Delegate, endpoints: _Endpoints, parent: Edge | None, ter
         constraints_json=_stored_constraints(command, terms),
         parent_edge_id=parent.id if parent else None,
         status=DELEGATION_STATES.initial,
-        # Whatever was asked for: an edge that outlasted one of its sessions would read as active and hold nothing, and
-        # so would all that is derived from it. No session's end is ever put off.
+        # Capped by the sessions: an edge that outlasted one of them would read as active but lend nothing, and so would
+        # all edges derived from it. The expiry of a session is never extended.
         expires_at=min(terms.expires_at, endpoints.expires_at),
         edge_version=1,
         created_by=command.caller.subject,
@@ -286,7 +291,7 @@ def _new_edge(command: Delegate, endpoints: _Endpoints, parent: Edge | None, ter
 
 
 def _stored_constraints(command: Delegate, terms: GrantTerms) -> str:
-    """As they were given, and what was taken over from the parent: every edge says for itself what it bounds."""
+    """The given constraints plus those inherited from the parent, so that each edge states all its own limits."""
     inherited: dict[str, object] = {}
     if command.actions is None and terms.actions is not None:
         inherited["actions"] = sorted(terms.actions)

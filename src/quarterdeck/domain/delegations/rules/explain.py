@@ -1,4 +1,4 @@
-"""Why: in words, from the same rows and by the same rules that decide."""
+"""Explains an edge in sentences, from the rows and with the rules that decide."""
 
 from __future__ import annotations
 
@@ -14,51 +14,53 @@ from quarterdeck.domain.delegations.rules.states import with_current_status
 
 
 def explain_state(edge: Edge, chain: Sequence[Edge], *, is_orphaned: bool, truncated: bool, now: Millis) -> list[str]:
-    """Why an edge is in its state: the most telling sentence first. `chain` is its parent, the parent of that …, and
-    may have been cut."""
+    """Why an edge is in its state, the most important sentence first.
+
+    `chain` is its parent, the parent of that, and so on; `truncated` if it is not complete.
+    """
     current = with_current_status(edge, now)
     sentences = (
         [_explain_ended(edge, now)] if current.status is not EdgeState.ACTIVE else _explain_active(edge, is_orphaned)
     )
     if not chain and edge.parent_edge_id is None:
-        return [*sentences, "It was lent out of a caller's token: no edge led to its source."]
+        return [*sentences, "It has no parent: it was created from a caller's token."]
     if truncated:
-        return [*sentences, f"It stands more than {len(chain)} below the first edge of its line."]
+        return [*sentences, f"Distance to the first edge of its chain: more than {len(chain)}."]
     first = chain[-1] if chain else edge
-    sentences.append(f"It stands {len(chain)} below the first edge of its line, {first.id}.")
+    sentences.append(f"Distance to the first edge of its chain, {first.id}: {len(chain)}.")
     if first.parent_edge_id is not None:
-        sentences.append(f"What that was derived from, {first.parent_edge_id}, is no longer kept.")
+        sentences.append(f"The parent of that edge, {first.parent_edge_id}, is no longer stored.")
     return sentences
 
 
 def _explain_active(edge: Edge, is_orphaned: bool) -> list[str]:
     if is_orphaned:
-        return ["It is active, but a session it was lent by has ended: it lends nothing, and is revoked shortly."]
-    return [f"It is active until {iso(edge.expires_at)}, or until it is revoked or one of its sessions ends."]
+        return ["It is active, but a source session in its chain has ended: it lends nothing and is revoked shortly."]
+    return [f"It is active until {iso(edge.expires_at)}, unless it is revoked or one of its sessions ends before."]
 
 
 def _explain_ended(edge: Edge, now: Millis) -> str:
     if edge.status is EdgeState.ACTIVE:
-        return f"Its time ran out at {iso(edge.expires_at)}; the next sweep writes that down."
+        return f"It expired at {iso(edge.expires_at)}; the next sweep records that."
     at = iso(edge.ended_at if edge.ended_at is not None else now)
     return {
         states.REQUESTED: f"It was revoked at {at}.",
-        states.PARENT_REVOKED: f"It was revoked at {at}, with an edge it is derived from.",
-        states.SESSION_ENDED: f"It was revoked at {at}, because a session that it leads from or to has ended, or one of "
-        "an edge it is derived from.",
-        states.EXPIRED_REASON: f"Its time ran out at {iso(edge.expires_at)}.",
+        states.PARENT_REVOKED: f"It was revoked at {at}, together with an edge it is derived from.",
+        states.SESSION_ENDED: f"It was revoked at {at}, because its source or target session ended, or one of an edge "
+        "it is derived from.",
+        states.EXPIRED_REASON: f"It expired at {iso(edge.expires_at)}.",
     }.get(edge.ended_reason or "", f"It was {edge.status} at {at}.")
 
 
 def explain_limits(edge: Edge, is_orphaned: bool, now: Millis) -> list[str]:
-    """What could not be derived from an edge now."""
+    """What cannot be derived from an edge now."""
     if not states.is_active(edge, now):
         return [f"Everything: it is {with_current_status(edge, now).status}."]
     if is_orphaned:
-        return ["Everything: a session it was lent by has ended."]
+        return ["Everything: a source session in its chain has ended."]
     terms = edge_terms(edge)
     if terms.hops < 1:
-        return ["Everything: it may not be passed on, no hops are left."]
+        return ["Everything: no hops are left."]
     sentences = [f"Scopes other than {_format_names(terms.scopes)}."]
     if terms.resources is not None:
         sentences.append(f"Resources other than {_format_names(terms.resources)}, or all resources.")
@@ -68,8 +70,8 @@ def explain_limits(edge: Edge, is_orphaned: bool, now: Millis) -> list[str]:
         sentences.append(f"A budget beyond {msgspec.json.encode(terms.budget).decode()}.")
     if terms.hops <= HOPS_MAX:
         sentences.append(f"More than {terms.hops - 1} further hops.")
-    sentences.append(f"A time after {iso(terms.expires_at)}.")
-    sentences.append("A target from which active edges lead back to its source.")
+    sentences.append(f"An expiry after {iso(terms.expires_at)}.")
+    sentences.append("A target that already reaches its source through active edges.")
     return sentences
 
 

@@ -1,7 +1,7 @@
-"""The graph of active edges: falls and distances. Every walk has one visited set, and meets each edge once.
+"""The graph of active edges: revocations, orphaned edges and distances. Every walk visits each edge once.
 
-A session's edges are known whole or not at all: whoever loads a part of the graph loads, of every session in it, all
-active edges that lead to it. That is what lets `Falling` say that nothing is left to a session.
+A loaded part of the graph is complete per session: for every session in it, all its active inbound edges are loaded.
+So `RevocationGraph` can decide that a session has no inbound edge left.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from quarterdeck.domain.delegations.rules.states import PARENT_REVOKED, REQUESTE
 
 @dataclass(slots=True)
 class Revocation:
-    """What one revocation takes."""
+    """What one revocation ends."""
 
     edges: list[tuple[GraphEdge, str]] = field(default_factory=list)
-    """With the reason of each."""
+    """(edge, reason)"""
     ended_sessions: list[Ref] = field(default_factory=list)
-    """Sessions that no edge is left to: these end."""
+    """Sessions without a supporting inbound edge. They are terminated."""
 
     @property
     def affected_sessions(self) -> set[Ref]:
@@ -30,7 +30,7 @@ class Revocation:
 
 
 class RevocationGraph:
-    """A part of the graph while edges of it are revoked. What has fallen for one ask is gone for the next."""
+    """A part of the graph while edges are revoked. Each command sees the revocations of those before it."""
 
     def __init__(self, now: Millis) -> None:
         self._now = now
@@ -43,8 +43,10 @@ class RevocationGraph:
         self._ended_sessions: set[Ref] = set()
 
     def add_edges(self, edges: Iterable[GraphEdge], orphaned: Collection[Ref] = ()) -> None:
-        """More of the graph. What is past its time is no part of it: expiry ends nobody. What is hollow falls with the
-        others, and holds nobody until then."""
+        """Add more of the graph.
+
+        Expired edges are skipped: expiry terminates no session. Orphaned edges can be revoked but support no session.
+        """
         for edge in edges:
             ref = (edge.zone_id, edge.id)
             if edge.expires_at <= self._now or ref in self._revoked or ref in self._active:
@@ -59,15 +61,19 @@ class RevocationGraph:
                 self._derived.setdefault((edge.zone_id, edge.parent_edge_id), []).append(ref)
 
     def revoke(self, edge_ref: Ref, *, ends_sessions: bool) -> Revocation:
-        """The edge falls, with all that are derived from it. If it `ends`, so does every session that no edge is left
-        to, and with it the edges from it and to it."""
+        """Revoke an edge and all edges derived from it.
+
+        With `ends_sessions`, each session without a supporting inbound edge ends, and so do all its edges.
+        """
         revocation = Revocation()
         self._revoke_all([(edge_ref, REQUESTED)], revocation, ends_sessions=ends_sessions)
         return revocation
 
     def end_sessions(self, sessions: Iterable[Ref], revocation: Revocation) -> None:
-        """These end: because nothing is left to them, or because they stand under one that ends. What follows from the
-        edges that are known by now is added to what fell."""
+        """End sessions: they have no inbound edge left, or are below a session that ends.
+
+        What follows for the edges loaded by now is added to `revocation`.
+        """
         pending: list[tuple[Ref, str]] = []
         for session in sessions:
             self._ended_sessions.add(session)
@@ -91,7 +97,7 @@ class RevocationGraph:
                 self._ended_sessions.add(target)
                 revocation.ended_sessions.append(target)
                 pending += self._edges_of(target)
-            # Last in is first out: what is derived falls for that reason, even if its source ends, too.
+            # Pushed last, so popped first: a derived edge gets this reason even if its source ends too.
             derived_reason = SESSION_ENDED if reason == SESSION_ENDED else PARENT_REVOKED
             pending += [(derived_ref, derived_reason) for derived_ref in self._derived.get(ref, ())]
 
@@ -101,7 +107,7 @@ class RevocationGraph:
 
 
 def find_orphaned(chains: Iterable[ChainEdge]) -> set[Ref]:
-    """Which of these edges a session has lent that has ended, or one further up their line. Lines are given whole."""
+    """Edges whose source session, or one further up their chain, has ended. `chains` has complete chains."""
     by_ref = {(edge.zone_id, edge.id): edge for edge in chains}
     found: dict[Ref, bool] = {}
     for ref in by_ref:
@@ -118,7 +124,7 @@ def find_orphaned(chains: Iterable[ChainEdge]) -> set[Ref]:
 
 
 def edges_by_level(first: GraphEdge, edges: Sequence[GraphEdge]) -> list[tuple[int, bool, GraphEdge]]:
-    """Edges ahead of a first one, nearest first: how far ahead each is, and whether it is derived from the first."""
+    """Edges reachable from the first, nearest first, as (distance, derived from the first, edge)."""
     outbound: dict[str, list[GraphEdge]] = {}
     for edge in edges:
         if edge.id != first.id:
@@ -137,7 +143,7 @@ def edges_by_level(first: GraphEdge, edges: Sequence[GraphEdge]) -> list[tuple[i
 
 
 def _derived_from(first: GraphEdge, edges: Sequence[GraphEdge]) -> set[str]:
-    """A walk of its own: of two ways to a session, the longer may be the one that it lends by."""
+    """A separate walk: with two paths to a session, its outgoing edges may be derived along the longer one."""
     children: dict[str | None, list[str]] = {}
     for edge in edges:
         children.setdefault(edge.parent_edge_id, []).append(edge.id)

@@ -1,4 +1,4 @@
-"""The life of an edge: its states, how it reads at a moment, and how it is shown."""
+"""The states of an edge, its current status, its response, and the errors of delegations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarterdeck.core.state_machine import StateMachine
 from quarterdeck.domain.delegations.model import HOPS_MAX, Edge, EdgeState, EdgeVerb, EdgeView
 
 Ref = tuple[str, str]
-"""(zone, edge) or (zone, session)"""
+"""(zone id, edge id) or (zone id, session id)"""
 
 DELEGATION_STATES: StateMachine[EdgeState, EdgeVerb] = StateMachine(
     "delegation",
@@ -22,14 +22,14 @@ DELEGATION_STATES: StateMachine[EdgeState, EdgeVerb] = StateMachine(
     {EdgeVerb.REVOKE: {EdgeState.ACTIVE: EdgeState.REVOKED}, EdgeVerb.EXPIRE: {EdgeState.ACTIVE: EdgeState.EXPIRED}},
 )
 REQUESTED = "requested"
-"""Somebody has revoked this edge."""
+"""A caller revoked this edge."""
 PARENT_REVOKED = "parent_revoked"
 """An edge it is derived from was revoked."""
 SESSION_ENDED = "session_ended"
-"""A session it leads from or to has ended, or one of an edge it is derived from."""
+"""Its source or target session has ended, or one of an edge it is derived from."""
 EXPIRED_REASON = "expired"
 DELEGATION_REVOKED = "delegation_revoked"
-"""The reason of a session that ended because no edge was left to it."""
+"""Termination reason of a session that has no active inbound edge left."""
 
 
 class ExpiringEdge(Protocol):
@@ -40,12 +40,12 @@ class ExpiringEdge(Protocol):
 
 
 def is_active(edge: ExpiringEdge, now: Millis) -> bool:
-    """Active, and not past its time: whether a sweep has come or not."""
+    """Active and not past `expires_at`, even if no sweep has marked it yet."""
     return edge.status is EdgeState.ACTIVE and edge.expires_at > now
 
 
 def with_current_status(edge: Edge, now: Millis) -> Edge:
-    """An edge as it reads at this moment."""
+    """The edge with the status it has now: expired if it is past `expires_at`."""
     if edge.status is not EdgeState.ACTIVE or edge.expires_at > now:
         return edge
     return msgspec.structs.replace(
@@ -55,7 +55,7 @@ def with_current_status(edge: Edge, now: Millis) -> Edge:
 
 @lru_cache(maxsize=4096)
 def decode_names(encoded: str) -> frozenset[str]:
-    """A stored list of scopes or resources. Remembered: the same ones are lent over and over."""
+    """A stored list of scopes or resources. Cached, because the same lists recur."""
     return frozenset(msgspec.json.decode(encoded, type=list[str]))
 
 
@@ -63,40 +63,42 @@ def encode_names(names: frozenset[str]) -> str:
     return msgspec.json.encode(sorted(names)).decode()
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------
 
 
 def not_found(edge_id: str) -> NotFound:
-    return NotFound("delegation_not_found", f"There is no delegation {edge_id!r} in this zone.")
+    return NotFound("delegation_not_found", f"Delegation {edge_id!r} does not exist in this zone.")
 
 
 def endpoint_not_found(session_id: str) -> NotFound:
     return NotFound(
-        "delegation_endpoint_not_found", f"There is no live session {session_id!r} in this zone to delegate with."
+        "delegation_endpoint_not_found", f"Session {session_id!r} does not exist in this zone or has ended."
     )
 
 
 def suspended(session_id: str) -> Conflict:
     return Conflict(
         "agent_suspended",
-        f"The session {session_id!r} is suspended; nothing can be delegated from it or to it.",
+        f"Session {session_id!r} is suspended and cannot delegate or receive delegations. Resume it first.",
         frees="it is resumed",
     )
 
 
 def self_delegation() -> Invalid:
-    return Invalid("self_delegation_denied", "A session lends nothing to itself.", field="target_session_id")
+    return Invalid("self_delegation_denied", "Source and target must be different sessions.", field="target_session_id")
 
 
 def already_expired() -> Invalid:
-    return Invalid("delegation_expired", "The time it is to last until has passed.", field="expires_at")
+    return Invalid(
+        "delegation_expired", "The requested expiry is in the past. Give a later `expires_at`.", field="expires_at"
+    )
 
 
 def cycle_denied(source: str, target: str) -> Conflict:
     return Conflict(
         "delegation_cycle_denied",
-        f"Active delegations already lead from {target!r} to {source!r}: this one would close a cycle.",
-        frees="a delegation on that way is revoked or expires",
+        f"Active delegations already lead from {target!r} to {source!r}, so this one would close a cycle.",
+        frees="a delegation on that path is revoked or expires",
     )
 
 
@@ -106,15 +108,15 @@ def exceeds_authority(detail: str, excess: list[str], parent_edge_id: str | None
         detail,
         exceeds=excess,
         parent_edge_id=parent_edge_id,
-        frees="ask for less, or have more lent to the source",
+        frees="request less, or delegate more to the source",
     )
 
 
-# -- how it is shown ---------------------------------------------------------------------------------------------
+# -- response ----------------------------------------------------------------------------------------------------
 
 
 def view(edge: Edge) -> EdgeView:
-    """An edge as it is shown. What is JSON already is passed through as it is."""
+    """The response for an edge. Stored JSON is passed through without decoding."""
     return EdgeView(
         id=edge.id,
         delegation_edge_id=edge.id,

@@ -1,16 +1,18 @@
-"""The order of a zone's sessions: along every active edge ranks rise, so a cycle cannot be where they do.
+"""Ranks of a zone's sessions. They increase along every active edge, so active edges cannot form a cycle.
 
-Whether an edge closes a cycle is then mostly seen from two numbers. Only where the source stands above the target does
-the graph have to be looked at, and only between the two: what is *ahead* of the target up to the source's rank, and
-what is *behind* the source down to the target's. If neither meets the other end, the smaller of the two moves, whole
-and in its own order, to the other side: what is behind to just below the target, or what is ahead to just above the
-source. Nothing else has to move: whoever lends to what is behind stands below the target already, and whoever receives
-from what is ahead stands above the source.
+Two numbers mostly decide whether an edge closes a cycle. The graph is searched only if the source ranks above the
+target, and only between the two: *forward* from the target up to the source's rank, and *backward* from the source down
+to the target's rank. If neither region contains the other end, the smaller region moves, keeping its own order: the
+backward region to just below the target, or the forward region to just above the source. Nothing else has to move:
+sources of edges into the backward region already rank below the target, and targets of edges out of the forward region
+already rank above the source.
 
-Ranks are spaced, so there is nearly always room; where there is none, the zone is spaced anew (`spaced`). What moves
-goes to the far end of its gap in small steps: the next one usually comes to the same place.
+Ranks have gaps, so there is nearly always a free one. If there is none, all ranks of the zone are respaced
+(`spaced_ranks`). A moved region is placed at the far end of its gap in small steps, because the next region usually
+moves to the same place.
 
-`Order` decides and keeps what is to be written; whoever runs it does the looking. Edges that end break no order.
+`TopologicalOrder` decides and collects the ranks to write; its caller runs the searches. An edge that ends cannot break
+the order.
 """
 
 from __future__ import annotations
@@ -23,54 +25,53 @@ from quarterdeck.domain.delegations.rules.states import Ref
 RANK_GAP = 2**32
 RANK_STEP = 2**16
 RANK_LIMIT = 2**61
-"""Beyond this no rank is given out: a zone that has come so far is spaced anew."""
+"""A zone whose ranks exceed this is respaced."""
 FIRST_WALK_LIMIT = 64
 WALK_LIMIT_FACTOR = 8
 
 
 @dataclass(frozen=True, slots=True)
 class WalkRequest:
-    """Asked for: what is ahead of the target up to the source, and behind the source down to the target."""
+    """Search forward from the target up to the source's rank, and backward from the source down to the target's."""
 
     zone_id: str
     source: str
     target: str
     target_rank: int
-    """The target's rank."""
     source_rank: int
-    """The source's, which is above it."""
+    """Above the target's rank."""
     limit: int
-    """How many sessions of each are told. Fewer are all there are."""
+    """Maximum sessions per direction. A result with fewer is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What a walk has found: sessions and their ranks, both ends included."""
+    """The result of a search: sessions and their ranks, including the start of each direction."""
 
     forward: Mapping[str, int]
     backward: Mapping[str, int]
     rank_below: int | None
-    """The next rank below the target's; None: it is the lowest."""
+    """The next rank below the target's; None if the target is the lowest."""
     rank_above: int | None
-    """The next rank above the source's; None: it is the highest."""
+    """The next rank above the source's; None if the source is the highest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RespaceRequest:
-    """Asked for: that this zone's ranks are spaced anew. There is no room where something must go."""
+    """Respace the ranks of this zone: there are no free ranks where some are needed."""
 
     zone_id: str
 
 
 EdgeKey = tuple[str, str, str]
-"""(zone, source, target)"""
+"""(zone id, source session id, target session id)"""
 
 
 class TopologicalOrder:
-    """The ranks that a batch concerns, and what it changes in them."""
+    """The ranks that a batch reads and changes."""
 
     def __init__(self, ranks: Mapping[Ref, int], bounds: Mapping[str, tuple[int, int]]) -> None:
-        """`bounds` are the lowest and the highest rank of each zone."""
+        """`bounds`: the lowest and the highest rank of each zone."""
         self._ranks = {**ranks}
         self._bounds = {**bounds}
         self._changed: dict[Ref, int] = {}
@@ -80,7 +81,7 @@ class TopologicalOrder:
         self._full_zones: set[str] = set()
 
     def missing_input(self, zone_id: str, source: str, target: str) -> WalkRequest | RespaceRequest | None:
-        """What has to be known or done before this edge can be decided."""
+        """What must be loaded or done before this edge can be decided, or None."""
         lowest, highest = self.rank_bounds(zone_id)
         if zone_id in self._full_zones or lowest < -RANK_LIMIT or highest > RANK_LIMIT:
             return RespaceRequest(zone_id)
@@ -99,7 +100,7 @@ class TopologicalOrder:
         )
 
     def add_region(self, walk: WalkRequest, region: Region) -> None:
-        """Takes what a walk has found. One that found no end on either side has to go further."""
+        """Add the result of a search. If neither direction was complete, the next search has a higher limit."""
         key = (walk.zone_id, walk.source, walk.target)
         if walk.source in region.forward or walk.target in region.backward:
             self._cycles.add(key)
@@ -116,11 +117,11 @@ class TopologicalOrder:
         self._planned_ranks[key] = dict(zip(best.session_ids, best.new_ranks(), strict=True))
 
     def closes_cycle(self, zone_id: str, source: str, target: str) -> bool:
-        """Whether this edge would close a cycle. Asked only when nothing is lacking."""
+        """Whether this edge would close a cycle. Valid only if `missing_input` returns None."""
         return (zone_id, source, target) in self._cycles
 
     def add_edge(self, zone_id: str, source: str, target: str) -> None:
-        """An edge is made: whoever is new gets a rank, and what stood in its way moves."""
+        """Add an edge: assign ranks to new sessions, and apply the planned move if there is one."""
         lowest, highest = self.rank_bounds(zone_id)
         target_rank, source_rank = self._ranks.get((zone_id, target)), self._ranks.get((zone_id, source))
         new_ranks = self._planned_ranks.get((zone_id, source, target), {})
@@ -133,7 +134,7 @@ class TopologicalOrder:
         for session_id, rank in new_ranks.items():
             self._ranks[zone_id, session_id] = self._changed[zone_id, session_id] = rank
         self._bounds[zone_id] = (min(lowest, *new_ranks.values()), max(highest, *new_ranks.values()))
-        # Whatever was found out was found out about other ranks.
+        # Earlier search results refer to the old ranks.
         self._planned_ranks.clear()
         self._walk_limits.clear()
 
@@ -141,7 +142,7 @@ class TopologicalOrder:
         return self._bounds.get(zone_id, (0, 0))
 
     def replace_ranks(self, zone_id: str, ranks: Mapping[str, int]) -> None:
-        """The zone has these ranks now, and no others; they are written already."""
+        """Replace all ranks of the zone. The caller has already written them."""
         self._ranks = {ref: rank for ref, rank in self._ranks.items() if ref[0] != zone_id}
         self._ranks |= {(zone_id, session_id): rank for session_id, rank in ranks.items()}
         self._bounds[zone_id] = (min(ranks.values(), default=0), max(ranks.values(), default=0))
@@ -150,14 +151,17 @@ class TopologicalOrder:
         self._walk_limits.clear()
 
     def take_changes(self) -> list[tuple[str, str, int]]:
-        """What is to be written, since it was last asked."""
+        """The ranks that changed since the last call, to be written."""
         changed, self._changed = self._changed, {}
         return [(*ref, rank) for ref, rank in sorted(changed.items())]
 
 
 @dataclass(frozen=True, slots=True)
 class _MoveCandidate:
-    """Those who could move, lowest first, and the gap they would move into; one end of it may be open."""
+    """Sessions that could move, lowest first, and the gap between two ranks they would move into.
+
+    None means that the gap is open on that side.
+    """
 
     session_ids: Sequence[str]
     rank_below: int | None
@@ -177,18 +181,17 @@ class _MoveCandidate:
 
     def _start_and_step(self, count: int) -> tuple[int, int]:
         if self.rank_below is None:
-            assert self.rank_above is not None  # of a gap one end is an end of the edge
+            assert self.rank_above is not None  # at most one side of a gap is open
             return self.rank_above - RANK_GAP * (count + 1), RANK_GAP
         if self.rank_above is None:
             return self.rank_below, RANK_GAP
         step = min(RANK_STEP, (self.rank_above - self.rank_below) // (count + 1))
-        # To the end that the next one to come here does not need: it comes to just above the source, or just below
-        # the target, again.
+        # The far end of the gap, so that the ranks next to the source or target stay free for the next region.
         return (self.rank_above - step * (count + 1) if self.moves_up else self.rank_below), step
 
 
 def _move_candidates(walk: WalkRequest, region: Region) -> list[_MoveCandidate]:
-    """Of the two those that are known whole."""
+    """The regions that the search found completely: none, one or both."""
     candidates: list[_MoveCandidate] = []
     if len(region.backward) < walk.limit:
         candidates.append(
@@ -203,12 +206,15 @@ def _by_rank(ranks: Mapping[str, int]) -> list[str]:
     return sorted(ranks, key=lambda session_id: ranks[session_id])
 
 
-# -- a zone as a whole --------------------------------------------------------------------------------------------
+# -- all ranks of a zone ------------------------------------------------------------------------------------------
 
 
 def spaced_ranks(count: int, lowest: int, highest: int) -> list[int]:
-    """So many ranks, evenly apart, none of them between the two: they are written in parts, in any order, and none may
-    meet one that is still to be replaced. On the side that leads back towards zero."""
+    """`count` evenly spaced ranks outside the range from `lowest` to `highest`.
+
+    Outside, because they are written in chunks in any order, and ranks are unique: a new rank must not equal an old one
+    that is not replaced yet. They are on the side of the range that is towards zero.
+    """
     if lowest + highest > 0:
         top = min(lowest - RANK_GAP, 0)
         return [top - RANK_GAP * (count - 1 - n) for n in range(count)]
@@ -217,8 +223,10 @@ def spaced_ranks(count: int, lowest: int, highest: int) -> list[int]:
 
 
 def topological_sort(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Whoever stands in one of these pairs of (source, target), each source before its targets. What is in a cycle,
-    which only a hand in the database can have closed, comes last."""
+    """All sessions of these (source, target) pairs, each source before its targets.
+
+    Sessions in a cycle come last. Only a manual change in the database can have closed one.
+    """
     targets_of: dict[str, set[str]] = {}
     for source, target in pairs:
         targets_of.setdefault(source, set()).add(target)

@@ -1,11 +1,12 @@
-"""What can be done with invocations.
+"""The operations of invocations, each over a batch: load under the zones' locks, decide with `rules`, persist.
 
-| module   | what                                                                                          |
-|----------|-----------------------------------------------------------------------------------------------|
-| exchange | call, claim, start, complete, heartbeat, cancel, release and what sweeps find: one lane, one batch |
-| waiting  | who waits for work in this process, and what is looked for on their behalf                       |
-| settling | what the end or the suspension of a session, or the end of a service, means for its invocations  |
-| looking  | show, list, explain, and what sweeps look for                                                   |
+| module           | holds                                                                                        |
+|------------------|----------------------------------------------------------------------------------------------|
+| batch            | enqueue, claim, start, complete, heartbeat, cancel, release, check overdue: one lane         |
+| long_poll        | the waiting claims of this process, and the reads for them                                   |
+| on_session_ended | listeners for the end and suspension of sessions and the end of services; the backlog        |
+| reads            | show, list, explain, and what sweeps and push delivery search                                |
+| persist          | writes the rows and events that were decided                                                 |
 """
 
 from quarterdeck.domain.invocations.operations.batch import BatchRunner

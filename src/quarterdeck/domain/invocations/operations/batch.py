@@ -1,4 +1,4 @@
-"""One batch of everything: load under the zones' locks, decide on the board, write in one commit."""
+"""Runs one batch of invocation commands in one transaction: load, decide, persist."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ Batch = list[tuple[object, ...]]
 NO_INVOCATIONS = ClaimedInvocations(())
 NOT_PARKED = 0
 EXTRA_DUE_MAX = 64
-"""Calls from before that one batch hands to those who wait, beside its own."""
+"""Maximum older invocations of a service that a batch assigns to waiting claims, besides its new ones."""
 
 
 class BatchRunner:
-    """An object because it knows how long a lease is, and who waits for work in this process."""
+    """The operation of the invocation lane, and the long polls of this process."""
 
     def __init__(self, lease_ms: int, polls: ClaimPolls) -> None:
         self._lease_ms = lease_ms
@@ -61,7 +61,7 @@ class BatchRunner:
         await self._persist(tx, decider)
         return outcomes
 
-    # -- loading: one round trip ---------------------------------------------------------------------------------
+    # -- load: one round trip ------------------------------------------------------------------------------------
 
     async def _load(
         self, tx: Transaction, commands: Sequence[InvocationCommand], zone_ids: set[str]
@@ -91,7 +91,7 @@ class BatchRunner:
             next(results) if statement else [] for statement in statements
         )
         locked = zones.decode_zones(zone_rows)
-        # Of a zone that was busy nothing is known: whoever holds its lock may be handing out, or ending, the same now.
+        # Rows of zones that could not be locked are dropped: the holder of the lock may be changing them now.
         rows = [row for row in decode([*key_rows, *claim_rows], Invocation) if row.zone_id in locked]
         named_rows, *due_rows = (
             [pair for pair in _decode_with_context(group) if pair[0].zone_id in locked] for group in context_rows
@@ -109,11 +109,11 @@ class BatchRunner:
         return loaded, set(locked)
 
     def _polls_for(self, enqueues: Iterable[Enqueue]) -> dict[ServiceKey, list[ClaimPoll]]:
-        """The first of those who wait for what is called, as many as may find something."""
+        """Long polls for the services of new invocations, oldest first, at most as many as may get something."""
         enqueue_counts = Counter((enqueue.zone_id, enqueue.service_id) for enqueue in enqueues)
         return {ref: self._polls.waiting(ref)[: count + EXTRA_DUE_MAX] for ref, count in sorted(enqueue_counts.items())}
 
-    # -- handing over --------------------------------------------------------------------------------------------
+    # -- long polls and persist ----------------------------------------------------------------------------------
 
     def _wait_after_commit(
         self,
@@ -121,7 +121,11 @@ class BatchRunner:
         commands: Sequence[InvocationCommand],
         outcomes: Sequence[InvocationResult | Problem | Busy],
     ) -> None:
-        """Whoever found nothing waits from this commit on, so that nothing of this process can pass in between."""
+        """Let claims that got nothing wait for work.
+
+        They are added by the commit itself: otherwise another batch of this process could create an invocation after
+        the commit and before the claim waits, and the claim would miss it.
+        """
         for command, outcome in zip(commands, outcomes, strict=True):
             if isinstance(command, Claim) and isinstance(command.waiter, LongPoll) and outcome == NO_INVOCATIONS:
                 tx.on_commit(partial(self._polls.add, command.waiter))
@@ -129,7 +133,7 @@ class BatchRunner:
     def _offer(
         self, tx: Transaction, decider: BatchDecider, commands: Sequence[InvocationCommand], locked: set[str]
     ) -> None:
-        """What has become due goes to whoever waits for it, in the same commit."""
+        """Claim due invocations for long polls, in the commit that creates them."""
         for ref, polls in self._polls_for(command for command in commands if isinstance(command, Enqueue)).items():
             for poll in polls:
                 if not decider.has_due(ref):
@@ -139,7 +143,7 @@ class BatchRunner:
                 if isinstance(claimed, ClaimedInvocations) and claimed.items:
                     tx.on_commit(partial(self._polls.deliver, poll, claimed.items))
                 else:
-                    # Its session has ended or sleeps, or its zone is not ours to look at here: asking, it is told.
+                    # Its session has ended or is suspended, or its zone is not locked here. Empty means: claim again.
                     tx.on_commit(partial(self._polls.deliver, poll, ()))
 
     @staticmethod
@@ -168,7 +172,7 @@ def _claim_refs(claims: Iterable[Claim]) -> Batch:
 def _session_refs(
     commands: Sequence[InvocationCommand], enqueues: Iterable[Enqueue], waiting_claims: Iterable[Claim]
 ) -> list[Ref]:
-    """The sessions that calls name, and those that callers and whoever waits for these calls speak for."""
+    """The sessions that new invocations name, and those that callers and waiting claims act for."""
     refs = sessions.bearer_refs(commands) | sessions.bearer_refs(waiting_claims)
     for enqueue in enqueues:
         refs |= {
@@ -182,7 +186,7 @@ def _session_refs(
 def _due_limits(
     enqueues: Iterable[Enqueue], claims: Iterable[Claim], waiting_claims: Iterable[Claim]
 ) -> dict[ServiceKey, int]:
-    """How many of each service's next invocations the batch may hand out."""
+    """How many due invocations of each service the batch may assign."""
     limits = Counter[ServiceKey]()
     for claim in claims:
         limits[claim.zone_id, claim.service_id] += claim.limit
@@ -191,13 +195,13 @@ def _due_limits(
         waiting_limits[claim.zone_id, claim.service_id] += claim.limit
     enqueue_counts = Counter((enqueue.zone_id, enqueue.service_id) for enqueue in enqueues)
     for ref, limit in waiting_limits.items():
-        # Whoever waits found nothing a moment ago: what is there besides these calls is little, or the lookout's.
+        # A waiting claim found nothing recently: besides the new invocations there are few. The watcher finds the rest.
         limits[ref] += min(limit, enqueue_counts[ref] + EXTRA_DUE_MAX)
     return limits
 
 
 def _due_statements(limits: Mapping[ServiceKey, int]) -> list[BoundStatement]:
-    """One statement for those who want about as much, so that what one wants is not loaded for all."""
+    """One statement per size class (1, 4, 16, …), so that a large claim does not load many rows for every service."""
     by_size: dict[int, Batch] = {}
     for ref, requested in sorted(limits.items()):
         limit = 1

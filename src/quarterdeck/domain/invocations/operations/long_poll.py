@@ -1,4 +1,4 @@
-"""Who waits for invocations in this process, by service (`engine.waiting`), and what they look for."""
+"""The claims that wait for invocations in this process, by service (`engine.long_poll`), and the reads for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def wait_for_invocations(
 
 @dataclass(slots=True)
 class ReadyService:
-    """When the next of a service may begin, by the database's clock."""
+    """When the next invocation of a service may start, by the database's clock."""
 
     service: ServiceKey
     next_at: Millis | None
@@ -56,7 +56,8 @@ async def load_ready_services(tx: Transaction, services: Iterable[ServiceKey]) -
 
 
 class ReadyPollWaker:
-    """Once for all who wait: has those ask again who can be served; how long until the next can be."""
+    """One read for all waiting claims: lets those that can be served claim again. Returns the seconds until the next
+    check."""
 
     def __init__(self, engine: Engine, polls: ClaimPolls, poll_seconds: float) -> None:
         self._engine = engine
@@ -70,12 +71,12 @@ class ReadyPollWaker:
         pause = self._poll_seconds
         for ready in found:
             if not ready.is_registered:
-                # Nothing will ever come: all ask again, and are told so.
+                # No work will ever come: all claim again and get the error.
                 self._polls.retry_first(ready.service, len(self._polls))
             if ready.next_at is None:
                 continue
             if ready.next_at <= ready.now:
-                # One asks, and takes what it can; it is the next look that finds whether there is more.
+                # One poll claims again and takes what it can; the next check finds whether there is more.
                 self._polls.retry_first(ready.service, 1)
                 self._polls.wakeup.set()
             else:

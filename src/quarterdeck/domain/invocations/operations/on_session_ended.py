@@ -1,9 +1,9 @@
-"""What the end or the suspension of a session, or the end of a service, means for the calls that belong to it.
+"""What the end or suspension of a session, or the end of a service, means for its invocations.
 
-Heard of within the transaction that caused it. A session may have made a hundred thousand calls, and must be ended all
-the same: so one transaction settles a thousand, and whose calls were more is noted in `invocation_backlogs`; a sweep
-goes on with those. Nothing depends on how far it has come. Whether the session of a call lives, or sleeps, is asked
-whenever the call is handed out or spoken of, and so is whether its service has gone since (`model.Standing`).
+The listeners run in the transaction that caused it. A session may have 100,000 open invocations and must still end at
+once. So one transaction handles 1,000, and an owner with more is recorded in `invocation_backlogs`; a sweep handles the
+rest. Correctness does not depend on its progress: every claim and every report checks whether the sessions of the
+invocation are live and not suspended, and whether its service was unregistered (`model.InvocationContext`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import chunks
 
 INVOCATIONS_PER_TRANSACTION = 1_000
-"""Calls that one transaction settles, of sources, of targets, and of services."""
+"""Maximum invocations per transaction and statement: by source session, by target session, by service."""
 NOT_PARKED, PARKED = 0, 1
 Batch = list[tuple[object, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Who is to be named for it."""
+    """What the event of a cancellation names as its cause."""
 
     actor: str = "server"
     trace: str | None = None
@@ -44,11 +44,11 @@ SWEEP_CAUSE = Cause()
 Causes = Mapping[Ref, Cause]
 
 
-# -- with whom they go -------------------------------------------------------------------------------------------
+# -- listeners ---------------------------------------------------------------------------------------------------
 
 
 async def on_session_changed(tx: Transaction, events: Sequence[NewEvent]) -> None:
-    """Ended: what waits or runs for it is canceled. Suspended: what waits is put aside until it wakes."""
+    """Cancel the open invocations of ended sessions, park those of suspended ones, unpark those of resumed ones."""
     last_events = {(event.zone_id, event.subject): event for event in events if event.type in _SESSION_EVENTS}
     by_state: dict[SessionState, dict[Ref, Cause]] = {}
     for ref, event in last_events.items():
@@ -62,7 +62,7 @@ _SESSION_EVENTS = ("session.terminate", "session.suspend", "session.resume")
 
 
 async def on_service_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
-    """Unregistered: nobody will ever claim what waits for it."""
+    """Cancel the open invocations of unregistered services: no worker will ever claim them."""
     causes = {
         (event.zone_id, event.subject): Cause(event.actor, event.trace)
         for event in events
@@ -73,23 +73,23 @@ async def on_service_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
 
 
 def add_backlogs(tx: Transaction, kind: OwnerKind, owners: Collection[Ref]) -> None:
-    """Has the sweep go on with their calls: there are, or may be, more than were settled here."""
+    """Record owners that may have more invocations than were handled, for the sweep."""
     batch: Batch = [(zone_id, kind, owner_id, tx.now) for zone_id, owner_id in sorted(owners)]
     for piece in chunks(batch):
         tx.write(Q.backlogs_upsert(batch=piece))
 
 
-# -- going on ----------------------------------------------------------------------------------------------------
+# -- backlogs ----------------------------------------------------------------------------------------------------
 
 
 async def load_oldest_backlogs(tx: Transaction, limit: int) -> list[ProcessBacklog]:
-    """Across zones: whose calls are to be gone on with."""
+    """The oldest backlogs of all zones."""
     [rows] = await tx.read(Q.backlogs_oldest(limit=limit))
     return [ProcessBacklog(backlog.zone_id, backlog.kind, backlog.owner_id) for backlog in decode(rows, Backlog)]
 
 
 async def process_backlogs(tx: Transaction, commands: Sequence[ProcessBacklog]) -> list[BacklogResult | Problem | Busy]:
-    """One more pass over what these sessions and services have left, by what they are now; and which are done."""
+    """One more pass over the invocations of these sessions and services, by their current state."""
     backlog_refs: Batch = [*sorted({(command.zone_id, command.kind, command.owner_id) for command in commands})]
     session_refs = sorted(
         {(command.zone_id, command.owner_id) for command in commands if command.kind is OwnerKind.SESSION}
@@ -114,7 +114,7 @@ async def process_backlogs(tx: Transaction, commands: Sequence[ProcessBacklog]) 
 
 
 async def _process(tx: Transaction, backlogs: Sequence[Backlog], session_rows: Sequence[Row]) -> set[Backlog]:
-    """Settles some of each kind; those of whom there may be more."""
+    """Handle some invocations of each backlog, and return the backlogs that may have more."""
     sessions_by_ref = sessions.decode_sessions(session_rows)
     by_state: dict[SessionState, list[Backlog]] = {}
     for backlog in backlogs:
@@ -142,7 +142,7 @@ def _owner_refs(backlogs: Iterable[Backlog]) -> list[Ref]:
 
 
 async def _apply_session_state(tx: Transaction, state: SessionState, causes: Causes) -> bool:
-    """Has calls follow their sessions, which are all in this state; whether that was all of them."""
+    """Cancel, park or unpark invocations of sessions that are all in `state`. False if there may be more."""
     parked_values = {
         SessionState.ACTIVE: (PARKED,),
         SessionState.SUSPENDED: (NOT_PARKED,),
@@ -156,7 +156,7 @@ async def _apply_session_state(tx: Transaction, state: SessionState, causes: Cau
         if state is SessionState.TERMINATED:
             await _cancel_invocations(tx, found, SESSION_ENDED, lambda row: _find_cause(row, causes))
         else:
-            # Of two sessions the other may still sleep: then whoever claims puts it aside again.
+            # Its other session may still be suspended: then the next claim parks it again.
             await _set_parked(tx, found, PARKED if state is SessionState.SUSPENDED else NOT_PARKED)
         finished = finished and len(found) < INVOCATIONS_PER_TRANSACTION
     return finished
@@ -174,7 +174,7 @@ async def _cancel_service_invocations(tx: Transaction, since: Mapping[Ref, int],
 
 
 def _find_cause(row: OpenInvocation, causes: Causes) -> Cause:
-    """What took this one with it."""
+    """The cause of the session that ended: the source's, else the target's."""
     source = causes.get((row.zone_id, row.source_session_id or ""))
     return source or causes[row.zone_id, row.target_session_id or ""]
 

@@ -1,4 +1,4 @@
-"""Rows and events of what was decided, set by set."""
+"""Writes the rows that a batch changed, and builds its events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def insert_rows(tx: Transaction, rows: Sequence[Invocation]) -> None:
 
 
 async def update_rows(tx: Transaction, changes: Iterable[tuple[Invocation, Invocation]]) -> None:
-    """(before, after) of each. Whatever did not move was read without the zone's lock: nothing of it may be told."""
+    """`changes` are (before, after). A row that is not updated was read without the zone's lock: that is a bug."""
     for piece in chunks([_update_row(before, after) for before, after in changes]):
         await update_checked(tx, Q.invocations_update(batch=piece), len(piece))
 
@@ -28,7 +28,7 @@ async def update_rows(tx: Transaction, changes: Iterable[tuple[Invocation, Invoc
 async def update_checked(tx: Transaction, statement: BoundStatement, expected: int) -> None:
     [rows] = await tx.read(statement)
     if len(rows) != expected:
-        raise RuntimeError("invocations moved under the zone's lock")
+        raise RuntimeError("invocations were changed by another transaction despite the zone's lock")
 
 
 def _update_row(before: Invocation, after: Invocation) -> tuple[object, ...]:
@@ -81,13 +81,13 @@ def to_new_event(pending: PendingEvent) -> NewEvent:
 
 
 def canceled_event(row: OpenInvocation, reason: str, actor: str, trace: str | None) -> NewEvent:
-    """The same for one of many that were canceled together."""
+    """The event of an invocation that was canceled with others, of which only some columns were read."""
     data = msgspec.json.encode({**_event_data(row), "reason": reason}).decode()
     return NewEvent("invocation.canceled", row.zone_id, row.id, actor, row.status, State.CANCELED, data, trace)
 
 
 def _event_data(row: Invocation | OpenInvocation) -> dict[str, object]:
-    """What every event of an invocation says of it."""
+    """The data that every event of an invocation has."""
     return {
         "service_id": row.service_id,
         "application_id": row.application_id,

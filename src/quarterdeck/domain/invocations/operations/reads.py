@@ -1,4 +1,4 @@
-"""Looking at invocations: one, many, why, and what sweeps and the pusher look for."""
+"""Reads of invocations: show, list, explain, and what sweeps and push delivery search."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_ID = "~"
 
 
 async def show(tx: Transaction, refs: Sequence[InvocationRef]) -> list[Invocation | Problem | Busy]:
-    """Gathered: one statement answers everybody who waits for a result."""
+    """Batched: one statement serves all clients that poll for results."""
     bearer_refs = sessions.bearer_refs(refs)
     statements = [Q.invocations_get(batch=sorted({(ref.zone_id, ref.id) for ref in refs}))]
     statements += [sessions.get_statement(sorted(bearer_refs))] if bearer_refs else []
@@ -59,8 +59,11 @@ async def list_invocations(tx: Transaction, filters: InvocationFilter) -> list[I
 
 
 def _page_statements(filters: InvocationFilter) -> list[BoundStatement]:
-    """The statements that find a page. Of one service it is the newest of each state, of which each has an index: a few
-    that run must not be looked for among all that have ended."""
+    """The statements that find a page.
+
+    For one service, one statement per state reads its newest rows by index: a few running invocations must not be
+    searched among all ended ones.
+    """
     common: dict[str, str | int | None] = {
         "zone_id": filters.zone_id,
         "service_id": filters.service_id,
@@ -102,7 +105,7 @@ async def find_overdue(tx: Transaction, limit: int) -> list[Ref]:
 
 
 class ScanPosition(msgspec.Struct, frozen=True):
-    """How far a walk through what waits or runs for sessions has come: first by sources, then by targets."""
+    """The position of a scan through open invocations: first by source session, then by target session."""
 
     by_target: bool = False
     session_id: str = ""
@@ -114,7 +117,8 @@ SCAN_START = ScanPosition()
 
 
 async def find_orphaned(tx: Transaction, position: ScanPosition, limit: int) -> tuple[list[Ref], ScanPosition]:
-    """Of so many from a place on, those whose session has ended or is gone; and where to go on."""
+    """Read `limit` invocations from `position`. Returns those whose session has ended or is deleted, and the next
+    position."""
     statement = Q.invocations_slice_by_target if position.by_target else Q.invocations_slice_by_source
     [rows] = await tx.read(
         statement(session_id=position.session_id, parked=position.parked, id=position.id, limit=limit)
@@ -131,20 +135,22 @@ async def find_orphaned(tx: Transaction, position: ScanPosition, limit: int) -> 
 async def find_services_to_push(
     tx: Transaction, limit: int, skipped: Iterable[tuple[str, str | None]] = ()
 ) -> list[ReadyService]:
-    """Services that are pushed to and have something to begin, the earliest first; without those that are `full`, and
-    without all of a zone that stands there alone."""
+    """Push services with pending invocations, earliest first.
+
+    `skipped` excludes (zone id, service id), or the whole zone if the service id is None.
+    """
     [rows] = await tx.read(Q.invocations_to_push(full=[*skipped], limit=limit))
     return [ReadyService((str(zone), str(name)), int(str(at)), int(str(now))) for zone, name, at, now in rows]
 
 
 async def find_unreferenced_services(tx: Transaction, before: Millis, limit: int) -> list[Ref]:
-    """Services that were unregistered before a time, and of which no invocation is left."""
+    """Services that were unregistered before a time and have no stored invocation."""
     return _decode_refs(*await tx.read(Q.services_without_invocations(before=before, limit=limit)))
 
 
 async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> int:
-    """Removes up to so many invocations that ended before the window."""
-    # A read of nothing but the clock: what is old is decided by the database's time.
+    """Delete up to `limit` invocations that ended more than `retention_ms` ago."""
+    # Reads only the clock: `tx.now` is the database's time, which decides what is old enough.
     await tx.read()
     before = tx.now - retention_ms
     [deleted_rows] = await tx.read(

@@ -1,12 +1,12 @@
-"""The pure part of invocations.
+"""Pure rules of invocations: no I/O, no clock, no randomness.
 
-| module   | decides                                                                    |
-|----------|----------------------------------------------------------------------------|
-| lives    | the states, how a row moves from one to the next, how it is shown            |
-| board    | a whole batch of commands, in order of arrival, over what was loaded for it  |
-| refusals | the words for no                                                             |
-| explaining | why one is as it is                                                        |
-| pushing  | what is said to an endpoint that is pushed to, and what its answer means     |
+| module        | holds                                                                    |
+|---------------|--------------------------------------------------------------------------|
+| states        | the states, the transitions of a row, and its response                   |
+| decider       | decides the commands of a batch, in order of arrival                     |
+| errors        | the problems that commands return                                        |
+| explain       | explains the state of an invocation                                      |
+| push_protocol | the request to a push endpoint, and what its response means              |
 """
 
 from quarterdeck.domain.invocations.rules.decider import BatchDecider, InvocationBatchInput

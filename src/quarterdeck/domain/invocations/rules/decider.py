@@ -1,7 +1,7 @@
-"""One batch, decided in order of arrival.
+"""Decides the commands of one batch, in order of arrival.
 
-The board holds what was loaded for the batch and moves it, command by command, as if each came alone; what moved is
-then written at once. It does no I/O and knows no clock: the moment is handed to it, and so is every token.
+Each command sees the changes of the commands before it; all changes are then written in one commit. Pure: no I/O, no
+clock, no randomness. The time and all tokens are arguments.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.sessions.model import Session, State as SessionState
 
 ServiceKey = tuple[str, str]
-"""(zone, service)"""
+"""(zone id, service id)"""
 ClaimKey = tuple[str, str, str, str]
-"""(zone, service, claim, holder)"""
+"""(zone id, service id, claim id, holder)"""
 PUSH = "push"
 SESSION_ENDED = "session_ended"
 SERVICE_UNREGISTERED = "service_unregistered"
 SERVE_PERMISSION = "serve_for"
-"""The power to take and report what is asked of an application's services."""
+"""The permission to claim and report invocations of an application's services."""
 
 
 class ServiceInfo(Protocol):
-    """What of a service decides."""
+    """The fields of a service that decisions read."""
 
     @property
     def application_id(self) -> str: ...
@@ -69,25 +69,25 @@ class InvocationBatchInput:
     now: Millis
     lease_ms: int
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    """The zones that were locked, and why nothing can begin in them any more, if so."""
+    """Per locked zone: why nothing new may start in it, or None."""
     services: Mapping[ServiceKey, ServiceInfo] = field(default_factory=dict)
     sessions: Mapping[Ref, Session] = field(default_factory=dict)
-    """Those that calls name, and those that callers speak for."""
+    """Sessions that new invocations name, and sessions that callers act for."""
     rows: Iterable[Invocation] = ()
-    """Whatever is named: by its id, its key, or the claim that holds it."""
+    """Invocations that commands name by id, by idempotency key or by claim id."""
     due: Sequence[Invocation] = ()
-    """What may begin, in order."""
+    """Invocations that may start, in order."""
     contexts: Mapping[Ref, InvocationContext] = field(default_factory=dict)
-    """Of what is named by its id, and of what may begin."""
+    """For invocations named by id, and for those in `due`."""
 
 
 DEFAULT_CONTEXT = InvocationContext()
-"""Of what has just been called: it was asked for under the same locks."""
+"""For an invocation created in this batch: its sessions and service were checked under the same locks."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """A transition, on its way to the log."""
+    """An event that the transaction will append to the log."""
 
     type: str
     from_state: State | None
@@ -107,7 +107,7 @@ class BatchDecider:
         self._due: dict[ServiceKey, deque[Ref]] = {}
         self.created: dict[Ref, None] = {}
         self.changed: dict[Ref, Invocation] = {}
-        """As it was loaded."""
+        """The rows as loaded; `rows` returns their current values."""
         self.events: list[PendingEvent] = []
         for row in loaded.rows:
             self._add_row(row)
@@ -132,7 +132,7 @@ class BatchDecider:
         self._due.setdefault((row.zone_id, row.service_id), deque()).append(ref)
 
     def rows(self, refs: Iterable[Ref]) -> list[Invocation]:
-        """As they are now."""
+        """Current values."""
         return [self._rows[ref] for ref in refs]
 
     def decide(self, command: InvocationCommand) -> InvocationResult | Problem:
@@ -157,12 +157,12 @@ class BatchDecider:
             case Release():
                 return self._release(command)
 
-    # -- calling -------------------------------------------------------------------------------------------------
+    # -- enqueue -------------------------------------------------------------------------------------------------
 
     def _enqueue(self, command: Enqueue) -> InvocationResult | Problem:
         assert command.caller is not None
         if existing := self._by_key.get((command.zone_id, command.service_id, command.idempotency_key)):
-            # Decided before everything else: what was acknowledged once is acknowledged again.
+            # Keys come first: a request that was acknowledged once gets the same answer again.
             row = self._rows[existing]
             return (
                 EnqueuedInvocation(row, False)
@@ -206,7 +206,7 @@ class BatchDecider:
                 return session_rules.session_suspended(session_id)
         return None
 
-    # -- taking --------------------------------------------------------------------------------------------------
+    # -- claim and start -----------------------------------------------------------------------------------------
 
     def _claim(self, command: Claim) -> InvocationResult | Problem:
         service = self._find_service(command.zone_id, command.service_id)
@@ -221,7 +221,7 @@ class BatchDecider:
         return ClaimedInvocations(self._repeat_claim(command) or self.claim_due(command))
 
     def _repeat_claim(self, command: Claim) -> tuple[Invocation, ...]:
-        """What the same claim was given before. Whoever gave the first answer up may be giving it back this moment."""
+        """What the same claim got before, with renewed leases: the first response may be being released right now."""
         if command.claim_id is None:
             return ()
         claim = (command.zone_id, command.service_id, command.claim_id, _holder_name(command.caller))
@@ -237,7 +237,7 @@ class BatchDecider:
         return tuple(self.rows(held))
 
     def claim_due(self, command: Claim) -> tuple[Invocation, ...]:
-        """What a claim gets, in the order in which it became due. Also for those who wait, when a batch is done."""
+        """Start due invocations for a claim, in the order in which they became due."""
         due = self._due.get((command.zone_id, command.service_id), deque())
         claimed: list[Invocation] = []
         while due and len(claimed) < command.limit:
@@ -246,7 +246,7 @@ class BatchDecider:
             if row.status is not State.PENDING or row.available_at > self._now:
                 continue
             if reason := self._end_reason(ref):
-                # Too many to be settled at once, and nobody has come to it yet: it may not begin.
+                # Its session or service has ended, and the sweep has not canceled it yet.
                 self._cancel_ended(ref, reason, command)
                 continue
             if self._context(ref).is_suspended:
@@ -268,7 +268,7 @@ class BatchDecider:
         holder = _holder_name(command.caller)
         is_started = row.status is State.RUNNING and row.begun_by is AttemptOrigin.START and row.claim_id is not None
         if is_started and (row.claim_id, row.holder) == (command.claim_id, holder):
-            # Only the same request: two who have one credential are two, and an attempt has one holder.
+            # Only for a repeat with the same claim id: two workers with the same credential are two holders.
             return row
         if problem := session_rules.suspended_caller_problem(
             command.caller, self._loaded.sessions
@@ -283,7 +283,7 @@ class BatchDecider:
         if self._context((row.zone_id, row.id)).is_suspended:
             return errors.not_startable(row, "a session it belongs to is suspended")
         if row.available_at > self._now:
-            return errors.not_startable(row, f"its backoff has {row.available_at - self._now} ms to go")
+            return errors.not_startable(row, f"its backoff ends in {row.available_at - self._now} ms")
         return None
 
     def _start_attempt(self, ref: Ref, attempt: Attempt, command: InvocationCommand) -> Invocation:
@@ -291,7 +291,7 @@ class BatchDecider:
         self._transition(ref, row, "invocation.started", command)
         return row
 
-    # -- reporting -----------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------
 
     def _complete(self, command: Complete) -> InvocationResult | Problem:
         row = self._find_row(command)
@@ -318,7 +318,7 @@ class BatchDecider:
         return after
 
     def _attempt_problem(self, row: Invocation, token: str | None, caller: Caller | None) -> Problem | None:
-        """Whether this word about an attempt still counts."""
+        """Why a report about an attempt does not count, or None."""
         if token is None:
             if row.status is not State.RUNNING:
                 return errors.not_completable(row)
@@ -356,7 +356,7 @@ class BatchDecider:
         self._finish_attempt(ref, after, command, "invocation.released")
         return after
 
-    # -- ending --------------------------------------------------------------------------------------------------
+    # -- cancel and expire ---------------------------------------------------------------------------------------
 
     def _cancel(self, command: Cancel) -> InvocationResult | Problem:
         row = self._rows.get((command.zone_id, command.id))
@@ -395,8 +395,8 @@ class BatchDecider:
         return self._loaded.contexts.get(ref, DEFAULT_CONTEXT)
 
     def _end_reason(self, ref: Ref) -> str | None:
-        """Why one that waits or runs is canceled whoever asks for it: what it belongs to has ended, whether or not it
-        was settled yet."""
+        """Why an open invocation must be canceled, or None: its service or a session has ended, even if the sweep has
+        not canceled it yet."""
         context = self._context(ref)
         if self._rows[ref].status in states.ENDED_STATES:
             return None
@@ -409,7 +409,7 @@ class BatchDecider:
         after = states.cancel(self._rows[ref], reason, self._now)
         self._transition(ref, after, "invocation.canceled", command, reason)
 
-    # -- what moved ----------------------------------------------------------------------------------------------
+    # -- rows and events -----------------------------------------------------------------------------------------
 
     def _find_row(self, command: Start | Complete | Heartbeat | Release) -> Invocation | Problem:
         row = self._rows.get((command.zone_id, command.id))
@@ -425,7 +425,7 @@ class BatchDecider:
     def _finish_attempt(
         self, ref: Ref, after: Invocation, command: InvocationCommand, pending_event_type: str = "invocation.retried"
     ) -> None:
-        """After an attempt: it has ended, or it waits again, and may be due at once."""
+        """Record the end of an attempt. If the invocation is pending again, it may be due at once."""
         self._transition(
             ref, after, pending_event_type if after.status is State.PENDING else f"invocation.{after.status}", command
         )
@@ -461,7 +461,7 @@ def _is_allowed(caller: Caller | None, application_id: str, permission: str) -> 
 
 
 def _holder_name(caller: Caller | None) -> str:
-    """Who an attempt belongs to, as far as a credential says. No name has a space left in it, so no two are alike."""
+    """The holder of an attempt, from the caller's credential. Spaces are escaped, so that the join is unambiguous."""
     if caller is None:
         return PUSH
     names = (caller.client_id, caller.subject, caller.session_id)
@@ -469,14 +469,14 @@ def _holder_name(caller: Caller | None) -> str:
 
 
 def _is_repeated_report(row: Invocation, command: Complete) -> bool:
-    """Whether this is what the attempt came to: the same word, said again by whoever did not hear the answer."""
+    """Whether the report repeats the stored outcome, because the worker did not get the first response."""
     if command.attempt_token is None or command.attempt_token != row.attempt_token:
         return False
     is_retryable_failure = command.status == "failed" and command.retryable
     if row.status is State.PENDING:
         return is_retryable_failure and row.error_json == (command.error or "null")
     if row.status is State.CANCELED and command.status != "canceled":
-        # After a request to cancel whatever is reported is kept, and the end is another one.
+        # After a cancel request the reported result or error is stored, but the state is CANCELED.
         stored = row.result_json if command.status == "succeeded" else row.error_json
         return stored is not None and stored == (command.result if command.status == "succeeded" else command.error)
     return row.status is (State.DEAD if is_retryable_failure else State(command.status))

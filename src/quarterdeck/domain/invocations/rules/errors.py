@@ -1,4 +1,4 @@
-"""The words for no, in one place."""
+"""Problems that invocation commands return. Codes and members are public; clients match on them."""
 
 from __future__ import annotations
 
@@ -7,36 +7,41 @@ from quarterdeck.domain.invocations.model import Invocation
 
 
 def not_found(invocation_id: str) -> NotFound:
-    return NotFound("invocation_not_found", f"There is no invocation {invocation_id!r} in this zone.")
+    return NotFound("invocation_not_found", f"Invocation {invocation_id!r} does not exist in this zone.")
 
 
 def service_not_found(service_id: str) -> NotFound:
-    return NotFound("agent_service_not_found", f"There is no service {service_id!r} in this zone.")
+    return NotFound(
+        "agent_service_not_found", f"Service {service_id!r} does not exist in this zone or is not registered."
+    )
 
 
 def session_not_found(session_id: str) -> NotFound:
-    return NotFound("agent_session_not_found", f"There is no live session {session_id!r} in this zone.")
+    return NotFound("agent_session_not_found", f"Session {session_id!r} does not exist in this zone or has ended.")
 
 
 def invoker_required(application_id: str) -> Forbidden:
-    return Forbidden("invoker_ownership_required", f"This token may not invoke for the application {application_id!r}.")
+    return Forbidden("invoker_ownership_required", f"This token may not invoke for application {application_id!r}.")
 
 
 def service_ownership_required(application_id: str) -> Forbidden:
     return Forbidden(
         "service_ownership_required",
-        f"Only the application {application_id!r}, whose service this is, may take and report its invocations.",
+        f"The service belongs to application {application_id!r}. Only its tokens may claim and report invocations.",
     )
 
 
 def service_is_pushed(service_id: str) -> Conflict:
-    return Conflict("service_is_pushed", f"The invocations of {service_id!r} are pushed to its endpoint, not claimed.")
+    return Conflict(
+        "service_is_pushed",
+        f"Service {service_id!r} has delivery push: the server posts its invocations, and they cannot be claimed.",
+    )
 
 
 def key_required() -> Invalid:
     return Invalid(
         "idempotency_key_required",
-        "An invocation needs a key: the body's idempotency_key, or the Idempotency-Key header.",
+        "An invocation needs an idempotency key. Send `idempotency_key` in the body or the Idempotency-Key header.",
         field="idempotency_key",
     )
 
@@ -44,27 +49,24 @@ def key_required() -> Invalid:
 def key_conflict(key: str) -> KeyConflict:
     return KeyConflict(
         "idempotency_key_conflict",
-        f"The key {key!r} was already used for this service with other params. Use a new key for a new call.",
+        f"Key {key!r} was already used for this service with different parameters. Use a new key for a new invocation.",
     )
 
 
 def token_required() -> Conflict:
-    return Conflict(
-        "attempt_token_required",
-        "Say which attempt this is about: give the attempt_token that the claim or the start was answered with.",
-    )
+    return Conflict("attempt_token_required", "Send the `attempt_token` that the claim or start returned.")
 
 
 def stale_attempt(row: Invocation) -> Conflict:
     return Conflict(
         "stale_attempt",
-        f"This token is of an attempt that is over; the invocation is {row.status} after {row.attempts} attempts. "
-        "Whatever was done for it must not count.",
+        f"This attempt has ended: the invocation is {row.status}, attempts: {row.attempts}. The report was ignored; "
+        "discard the work.",
     )
 
 
 def not_startable(row: Invocation, reason: str) -> StateConflict:
-    return StateConflict("invocation_not_startable", f"The invocation cannot begin: {reason}.")
+    return StateConflict("invocation_not_startable", f"The invocation cannot be started: {reason}.")
 
 
 def not_cancelable(row: Invocation) -> StateConflict:

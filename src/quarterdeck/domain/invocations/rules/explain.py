@@ -1,4 +1,4 @@
-"""Why an invocation is as it is, in sentences."""
+"""Explains the state of an invocation in sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quarterdeck.domain.invocations.rules import states
 
 _ORIGIN_TEXTS = {
     AttemptOrigin.CLAIM: "was claimed",
-    AttemptOrigin.START: "was started by a worker that had learnt of it elsewhere",
+    AttemptOrigin.START: "was started by id",
     AttemptOrigin.PUSH: "is being pushed to the service's endpoint",
 }
 
@@ -18,10 +18,10 @@ def explain(
 ) -> InvocationExplanation:
     sentences, next_steps = _explain_state(row, now)
     if suspended_session is not None and row.status is State.PENDING:
-        sentences.insert(0, f"Its session {suspended_session} is suspended, so it is not handed out.")
+        sentences.insert(0, f"Its session {suspended_session} is suspended, so it cannot be claimed.")
         next_steps = ["Resume the session."]
     if ended_session is not None and row.status not in states.ENDED_STATES:
-        sentences.insert(0, f"Its session {ended_session} has ended, so it can begin no more.")
+        sentences.insert(0, f"Its session {ended_session} has ended, so it cannot be started.")
         next_steps = ["A sweep cancels it."]
     if row.error_json is not None and row.status is not State.SUCCEEDED:
         sentences.append(f"The last error was {row.error_json[:500]}.")
@@ -29,7 +29,7 @@ def explain(
 
 
 def _explain_state(row: Invocation, now: Millis) -> tuple[list[str], list[str]]:
-    attempts_text = f"{row.attempts} of {row.max_attempts} attempts have begun."
+    attempts_text = f"{row.attempts} of {row.max_attempts} attempts have started."
     if row.status is State.PENDING:
         return _explain_pending(row, now, attempts_text)
     if row.status is State.RUNNING:
@@ -38,9 +38,9 @@ def _explain_state(row: Invocation, now: Millis) -> tuple[list[str], list[str]]:
         return [f"It was canceled: {row.cancel_reason or 'requested'}.", attempts_text], []
     explanations = {
         State.SUCCEEDED: "Its holder reported success.",
-        State.FAILED: "Its holder reported a failure that must not be tried again.",
+        State.FAILED: "Its holder reported a failure that is not retryable.",
         State.TIMED_OUT: f"The deadline of its last attempt ({row.timeout_ms} ms) passed.",
-        State.DEAD: "Its last attempt failed, and no attempts are left.",
+        State.DEAD: "Its last attempt failed and no attempts are left.",
     }
     return [explanations[row.status], attempts_text], []
 
@@ -48,22 +48,22 @@ def _explain_state(row: Invocation, now: Millis) -> tuple[list[str], list[str]]:
 def _explain_pending(row: Invocation, now: Millis, attempts_text: str) -> tuple[list[str], list[str]]:
     if row.available_at > now:
         return [f"It waits until {iso(row.available_at)} before its next attempt.", attempts_text], [
-            f"It is handed out from {iso(row.available_at)} on."
+            f"It can be claimed from {iso(row.available_at)}."
         ]
     return ["It waits for a worker of its service.", attempts_text], [
-        "A claim of the service, or a start, begins its next attempt."
+        "A claim of the service, or a start, starts its next attempt."
     ]
 
 
 def _explain_running(row: Invocation, attempts_text: str) -> tuple[list[str], list[str]]:
-    origin_text = _ORIGIN_TEXTS[row.begun_by] if row.begun_by else "has begun"
+    origin_text = _ORIGIN_TEXTS[row.begun_by] if row.begun_by else "has started"
     sentences = [f"Its attempt {row.attempts} {origin_text}; the holder is {row.holder!r}.", attempts_text]
     next_steps = ["Its holder completes it."]
     if row.cancel_requested_at is not None:
-        sentences.insert(0, f"Its cancellation was asked for: {row.cancel_reason or 'requested'}.")
-        next_steps = ["It is canceled when its holder says so, or its lease or deadline passes."]
+        sentences.insert(0, f"Cancellation was requested: {row.cancel_reason or 'requested'}.")
+        next_steps = ["It is canceled when its holder reports, or when its lease or deadline passes."]
     if row.lease_expires_at is not None:
-        next_steps.append(f"Its lease ends at {iso(row.lease_expires_at)} unless a heartbeat prolongs it.")
+        next_steps.append(f"Its lease ends at {iso(row.lease_expires_at)} unless a heartbeat extends it.")
     if row.deadline_at is not None:
         next_steps.append(f"Its deadline is {iso(row.deadline_at)}.")
     return sentences, next_steps

@@ -1,15 +1,15 @@
-"""What is said to an endpoint that is pushed to, and what its answer means.
+"""The request to a push endpoint, and what its response means.
 
-| what came of it                                     | is                                             |
-|-----------------------------------------------------|------------------------------------------------|
-| 2xx                                                 | succeeded, with the body as its result         |
-| 4xx                                                 | failed, and not tried again                    |
-| any other status, an answer that cannot be read     | a failed attempt, followed by the next         |
-| an address that the server does not call, no answer | likewise; the error says which                 |
-| the deadline passed                                 | what every deadline is (`lives.overdue`)       |
+| response                              | outcome                                                 |
+|---------------------------------------|---------------------------------------------------------|
+| 2xx                                   | succeeded, with the body as the result                  |
+| 4xx                                   | failed, not retried                                     |
+| any other status, an invalid response | a failed attempt, retried                               |
+| a blocked address, no connection      | a failed attempt, retried; the error code says which    |
+| the deadline passed                   | an overdue attempt, like any other (`states.is_overdue`) |
 
-A result has to be whole. An answer beyond the bound is no result, so a 2xx that is too large is a failed attempt; a 4xx
-is what its status says, however much it says beside.
+A result must be complete. A 2xx response above the size limit is therefore a failed attempt. A 4xx response is failed
+whatever its size.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from quarterdeck.core.clock import iso_or_none
 from quarterdeck.domain.invocations.model import Invocation, PushPayload
 
 DEPTH_MAX = 64
-"""As deep as what workers report may be."""
+"""Maximum nesting of a result, the same as for results that workers report."""
 EXCERPT_MAX = 4_096
-"""Bytes of an answer that an error quotes."""
+"""Maximum bytes of a response that an error quotes."""
 
 
 class PushOutcome(msgspec.Struct, frozen=True):
-    """What an attempt came to, as it is reported."""
+    """The outcome of an attempt, as it is reported."""
 
     code: str
-    """One of CODES: what is counted."""
+    """One of CODES, which are counted in metrics."""
     status: Literal["succeeded", "failed"]
     result: str | None = None
     error: str | None = None
@@ -53,13 +53,15 @@ CODES = (SUCCEEDED, REJECTED, FAILED, REDIRECTED, REFUSED, UNREACHABLE, TOO_LARG
 
 
 def secret_numbers(newest: int) -> Sequence[int]:
-    """The secrets to sign with. The one before the newest, too: whoever is pushed to must be able to go on while the
-    new one is on its way to everybody who checks it."""
+    """The secrets to sign with: the newest and the one before it.
+
+    The older one lets the endpoint verify pushes until the new secret is deployed.
+    """
     return (newest, newest - 1) if newest > 1 else (newest,)
 
 
 def build_request(row: Invocation, secrets: Sequence[str]) -> tuple[list[tuple[str, str]], bytes]:
-    """Headers and body of an attempt that has begun. They follow from the row: sent again they are the same."""
+    """Headers and body of a started attempt. They depend only on the row, so a repeated request is identical."""
     body = msgspec.json.encode(
         PushPayload(
             id=row.id,
@@ -92,10 +94,10 @@ def response_outcome(status: int, content_type: str | None, body: bytes) -> Push
 
 
 def oversized_outcome(status: int | None) -> PushOutcome:
-    """An answer that was too large to be kept. What it began with is known, if it began."""
+    """The outcome of a response above the size limit. `status` is None if not even that was read."""
     if status is not None and 400 <= status < 500:
         return _status_outcome(status, None)
-    return failed_outcome(TOO_LARGE, "the answer is too large to be kept")
+    return failed_outcome(TOO_LARGE, "the response is too large")
 
 
 def failed_outcome(code: str, detail: str) -> PushOutcome:
@@ -103,7 +105,7 @@ def failed_outcome(code: str, detail: str) -> PushOutcome:
 
 
 def body_to_json(content_type: str | None, body: bytes) -> str:
-    """A body as JSON: as it is if it is JSON, else as a string of it; nothing is null."""
+    """A body as JSON text: JSON as it is, other content as a JSON string, an empty body as null."""
     if not body:
         return "null"
     return (_normalize_json(body) if _may_be_json(content_type) else None) or _json_text(body.decode(errors="replace"))
@@ -119,14 +121,14 @@ def _status_outcome(status: int, excerpt: str | None) -> PushOutcome:
 
 
 def _excerpt(content_type: str | None, body: bytes) -> str:
-    """What an error tells of an answer: all of it if it is short, else its beginning."""
+    """The part of a response that an error quotes: all of it if it is short, else its first bytes."""
     if len(body) <= EXCERPT_MAX:
         return body_to_json(content_type, body)
     return _json_text(body[:EXCERPT_MAX].decode(errors="ignore"))
 
 
 def _may_be_json(content_type: str | None) -> bool:
-    """Who says nothing may mean it; who says text does not."""
+    """A body without a content type may be JSON; one with another content type is not."""
     if content_type is None:
         return True
     media_type = content_type.partition(";")[0].strip().lower()
@@ -134,7 +136,7 @@ def _may_be_json(content_type: str | None) -> bool:
 
 
 def _normalize_json(body: bytes) -> str | None:
-    """Read and written anew: what is shown to others is JSON that this server wrote."""
+    """Decode and encode again, so that clients only get JSON that this server wrote. None if it is not valid."""
     try:
         value: object = msgspec.json.decode(body)
         return _json_text(value) if _is_shallow(value) else None

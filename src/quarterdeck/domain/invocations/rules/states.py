@@ -1,4 +1,4 @@
-"""The life of an invocation: its states, and each step from one to the next as a function of the row and the moment."""
+"""Invocation states and transitions. Each function returns the row after one transition."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INVOCATION_STATES: StateMachine[State, Verb] = StateMachine(
 ENDED_STATES = frozenset(INVOCATION_STATES.terminal_states())
 DEADLINE_EXCEEDED = "deadline_exceeded"
 LEASE_EXPIRED = "lease_expired"
-"""What an attempt failed by when nobody said so."""
+"""Error codes of attempts that ended without a report."""
 JSON_NULL = msgspec.Raw(b"null")
 _replace = msgspec.structs.replace
 
@@ -81,8 +81,6 @@ def new_invocation(command: Enqueue, application_id: str, invoker: str, now: Mil
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """Who begins an attempt, and how."""
-
     origin: AttemptOrigin
     holder: str
     token: str
@@ -91,9 +89,9 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 def start_attempt(row: Invocation, attempt: Attempt, now: Millis) -> Invocation:
-    """Counted as it begins: a worker that dies must still exhaust its attempts. Who cannot be expected to say that it
-    is still there, because it was pushed to or learnt of the work elsewhere, has until the deadline."""
+    # The attempt counts from here, not from its failure: a worker that dies must still use up its attempts.
     deadline = now + row.timeout_ms
+    # Only workers that claim are expected to send heartbeats. Other attempts are leased until the deadline.
     lease_expires_at = now + attempt.lease_ms if attempt.origin is AttemptOrigin.CLAIM else deadline
     return _replace(
         row,
@@ -117,8 +115,10 @@ def extend_lease(row: Invocation, lease_ms: int, now: Millis) -> Invocation:
 
 
 def renew_lease(row: Invocation, lease_ms: int, now: Millis) -> Invocation:
-    """As whoever repeats its claim is given it: with another lease than before, always, so that who gives back what the
-    first answer said gives back nothing."""
+    """Renew the lease for a repeated claim.
+
+    The new lease always differs from the old one, so that a late release of the first response has no effect.
+    """
     lease_expires_at = max((row.lease_expires_at or 0) + 1, now + lease_ms)
     return _replace(row, lease_expires_at=lease_expires_at, updated_at=now)
 
@@ -128,7 +128,7 @@ def park(row: Invocation) -> Invocation:
 
 
 def release(row: Invocation, now: Millis) -> Invocation:
-    """As if the attempt had never begun."""
+    """Undo the start of the attempt: it does not count."""
     return _set_pending(_replace(row, attempts=row.attempts - 1, attempt_token=None), now, now)
 
 
@@ -163,7 +163,7 @@ def request_cancel(row: Invocation, reason: str, now: Millis) -> Invocation:
 
 
 def fail_attempt(row: Invocation, error: str, now: Millis, *, deadline_passed: bool = False) -> Invocation:
-    """What follows from an attempt that did not succeed: it waits for the next one, or that was the last."""
+    """End a failed attempt: retry after a backoff, or end the invocation if no attempts are left."""
     if row.cancel_requested_at is not None:
         return end(row, State.CANCELED, now, error=error)
     policy = msgspec.json.decode(row.retry_policy_json, type=RetryPolicy)
@@ -189,7 +189,7 @@ def _set_pending(row: Invocation, available_at: Millis, now: Millis) -> Invocati
 
 
 def is_overdue(row: Invocation, now: Millis) -> bool:
-    """Its deadline or its lease has passed."""
+    """Whether the deadline or the lease of its attempt has passed."""
     return row.status is State.RUNNING and (
         (row.deadline_at is not None and row.deadline_at <= now)
         or (row.lease_expires_at is not None and row.lease_expires_at <= now)
@@ -202,7 +202,7 @@ def fail_overdue(row: Invocation, now: Millis) -> Invocation:
     return fail_attempt(row, msgspec.json.encode(error).decode(), now, deadline_passed=deadline_passed)
 
 
-# -- how it is shown ---------------------------------------------------------------------------------------------
+# -- response ----------------------------------------------------------------------------------------------------
 
 
 def _raw(text: str | None) -> msgspec.Raw:
@@ -240,12 +240,12 @@ def _view_fields(row: Invocation) -> dict[str, object]:
 
 
 def view(row: Invocation) -> InvocationView:
-    return InvocationView(**_view_fields(row))  # type: ignore[arg-type]  # the members are of many types
+    return InvocationView(**_view_fields(row))  # type: ignore[arg-type]  # the fields have different types
 
 
 def lease_view(row: Invocation) -> LeaseView:
     return LeaseView(
-        **_view_fields(row),  # type: ignore[arg-type]  # the members are of many types
+        **_view_fields(row),  # type: ignore[arg-type]  # the fields have different types
         attempt=row.attempts,
         attempt_token=row.attempt_token or "",
         lease_expires_at=iso(row.lease_expires_at or row.deadline_at or row.updated_at),

@@ -1,14 +1,14 @@
-"""What can be done with services, each verb over a batch: load under locks, decide by `rules`, write.
+"""The operations of services, each over a batch: load under the zones' locks, decide with `rules`, persist.
 
-| module      | verbs                                                                                     |
-|-------------|-------------------------------------------------------------------------------------------|
-| loading     | what every verb but one reads first, in one round trip                                       |
-| registering | register                                                                                     |
-| changing    | change, heartbeat                                                                            |
-| leaving     | unregister, and what the end of a session or of a zone means for services                     |
-| forgetting  | the retention of what was unregistered long ago                                               |
-| looking     | show, list; and the statement and decoder by which rooms above load services                  |
-| writing     | rows and events of what was decided                                                          |
+| module     | holds                                                                                 |
+|------------|---------------------------------------------------------------------------------------|
+| load       | what every operation but `register` reads first, in one round trip                    |
+| register   | register                                                                              |
+| update     | update and heartbeat                                                                  |
+| unregister | unregister, and the listener for ended sessions and zones                             |
+| retention  | deletes services that were unregistered long ago                                      |
+| reads      | show, list, and the statement and decoder with which other components load services   |
+| persist    | writes the rows and events that were decided                                          |
 """
 
 from quarterdeck.domain.services.operations.reads import decode_registered, list_services, load_statement, show

@@ -1,4 +1,4 @@
-"""What a batch of asks that name services reads first: one round trip."""
+"""Loads what a batch of commands about existing services needs, in one round trip."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class ServiceRequest(Protocol):
 class LoadedServices:
     input: ServiceBatchInput
     lock_failures: Mapping[str, Problem | Busy] = field(default_factory=dict)
-    """Of each zone that could not be locked: why."""
+    """Per zone that could not be locked: why."""
     services_by_session: Mapping[Ref, Sequence[Ref]] = field(default_factory=dict)
-    """By session, all that it registered, where it was asked for all of that."""
+    """All services of a session, for requests that name a session and no service."""
 
     def precondition_problem(self, request: ServiceRequest) -> Problem | Busy | None:
-        """Why an ask is not judged at all."""
+        """Why the request is not decided: its zone is not locked, or its bearer has ended."""
         caller_problem = session_rules.bearer_problem(request.bearer, self.input.sessions, self.input.now)
         return sessions.blocked(request, self.lock_failures) or caller_problem
 

@@ -1,4 +1,4 @@
-"""Rows and events of what was decided, set by set."""
+"""Writes the rows that a batch changed, and builds its events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ Batch = list[tuple[object, ...]]
 
 
 async def write_services(tx: Transaction, changes: BatchChanges) -> None:
-    """What a batch has made of services."""
     if inserts := changes.inserts():
         tx.write(Q.services_insert(batch=[msgspec.structs.astuple(service)[:-1] for service in inserts]))
     for piece in chunks([_update_row(before, after) for before, after in changes.updates()]):
@@ -26,7 +25,7 @@ async def write_services(tx: Transaction, changes: BatchChanges) -> None:
 async def update_checked(tx: Transaction, statement: BoundStatement, expected: int) -> None:
     [rows] = await tx.read(statement)
     if len(rows) != expected:
-        raise RuntimeError("services moved under the zone's lock")
+        raise RuntimeError("services were changed by another transaction despite the zone's lock")
 
 
 def _update_row(before: Service, after: Service) -> tuple[object, ...]:

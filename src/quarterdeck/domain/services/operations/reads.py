@@ -1,4 +1,4 @@
-"""Looking at services: one, many, and for the rooms above."""
+"""Reads of services: show, list, and loading for other components."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from quarterdeck.store.sql import BoundStatement
 
 
 def load_statement(refs: Iterable[Ref]) -> BoundStatement:
-    """The statement that loads services, for the first round trip of a room above."""
+    """The statement that loads services, for other components to run in their own round trip."""
     return Q.services_get(batch=[*refs])
 
 
 def decode_registered(rows: Sequence[Row]) -> dict[Ref, Service]:
-    """What that statement found: the services that are registered. One that nobody alive has registered is gone."""
+    """Decode the rows of `load_statement`. Services without a live registrant are left out."""
     return {service.ref: service for service in decode_services(rows) if rules.is_registered(service)}
 
 
@@ -52,7 +52,7 @@ async def list_services(tx: Transaction, filters: ServiceFilter) -> list[Service
 
 
 async def _require_session_or_zone(tx: Transaction, filters: ServiceFilter) -> None:
-    """Refuses a session or a zone that does not exist: an empty answer would hide a mistyped name."""
+    """Raise if the session or zone does not exist: an empty page would hide a mistyped name."""
     if filters.session_id is None:
         await zones.require_zone(tx, filters.zone_id)
         return

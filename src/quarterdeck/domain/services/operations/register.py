@@ -1,4 +1,4 @@
-"""Registering: load under the zones' locks, decide by `rules.registry`, write."""
+"""Register services: load under the zones' locks, decide with `rules.registration`, persist."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from quarterdeck.engine.transaction import Transaction
 
 
 class Registrar:
-    """An object only because it must know where the server lets itself be sent."""
+    """`private_allowed`: whether the server may push to private addresses."""
 
     def __init__(self, *, private_allowed: bool) -> None:
         self._private_allowed = private_allowed
 
     async def register(self, tx: Transaction, commands: Sequence[Register]) -> list[RegisteredService | Problem | Busy]:
-        """Registers services, in order of arrival."""
         named_sessions = {
             (command.zone_id, command.session_id) for command in commands if command.session_id is not None
         }
@@ -50,7 +49,10 @@ class Registrar:
     async def _load_decider(
         self, tx: Transaction, commands: Sequence[Register], loaded: RegistrationBatchInput
     ) -> RegistrationDecider:
-        """With the services that the asks are about. Which those are, the sessions tell that register them."""
+        """Load the services that the commands name.
+
+        A service is found by its application, which its session determines, so sessions are loaded first.
+        """
         preliminary = RegistrationDecider(loaded, private_allowed=self._private_allowed)
         requested: set[tuple[str, str, str, str]] = set()
         for command in commands:

@@ -1,7 +1,7 @@
-"""Retention: services that were unregistered long ago are removed.
+"""Deletes services that were unregistered long ago.
 
-Under the zone's lock, unlike what has ended for good: a service may come back under its id, and whoever registers it
-must find it there or not, and not lose it in between.
+Needs the zone's lock, unlike the retention of objects that have ended for good: a service can be reactivated under its
+id, and must not be deleted between the moment a registration finds it and the commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Unregistering, and what the end of a session or of a zone means for services."""
+"""Unregister services, by request and when a session or a zone ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ZONE_ENDED = "zone_ended"
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Who is to be named for it."""
+    """What the event of a removal names as its cause."""
 
     actor: str
     trace: str | None
@@ -34,7 +34,7 @@ class Cause:
 
 
 async def unregister(tx: Transaction, commands: Sequence[Unregister]) -> list[UnregisterResult | Problem | Busy]:
-    """Takes services away, or one session's part in them. Done twice it changes nothing the second time."""
+    """Delete all registrations of services, or one session's registration. A repeat changes nothing."""
     loaded = await load(tx, commands, lock_zones=True)
     outcomes = [loaded.precondition_problem(command) or _decide_one(loaded, command) for command in commands]
     accepted = [
@@ -43,9 +43,12 @@ async def unregister(tx: Transaction, commands: Sequence[Unregister]) -> list[Un
     removed = _sessions_by_service(await _delete_registrations(tx, accepted))
     for command in accepted:
         if command.session_id is None:
-            # Also where nobody is left to leave it: a hand in the database may have taken the registrations away.
+            # Also without registrations: they may have been deleted by hand in the database.
             removed.setdefault((command.zone_id, command.service_id), set())
-    causes = {(a.zone_id, a.service_id): Cause(a.caller.subject, a.trace, REQUESTED) for a in accepted}
+    causes = {
+        (command.zone_id, command.service_id): Cause(command.caller.subject, command.trace, REQUESTED)
+        for command in accepted
+    }
     await _apply_removals(tx, removed, causes)
     return outcomes
 
@@ -64,7 +67,7 @@ def _decide_one(loaded: LoadedServices, command: Unregister) -> UnregisterResult
 
 
 async def _delete_registrations(tx: Transaction, commands: Sequence[Unregister]) -> list[Row]:
-    """Ends registrations; those that were there, as (zone, service, session)."""
+    """Returns the deleted rows: (zone id, service id, session id)."""
     whole_services: Batch = [
         *sorted({(command.zone_id, command.service_id) for command in commands if command.session_id is None})
     ]
@@ -86,8 +89,11 @@ async def _delete_registrations(tx: Transaction, commands: Sequence[Unregister])
 
 
 async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
-    """Hears of events in their own transaction. A session that ends leaves what it registered, and takes along what
-    nobody else has registered; a zone that ends takes along what its applications have registered themselves."""
+    """Listener: runs in the transaction of the events.
+
+    Deletes the registrations of ended sessions and unregisters services that have no other. When a zone ends, the
+    registrations that its applications made themselves are deleted too.
+    """
     causes: dict[Ref, Cause] = {}
     for event in events:
         if event.type == "session.terminate":
@@ -102,7 +108,7 @@ async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
 
 
 def _sessions_by_service(rows: Iterable[Row]) -> dict[Ref, set[str]]:
-    """Who left which service."""
+    """The sessions whose registrations were deleted, by service."""
     removed: dict[Ref, set[str]] = {}
     for zone_id, service_id, session_id in rows:
         removed.setdefault((str(zone_id), str(service_id)), set()).add(str(session_id))
@@ -110,7 +116,7 @@ def _sessions_by_service(rows: Iterable[Row]) -> dict[Ref, set[str]]:
 
 
 async def _apply_removals(tx: Transaction, removed: Mapping[Ref, set[str]], causes: Mapping[Ref, Cause]) -> None:
-    """What becomes of services that somebody has left."""
+    """Unregister the services that have no registration left, and update the others."""
     for piece in chunks(sorted(removed)):
         [rows] = await tx.read(Q.services_registration_state(batch=piece))
         services = decode_services(row[:-1] for row in rows)

@@ -1,4 +1,4 @@
-"""Changes and heartbeats: load under the zones' locks, decide by `rules.changes`, write."""
+"""Updates and heartbeats: load under the zones' locks, decide with `rules.update`, persist."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from quarterdeck.engine.transaction import Transaction
 
 
 class Updater:
-    """An object only because it must know where the server lets itself be sent."""
+    """`private_allowed`: whether the server may push to private addresses."""
 
     def __init__(self, *, private_allowed: bool) -> None:
         self._private_allowed = private_allowed
 
     async def update(self, tx: Transaction, commands: Sequence[Update]) -> list[RegisteredService | Problem | Busy]:
-        """Changes services, in order of arrival."""
         loaded = await load(tx, commands, lock_zones=True)
         outcomes = [
             loaded.precondition_problem(command) or self._update_one(tx, loaded, command) for command in commands
@@ -48,7 +47,6 @@ class Updater:
 
 
 async def record_heartbeats(tx: Transaction, commands: Sequence[Heartbeat]) -> list[HeartbeatResult | Problem | Busy]:
-    """Notes that services were heard of."""
     loaded = await load(tx, commands, lock_zones=True)
     outcomes = [loaded.precondition_problem(command) or _record_heartbeat(tx, loaded, command) for command in commands]
     await _persist(tx, loaded.input.changes)
@@ -68,11 +66,11 @@ def _record_heartbeat(tx: Transaction, loaded: LoadedServices, command: Heartbea
 
 
 def _target_services(loaded: LoadedServices, command: Heartbeat) -> list[Service] | Problem:
-    """The services a heartbeat is for: the one it names, or all of its session."""
+    """The service that the heartbeat names, or all services of its session."""
     if command.service_id is not None:
         service = rules.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
         return service if isinstance(service, Problem) else [service]
-    assert command.session_id is not None  # a heartbeat without a service came by the path of a session
+    assert command.session_id is not None  # a heartbeat without a service has a session in its path
     found = [
         rules.resolve_service(loaded.input, ref, command.session_id)
         for ref in loaded.services_by_session.get((command.zone_id, command.session_id), ())
@@ -91,7 +89,7 @@ def _apply_heartbeat(tx: Transaction, changes: BatchChanges, command: Heartbeat,
 
 
 async def _persist(tx: Transaction, changes: BatchChanges) -> None:
-    """Those that were only heard of take the short way."""
+    """A heartbeat that changes nothing else uses a statement that writes only two columns."""
     heartbeat_only: Batch = []
     others = BatchChanges()
     for before, after in changes.updates():

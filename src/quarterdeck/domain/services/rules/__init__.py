@@ -1,13 +1,13 @@
-"""The pure part of services, one file per question.
+"""Pure rules of services: no I/O, no clock, no randomness.
 
-| module    | what it answers                                                                          |
-|-----------|------------------------------------------------------------------------------------------|
-| endpoints | which URLs may be registered, and which of them the server may be sent to                    |
-| lives     | whether a service is registered, who reaches it by which path, and how it is shown           |
-| shelf     | what a batch makes of services: from where it found them to where it leaves them             |
-| registry  | what a registration makes: a new service, a known one, or one that was gone                  |
-| changes   | what a change and a heartbeat make of a service                                              |
-| leaving   | what becomes of a service when some of those who registered it are gone                      |
+| module        | decides                                                                              |
+|---------------|--------------------------------------------------------------------------------------|
+| endpoint_urls | which URLs may be registered, and which of them the server may push to               |
+| states        | whether a service is registered, which path reaches it, and its response             |
+| batch_changes | keeps the services of a batch: as loaded, as changed, and what must be written       |
+| registration  | the result of a registration: a new service, an existing one, or a reactivated one   |
+| update        | the result of an update and of a heartbeat                                           |
+| unregister    | what follows for a service when some of its registrations are deleted                |
 """
 
 from quarterdeck.domain.services.rules.batch_changes import BatchChanges, PendingEvent

@@ -1,4 +1,4 @@
-"""What a batch makes of services: each from where it was found to where it is left, and what is told of the way."""
+"""The services of a batch, as loaded and as changed, and the events about them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from quarterdeck.domain.services.model import Ref, Service
 
 
 class PendingEvent(msgspec.Struct, frozen=True):
-    """One step of a service that is worth an event."""
+    """An event that the transaction will append to the log."""
 
     verb: Literal["register", "change", "unregister"]
     service: Service
-    """As it is after it."""
+    """After the change."""
     before: Service | None = None
     changed_fields: tuple[str, ...] = ()
     reason: str | None = None
@@ -33,7 +33,7 @@ class BatchChanges:
         self._current[service.ref] = service
 
     def add_update(self, before: Service, after: Service) -> None:
-        """As if it had been found as the one and left as the other."""
+        """Add a change that another `BatchChanges` computed."""
         self._loaded[before.ref] = before
         self._current[after.ref] = after
 
@@ -41,7 +41,7 @@ class BatchChanges:
         return [service for ref, service in sorted(self._current.items()) if ref not in self._loaded]
 
     def updates(self) -> Iterator[tuple[Service, Service]]:
-        """(before, after), in order of the key."""
+        """(before, after) of each changed service, ordered by zone and id."""
         for ref, after in sorted(self._current.items()):
             before = self._loaded.get(ref)
             if before is not None and before != after:

@@ -1,8 +1,8 @@
-"""Which URLs may be registered, and which of them the server may be sent to.
+"""Which URLs may be registered, and which of them the server may push to.
 
-The form is narrower than what URL libraries take. Whoever judges a URL and whoever connects to it must read the same
-host in it, and the places where libraries differ (backslashes, a second @, spaces, tabs, letters of other scripts)
-are the places that are left out here.
+The accepted form is narrower than that of URL libraries. The check here and the client that connects must find the same
+host in a URL. Libraries differ on backslashes, a second @, spaces, tabs and non-ASCII letters, so none of these is
+accepted.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _USERINFO = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*@")
 
 
 def endpoint_problem(url: str) -> Invalid | None:
-    """Why a URL is no endpoint, if it is none."""
+    """Why a URL cannot be registered, or None."""
     if len(url) > URL_MAX:
-        return _invalid(f"It is longer than {URL_MAX} characters")
+        return _invalid(f"The URL is longer than {URL_MAX} characters")
     if "#" in url:
-        return _invalid("It has a fragment, which no server is ever sent")
+        return _invalid("Remove the fragment (#…): clients do not send it to a server")
     if _USERINFO.match(url):
-        return _invalid("It holds a user or a password, which do not belong into a URL")
+        return _invalid("Remove the user name and password from the URL")
     match = _URL.fullmatch(url)
     if match is None:
-        return _invalid("It is no absolute URL of plain characters; encode others by %")
+        return _invalid("Give an absolute URL, and percent-encode special characters")
     if match["scheme"].lower() not in ("http", "https"):
-        return _invalid("It is neither http:// nor https://")
+        return _invalid("The URL must start with http:// or https://")
     if ssrf.blocked_host_reason(match["host"]) == ssrf.MALFORMED_HOST:
-        return _invalid(f"Its host is {ssrf.MALFORMED_HOST}")
+        return _invalid(f"The host is {ssrf.MALFORMED_HOST}")
     if match["port"] is not None and not 1 <= int(match["port"]) <= 65_535:
-        return _invalid("Its port is not one of 1 to 65535")
+        return _invalid("The port must be from 1 to 65535")
     return None
 
 
 def push_problem(url: str, *, private_allowed: bool) -> Invalid | None:
-    """Why the server does not let itself be sent to this endpoint, as far as its spelling tells."""
+    """Why the server may not push to this URL, judged by its spelling, or None."""
     match = _URL.fullmatch(url)
     reason = ssrf.blocked_host_reason(match["host"]) if match else ssrf.MALFORMED_HOST
     if reason is None or (private_allowed and reason != ssrf.MALFORMED_HOST):
         return None
-    return _invalid(f"Invocations are pushed to public hosts only, and its host is {reason}")
+    return _invalid(f"Push needs a public host, and this host is {reason}")
 
 
 def _invalid(reason: str) -> Invalid:
-    return Invalid("invalid_endpoint_url", f"This cannot be an endpoint. {reason}.", field="endpoint_url")
+    return Invalid("invalid_endpoint_url", f"Invalid endpoint_url. {reason}.", field="endpoint_url")

@@ -1,8 +1,8 @@
-"""What a registration makes: a new service, a known one, or one that was gone.
+"""Decides registrations. The result is a new service, an existing one, or a reactivated one.
 
-A service is known by its application and its endpoint. Whoever registers it again adds itself to those who registered
-it, says anew what it says, and leaves the rest as it was. One that was gone comes back under its id, with nothing left
-of what was said of it before.
+Application and endpoint identify a service. A repeated registration adds its registrant, replaces the fields that it
+gives, and leaves the other fields unchanged. A service that was unregistered is reactivated under its old id, with the
+defaults of a new service.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.sessions.model import Session, State
 
 EndpointKey = tuple[str, str, str]
-"""(zone, application, endpoint)"""
+"""(zone id, application id, endpoint URL)"""
 SESSION_ENDED = "session_ended"
-"""Why a service went that nobody took away."""
+"""Event reason: the service was unregistered because its last registrant ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationBatchInput:
-    """Everything that decides, read under the zones' locks."""
+    """What was read under the zones' locks."""
 
     now: Millis
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    """Of each zone that was locked: why nothing may be registered in it, if nothing may."""
+    """Per locked zone: why nothing may be registered in it, or None."""
     sessions: Mapping[Ref, Session] = field(default_factory=dict)
     services: Collection[Service] = ()
     with_live_agent: Collection[Ref] = ()
-    """The services whose `agent_id` still lives."""
+    """Services whose `agent_id` is a live session."""
     registrations: Collection[Registration] = ()
-    """Of those that are asked for, the ones that are there already."""
+    """Those of the requested registrations that already exist."""
 
 
 class RegistrationDecider:
-    """The services that a batch of registrations is about, as they change."""
+    """Decides the registrations of a batch in order; each sees the changes of those before it."""
 
     def __init__(self, loaded: RegistrationBatchInput, *, private_allowed: bool) -> None:
         self._loaded = loaded
@@ -63,17 +63,17 @@ class RegistrationDecider:
         self.changes = BatchChanges(loaded.services)
         self.new_registrations: list[Registration] = []
         self.stale_registrations: list[Ref] = []
-        """Services that come back while registrations of ended sessions still stand: those go first."""
+        """Reactivated services that still have registrations of ended sessions. Those are deleted first."""
         self.events: list[tuple[Register, PendingEvent]] = []
 
     def resolve_application(self, command: Register) -> str | Problem:
-        """The application a service will be of; or why this caller may not register it."""
+        """The application that will own the service, or why this caller may not register it."""
         if problem := self._loaded.zone_problems[command.zone_id] or session_rules.suspended_caller_problem(
             command.caller, self._loaded.sessions
         ):
             return problem
         if command.session_id is None:
-            assert command.application_id is not None  # one of the two is in every request
+            assert command.application_id is not None  # a request has a session or an application
             is_owner = command.caller.can_act_for(command.application_id, SPAWN_FOR)
             return command.application_id if is_owner else session_rules.ownership_required(command.application_id)
         session = self._loaded.sessions.get((command.zone_id, command.session_id))
@@ -130,8 +130,11 @@ class RegistrationDecider:
         )
 
     def _end_previous(self, command: Register, previous: Service) -> None:
-        """Whoever registered it before has ended, whether or not a sweep has come: its end is told before its return,
-        so that whatever was asked of the one is not asked of the other."""
+        """End the previous registration period of a service that is about to be reactivated.
+
+        All its registrants have ended, but perhaps no sweep has handled that yet. The unregister event comes before the
+        register event, so that invocations of the old period do not reach the new one.
+        """
         if previous.unregistered_at is None:
             unregistered = msgspec.structs.replace(previous, unregistered_at=self._loaded.now, is_live=0)
             self.events.append((command, PendingEvent("unregister", unregistered, previous, reason=SESSION_ENDED)))
@@ -142,7 +145,7 @@ class RegistrationDecider:
         self._with_live_agent.discard(previous.ref)
 
     def _with_agent(self, command: Register, service: Service) -> Service:
-        """The first session that registered it leads it while it lives; then the one that comes."""
+        """`agent_id` stays the first session that registered, while that is live; otherwise this session takes over."""
         if command.session_id is None or (service.agent_id and service.ref in self._with_live_agent):
             return service
         self._with_live_agent.add(service.ref)
@@ -174,6 +177,6 @@ def _endpoint_key(service: Service) -> EndpointKey:
 def _application_mismatch(session: Session) -> Invalid:
     return Invalid(
         "application_mismatch",
-        f"The session {session.id!r} is of the application {session.application_id!r}, and so are its services.",
+        f"Session {session.id!r} belongs to application {session.application_id!r}. Omit `application_id` or send it.",
         field="application_id",
     )

@@ -1,4 +1,4 @@
-"""Whether a service is registered, who reaches it by which path, and how it is shown."""
+"""Whether a service is registered, which path reaches it, and its response."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.sessions.model import Session
 
 Registration = tuple[str, str, str]
-"""(zone, service, session)"""
+"""(zone id, service id, session id)"""
 SPAWN_FOR = "spawn_for"
-"""The power over an application that services need, too: whoever may run its sessions may say what they offer."""
+"""The permission that changing services needs: callers that may spawn an application's sessions may register for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceBatchInput:
-    """What was loaded for a batch of asks that name services and, by their paths, sessions."""
+    """What was loaded for a batch of commands that name services and, in their paths, sessions."""
 
     now: Millis
     sessions: Mapping[Ref, Session]
@@ -37,8 +37,8 @@ def is_registered(service: Service) -> bool:
 
 
 def resolve_service(loaded: ServiceBatchInput, ref: Ref, session_id: str | None) -> Service | Problem:
-    """The service that a path leads to. A path through a session leads to what that session registered, while it
-    lives."""
+    """The service that a path names. A path through a session reaches only what that session registered, while it is
+    live."""
     zone_id, service_id = ref
     if session_id is not None:
         session = loaded.sessions.get((zone_id, session_id))
@@ -52,24 +52,24 @@ def resolve_service(loaded: ServiceBatchInput, ref: Ref, session_id: str | None)
 
 
 def no_services_problem(loaded: ServiceBatchInput, zone_id: str, session_id: str) -> NotFound:
-    """A session that has no service, or has ended, or was never there."""
+    """The error for a session that has no service, has ended, or never existed."""
     if (zone_id, session_id) not in loaded.sessions:
         return session_rules.session_not_found(session_id)
-    return NotFound("agent_service_not_found", f"The session {session_id!r} has no service.")
+    return NotFound("agent_service_not_found", f"Session {session_id!r} has no registered service.")
 
 
 def ownership_problem(caller: Caller, service: Service) -> Problem | None:
-    """Why a caller may not change a service, if it may not."""
+    """Why a caller may not change a service, or None."""
     is_owner = caller.can_act_for(service.application_id, SPAWN_FOR)
     return None if is_owner else session_rules.ownership_required(service.application_id)
 
 
 def not_found(service_id: str) -> NotFound:
-    return NotFound("agent_service_not_found", f"There is no service {service_id!r} here.")
+    return NotFound("agent_service_not_found", f"Service {service_id!r} does not exist or is not registered.")
 
 
 def view(service: Service, secret: str | None = None) -> ServiceView:
-    """A service as it is shown. What is JSON already is passed through as it is."""
+    """The response for a service. Stored JSON is passed through without decoding."""
     return ServiceView(
         id=service.id,
         zone_id=service.zone_id,

@@ -1,4 +1,4 @@
-"""What becomes of a service when some of those who registered it are gone."""
+"""What follows for a service when some of its registrations are deleted."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from quarterdeck.domain.services.rules.batch_changes import PendingEvent
 
 @dataclass(frozen=True, slots=True)
 class RegistrationRemoval:
-    """A service, after those who leave it have left."""
+    """A service whose registrations were just deleted, all or some."""
 
     service: Service
     removed_sessions: Collection[str]
-    """The sessions that left; nobody, if it was taken away from all."""
+    """Sessions whose registrations were deleted. May be empty if the service was unregistered by name."""
     is_registered: bool
-    """Whether anybody is left. One of whom nobody knows yet that it has ended goes in its turn."""
+    """Whether a registration is left. One of an expired session counts until its end is processed."""
     successor: str | None
-    """The first of the sessions left that lives."""
+    """The first live session among the remaining registrants."""
 
 
 def apply_removal(removal: RegistrationRemoval, reason: str, now: Millis) -> PendingEvent | None:
-    """The step it takes; None if it was gone already."""
+    """The event of the removal, or None if the service was already unregistered."""
     service = removal.service
     if service.unregistered_at is not None:
         return None

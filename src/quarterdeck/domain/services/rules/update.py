@@ -1,4 +1,4 @@
-"""What a change and a heartbeat make of a service."""
+"""The result of an update and of a heartbeat."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from quarterdeck.domain.services.rules.endpoint_urls import push_problem
 T = TypeVar("T")
 
 
-# -- what is said ------------------------------------------------------------------------------------------------
+# -- fields of a request -----------------------------------------------------------------------------------------
 
 
 def update_from_body(body: ServiceDescription | ServiceHeartbeatBody) -> ServiceUpdate:
-    """What a body says, as it is stored. Some things have two names, and are said once."""
+    """The fields of a body in stored form. Fields with two names may be given under either."""
     if isinstance(body, ServiceHeartbeatBody):
         return ServiceUpdate(
             health=_merge_alias("status", body.status, body.health),
@@ -48,24 +48,28 @@ def update_from_body(body: ServiceDescription | ServiceHeartbeatBody) -> Service
 def _merge_alias(alias_name: str, alias_value: T | UnsetType, value: T | UnsetType) -> T | UnsetType:
     if alias_value is UNSET or value is UNSET or alias_value == value:
         return value if alias_value is UNSET else alias_value
-    raise Invalid("invalid_body", f"{alias_name} is said twice, and differently.", field=alias_name)
+    raise Invalid(
+        "invalid_body",
+        f"`{alias_name}` and its other name have different values. Send only one of them.",
+        field=alias_name,
+    )
 
 
 def _json_text(value: object) -> str | UnsetType:
     return UNSET if value is UNSET else msgspec.json.encode(value).decode()
 
 
-# -- what it makes -----------------------------------------------------------------------------------------------
+# -- decisions ---------------------------------------------------------------------------------------------------
 
 
 def apply_update(service: Service, update: ServiceUpdate) -> Service:
-    """What is said replaces what was there; what is not said stays."""
+    """Replace the given fields; unset fields keep their values."""
     values = {name: value for name in ServiceUpdate.__struct_fields__ if (value := getattr(update, name)) is not UNSET}
     return msgspec.structs.replace(service, **values) if values else service
 
 
 def changed_fields(before: Service, after: Service) -> tuple[str, ...]:
-    """The names of what differs."""
+    """Names of the fields that differ."""
     return tuple(
         name
         for name in Service.__struct_fields__
@@ -88,17 +92,17 @@ def update_service(
 
 
 def starts_push(before: Service | None, after: Service) -> bool:
-    """Whether it is pushed to from here on, and was not before."""
+    """Whether delivery becomes push with this change."""
     return after.delivery is DeliveryMode.PUSH and (before is None or before.delivery is not DeliveryMode.PUSH)
 
 
 def with_next_secret(service: Service) -> Service:
-    """No secret is shown twice: whoever shows one raises its number. The one before it still signs."""
+    """Switch to the next secret, so that no secret is returned twice. The previous one still signs too."""
     return msgspec.structs.replace(service, secret_number=service.secret_number + 1)
 
 
 def apply_heartbeat(service: Service, update: ServiceUpdate, now: Millis) -> Service:
-    """It was heard of. How many invocations it works on is no change of it, as health and metadata are."""
+    """Record a heartbeat. `updated_at` changes only with health or metadata, not with `active_invocations`."""
     after = msgspec.structs.replace(apply_update(service, update), last_heartbeat_at=now)
     is_changed = (after.health, after.metadata_json) != (service.health, service.metadata_json)
     return msgspec.structs.replace(after, updated_at=now) if is_changed else after

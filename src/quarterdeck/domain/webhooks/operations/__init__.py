@@ -1,11 +1,11 @@
-"""What can be done with webhooks, each verb over a batch: load under locks, decide by `rules`, write.
+"""The operations of webhooks, each over a batch: load, decide with `rules`, persist.
 
-| module     | verbs                                                                             |
-|------------|------------------------------------------------------------------------------------|
-| changing   | create, change, rotate, remove, test, replay, disable: under the zone's lock         |
-| delivering | take, report, settle: without it, each row guarded by its lease                      |
-| looking    | endpoints, deliveries, and what deliverers look for                                |
-| leaving    | what goes with a zone, and what is forgotten                                       |
+| module     | holds                                                                                      |
+|------------|--------------------------------------------------------------------------------------------|
+| endpoints  | create, update, rotate secret, remove, test, replay, disable: under the zone's lock        |
+| deliveries | claim, report, fail pending: without that lock, each row guarded by its lease              |
+| reads      | lists of endpoints and deliveries, and what delivery workers search                        |
+| cleanup    | the listener for ended zones, and retention                                                |
 
 Locks are taken in this order: the zone, endpoints, deliveries, the log.
 """

@@ -1,4 +1,4 @@
-"""What goes with a zone, and what is forgotten in its time."""
+"""Removes the endpoints of ended zones, and deletes old rows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from quarterdeck.store.interface import decode
 
 
 async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
-    """Hears of events in their own transaction: when a zone ends, its endpoints are removed with it. Whoever ends a
-    zone holds its lock."""
+    """Listener: removes the endpoints of a zone in the transaction that ends it, which holds the zone's lock."""
     zone_ends = {event.zone_id: event for event in events if event.type == "zone.end"}
     if not zone_ends:
         return
@@ -34,8 +33,8 @@ async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
 
 
 async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> int:
-    """Removes up to so many deliveries that are over and were made before the window; then endpoints of which nothing
-    is left."""
+    """Delete up to `limit` ended deliveries that are older than `retention_ms`, and removed endpoints without
+    deliveries."""
     await tx.read()
     before = tx.now - retention_ms
     deleted_deliveries, deleted_endpoints = await tx.read(

@@ -1,5 +1,8 @@
-"""Attempts: taking what is due, and writing down what came of it. Without the zone's lock, which a busy zone needs for
-itself: a delivery is guarded by its lease, and what else a report may change of an endpoint by its own statement."""
+"""Claims due deliveries and records the outcomes of attempts.
+
+Does not take the zone's lock, which a busy zone needs for other commands. A delivery is guarded by its lease. What a
+report changes in an endpoint is one guarded statement.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ Batch = list[tuple[object, ...]]
 async def claim_deliveries(
     tx: Transaction, commands: Sequence[ClaimDeliveries]
 ) -> list[ClaimedDeliveries | Problem | Busy]:
-    """Gives each what is due, leased; nothing of an endpoint that hears of nothing any more."""
-    # A second ask for the same endpoint finds nothing: the rows of the first are read by it, too, and given once.
+    """Lease due deliveries. A disabled endpoint gets none."""
+    # Two commands for the same endpoint read the same rows; each row goes to the first of them.
     refs: Batch = sorted({(command.zone_id, command.endpoint_id) for command in commands})
     due_statements = [
         Q.webhook_deliveries_due(queue=command.endpoint_id, zone_id=command.zone_id, limit=command.limit)
@@ -60,7 +63,7 @@ async def claim_deliveries(
 
 
 class AttemptReporter:
-    """An object only because it must know how long what fails is borne."""
+    """Records the outcomes of attempts."""
 
     def __init__(self, failure_policy: FailurePolicy) -> None:
         self._failure_policy = failure_policy
@@ -91,7 +94,7 @@ class AttemptReporter:
     def _record_failures(
         self, tx: Transaction, commands: Sequence[ReportAttempt], endpoints: dict[Ref, Endpoint]
     ) -> None:
-        """Since when an endpoint fails. Of a batch in which something reached it, it does not."""
+        """Update `failing_since`. An endpoint with at least one success in the batch is not failing."""
         reached = {(command.zone_id, command.endpoint_id) for command in commands if command.error is None}
         unreached = {(command.zone_id, command.endpoint_id) for command in commands} - reached
         if recovered := sorted(ref for ref in reached if _has_failed(endpoints.get(ref))):
@@ -114,7 +117,7 @@ class AttemptReporter:
 async def fail_pending_deliveries(
     tx: Transaction, commands: Sequence[FailPending]
 ) -> list[FailPendingResult | Problem | Busy]:
-    """Ends up to so many of what waits for endpoints that hear of nothing any more; how many that were."""
+    """Fail up to `limit` pending deliveries of each disabled endpoint."""
     await tx.read()
     results = await tx.read(
         *(

@@ -1,4 +1,4 @@
-"""What changes endpoints: load under the zones' locks, decide by `rules.endpoints`, write."""
+"""Changes endpoints: load under the zones' locks, decide with `rules.endpoints`, persist."""
 
 from __future__ import annotations
 
@@ -30,13 +30,10 @@ Batch = list[tuple[object, ...]]
 
 
 class EndpointUpdater:
-    """An object only because it must know what endpoints are held to."""
-
     def __init__(self, policy: EndpointPolicy) -> None:
         self._policy = policy
 
     async def run(self, tx: Transaction, commands: Sequence[WebhookCommand]) -> list[EndpointResult | Problem | Busy]:
-        """Every verb, in order of arrival."""
         caller_checks = CallerChecks(commands)
         auth_statements = caller_checks.statements()
         batch: Batch = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
@@ -79,7 +76,7 @@ async def _persist(tx: Transaction, decider: EndpointDecider) -> None:
     if changed := sorted(decider.changed):
         [updated] = await tx.read(Q.webhooks_update(batch=[update_row(decider.row(ref)) for ref in changed]))
         if len(updated) != len(changed):
-            raise RuntimeError("webhooks moved under the zone's lock")
+            raise RuntimeError("webhooks were changed by another transaction despite the zone's lock")
     if reenabled := sorted(decider.reenabled):
         tx.write(Q.webhooks_reset_position(batch=[*reenabled]))
     if url_changed := sorted(decider.url_changed):
@@ -114,7 +111,7 @@ def update_row(row: Endpoint) -> tuple[object, ...]:
 
 
 def to_new_event(pending: PendingEvent) -> NewEvent:
-    """Neither the URL nor a secret is told: whoever may read the log need not know them."""
+    """Contains neither the URL nor a secret: readers of the log need not know them."""
     data = msgspec.json.encode(dict(pending.data)).decode()
     before = None if pending.before is None else _state_name(pending.before)
     command, after = pending.command, pending.after

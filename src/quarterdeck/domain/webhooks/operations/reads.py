@@ -1,4 +1,4 @@
-"""Looking at endpoints and deliveries; and, across zones, for what is to be delivered."""
+"""Reads of endpoints and deliveries, and the search for pending deliveries across zones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_ID = "~"
 
 
 async def list_endpoints(tx: Transaction, filters: EndpointFilter) -> list[Endpoint]:
-    """All of a zone, newest first; or the one that is named."""
+    """All endpoints of a zone, newest first, or the one with the given id."""
     await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     [rows] = await tx.read(Q.webhooks_of_zones(batch=[(filters.zone_id,)]))
     if not rows:
@@ -36,7 +36,7 @@ async def list_endpoints(tx: Transaction, filters: EndpointFilter) -> list[Endpo
 
 
 async def list_deliveries(tx: Transaction, filters: DeliveryFilter) -> list[Delivery]:
-    """Up to so many of an endpoint's, newest first."""
+    """Up to `limit` deliveries of an endpoint, newest first."""
     await list_endpoints(tx, EndpointFilter(filters.zone_id, filters.caller, filters.endpoint_id))
     states = [filters.status] if filters.status else [*DeliveryState]
     pages = await tx.read(
@@ -59,13 +59,13 @@ async def list_deliveries(tx: Transaction, filters: DeliveryFilter) -> list[Deli
 
 
 class PendingEndpoint(msgspec.Struct, frozen=True, array_like=True):
-    """An endpoint for which something waits."""
+    """An endpoint with pending deliveries."""
 
     zone_id: str
     id: str
     enabled: int
     due_at: Millis
-    """When the first of it is due."""
+    """When the first of them is due."""
     now: Millis
 
     @property
@@ -76,7 +76,9 @@ class PendingEndpoint(msgspec.Struct, frozen=True, array_like=True):
 async def find_pending_endpoints(
     tx: Transaction, limit: int, skipped: Iterable[tuple[str, str | None]] = ()
 ) -> list[PendingEndpoint]:
-    """Endpoints for which something waits, the earliest first; without those that are `full`, and without all of a zone
-    that stands there alone."""
+    """Endpoints with pending deliveries, disabled ones first, then the earliest.
+
+    `skipped` excludes (zone id, endpoint id), or the whole zone if the endpoint id is None.
+    """
     [rows] = await tx.read(Q.webhook_endpoints_with_pending(full=[*skipped], limit=limit))
     return decode(rows, PendingEndpoint)

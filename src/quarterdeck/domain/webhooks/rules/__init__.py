@@ -1,12 +1,12 @@
-"""The pure part of webhooks: no clock, no chance, no I/O.
+"""Pure rules of webhooks: no I/O, no clock, no randomness.
 
-| module    | what it decides                                                    |
-|-----------|---------------------------------------------------------------------|
-| types     | what an endpoint may hear of, and what an event counts as            |
-| messages  | the body of a delivery                                              |
-| lives     | the states of a delivery, when the next attempt is due, what an answer means |
-| endpoints | which endpoints there may be, and how they change                   |
-| showing   | how both are shown                                                  |
+| module      | decides                                                                            |
+|-------------|------------------------------------------------------------------------------------|
+| event_types | which types an endpoint may name, and which types an event matches                 |
+| payloads    | the body of a delivery                                                             |
+| states      | the states of a delivery, when the next attempt is due, what a response means      |
+| endpoints   | which endpoints may be created, and how they change                                |
+| views       | the responses for endpoints and deliveries                                         |
 """
 
 from quarterdeck.domain.webhooks.rules.endpoints import (

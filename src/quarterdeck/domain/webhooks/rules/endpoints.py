@@ -1,4 +1,4 @@
-"""Which endpoints there may be, and how they change."""
+"""Which endpoints may be created, and how they change."""
 
 from __future__ import annotations
 
@@ -36,45 +36,45 @@ from quarterdeck.domain.webhooks.rules.payloads import build_test_payload
 _replace = msgspec.structs.replace
 _decode_names = msgspec.json.Decoder(list[str]).decode
 CREATE_OPERATION = "webhook.create"
-"""What keys are kept under."""
+"""The operation in the scope of an idempotency key."""
 FIRST_SECRET_NUMBER = 1
 
 
-# -- what may be asked for ---------------------------------------------------------------------------------------
+# -- fields ------------------------------------------------------------------------------------------------------
 
 
 def normalize_types(types: Iterable[str] | None) -> tuple[str, ...]:
-    """Each once, in the order given; the usual ones where none are."""
+    """The given types without duplicates, or the default types."""
     return tuple(dict.fromkeys(event_types.DEFAULT_TYPES if types is None else types))
 
 
 def types_problem(types: Iterable[str]) -> Invalid | None:
-    """Why an endpoint cannot hear of these: one that waits for a slip of the pen would wait for ever."""
+    """Why these types are refused, or None. A mistyped type would never match an event."""
     for name in types:
         if name not in event_types.ALLOWED_TYPES:
             return Invalid(
                 "invalid_webhook_type",
-                f"There is no type {name!r}. There are: {', '.join(event_types.ALLOWED_TYPES)}.",
+                f"Unknown event type {name!r}. Allowed: {', '.join(event_types.ALLOWED_TYPES)}.",
                 field="types",
             )
     return None
 
 
 def url_problem(url: str, *, private_allowed: bool) -> Invalid | None:
-    """Why a URL is refused, as far as its spelling tells. What its name resolves to is judged at every attempt."""
+    """Why a URL is refused, judged by its spelling, or None. The addresses are checked at each attempt."""
     if problem := endpoint_problem(url):
         return _invalid(problem.detail.partition(". ")[2].removesuffix("."))
     if private_allowed:
         return None
     if not url.lower().startswith("https://"):
-        return _invalid("It is not https://, and what is told would be read by whoever stands between")
+        return _invalid("The URL must start with https://")
     if reason := ssrf.blocked_host_reason(url_host(url)):
-        return _invalid(f"Webhooks are sent to public hosts only, and its host is {reason}")
+        return _invalid(f"Webhooks need a public host, and this host is {reason}")
     return None
 
 
 def url_host(url: str) -> str:
-    """Of a URL that `endpoint_problem` has nothing against. All that is told of it: the rest may be a secret."""
+    """The host of a valid URL. Events contain only the host, because the rest of a URL may be a secret."""
     rest = url.partition("://")[2]
     if rest.startswith("["):
         return rest[: rest.index("]") + 1]
@@ -87,22 +87,20 @@ def decode_types(endpoint: Endpoint) -> list[str]:
     return _decode_names(endpoint.types)
 
 
-# -- how endpoints change ----------------------------------------------------------------------------------------
+# -- decisions ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointPolicy:
-    """What this server holds endpoints to."""
-
     max_failing_ms: Millis
-    """For how long one may fail."""
+    """How long an endpoint may fail before it is disabled."""
     private_allowed: bool = False
-    """Whether the server lets itself be sent into private networks."""
+    """Whether the server may send to private addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """What happened to an endpoint, for the log."""
+    """An event that the transaction will append to the log."""
 
     command: EndpointCommand
     verb: str
@@ -113,7 +111,7 @@ class PendingEvent:
 
 @dataclass(frozen=True, slots=True)
 class EndpointBatchInput:
-    """What a batch found."""
+    """What was read under the zones' locks."""
 
     endpoints: Iterable[Endpoint]
     deliveries: Iterable[Delivery]
@@ -121,7 +119,7 @@ class EndpointBatchInput:
 
 
 class EndpointDecider:
-    """The endpoints of the zones of a batch, and each verb in turn."""
+    """Decides the commands of a batch in order; each sees the changes of those before it."""
 
     def __init__(
         self,
@@ -140,9 +138,9 @@ class EndpointDecider:
         self.created: list[Ref] = []
         self.changed: set[Ref] = set()
         self.reenabled: set[Ref] = set()
-        """Those that hear from now on, of what happens from now on."""
+        """Enabled again: they get only events from now on."""
         self.url_changed: set[Ref] = set()
-        """Those at another address, which has not failed yet."""
+        """Their URL changed, so their failures are cleared."""
         self.test_deliveries: list[Delivery] = []
         self.replayed: dict[tuple[str, str, str], Delivery] = {}
         self.events: list[PendingEvent] = []
@@ -208,13 +206,13 @@ class EndpointDecider:
         return EndpointResult(row, include_secret=True)
 
     def _repeat_create(self, command: Create, key: Key, key_record: KeyRecord) -> EndpointResult | Problem:
-        """What was acknowledged once is acknowledged again, whatever bound is reached by now."""
+        """The endpoint that the key created. It is returned even if the limit has been reached since."""
         if key_record.digest != command.request_digest:
             return key_conflict(key)
         row = self._rows.get((command.zone_id, key_record.subject_id))
         if row is None or row.removed_at is not None:
             return not_found(key_record.subject_id)
-        # The secret it was made with, whose answer may have been lost; a later one was shown to somebody else.
+        # Only the first secret, whose response may have been lost. A later one was returned to another request.
         return EndpointResult(row, include_secret=row.secret_number == FIRST_SECRET_NUMBER, is_repeat=True)
 
     def _fields_problem(self, command: Create | Update) -> Problem | None:
@@ -265,7 +263,7 @@ class EndpointDecider:
         return EndpointResult(row, delivery=after)
 
     def _disable(self, command: Disable, row: Endpoint) -> EndpointResult:
-        """What was met when it was asked for may be otherwise by now."""
+        """Disable, unless the reason no longer holds: it recovered, or its URL changed."""
         is_stale = command.reason is DisableReason.FAILING and not states.has_failed_for(
             row, self._now, self._policy.max_failing_ms
         )
@@ -301,11 +299,11 @@ def mark_removed(row: Endpoint, now: Millis) -> Endpoint:
     return _replace(row, enabled=0, removed_at=now, updated_at=now)
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------
 
 
 def not_found(endpoint_id: str) -> NotFound:
-    return NotFound("webhook_not_found", f"There is no webhook {endpoint_id!r} here.")
+    return NotFound("webhook_not_found", f"Webhook {endpoint_id!r} does not exist in this zone.")
 
 
 def delivery_not_found(delivery_id: str) -> NotFound:
@@ -315,19 +313,19 @@ def delivery_not_found(delivery_id: str) -> NotFound:
 def webhook_disabled(row: Endpoint) -> Conflict:
     return Conflict(
         "webhook_disabled",
-        f"The webhook is disabled ({row.disabled_reason}): nothing is sent to it. Enable it first.",
+        f"The webhook is disabled ({row.disabled_reason}). Enable it first.",
         reason=row.disabled_reason,
     )
 
 
 def _invalid(reason: str) -> Invalid:
-    return Invalid("invalid_webhook_url", f"This cannot be the URL of a webhook. {reason}.", field="url")
+    return Invalid("invalid_webhook_url", f"Invalid webhook URL. {reason}.", field="url")
 
 
 def _limit_exceeded(used: int) -> LimitReached:
     return LimitReached(
         "webhook_limit_exceeded",
-        f"There are at most {ENDPOINTS_MAX} webhooks here, and {used} are there.",
+        f"A zone can have at most {ENDPOINTS_MAX} webhooks; this one has {used}. Remove one first.",
         bound="max_webhooks",
         limit=ENDPOINTS_MAX,
         used=used,

@@ -1,15 +1,15 @@
-"""What an endpoint may hear of, and what an event counts as.
+"""Which types an endpoint may name, and which types an event matches.
 
-An endpoint names words, an event bears words, and it hears of the events with which it shares one:
+An endpoint gets the events that match at least one of its types:
 
-| word                  | events that bear it                                                            |
-|-----------------------|---------------------------------------------------------------------------------|
-| `task.status_changed` | every event by which a task comes from one status to another                     |
-| `alert`               | retries exhausted, a dependency cycle, a stale agent, a disabled endpoint         |
-| `task.created`, …     | the events of the log of this type                                               |
-| `*`                   | every event of tasks and agents, and every alert                                 |
+| type                  | matching events                                                            |
+|-----------------------|----------------------------------------------------------------------------|
+| `task.status_changed` | every event by which a task changes its status                             |
+| `alert`               | retries exhausted, a dependency cycle, a stale agent, a disabled endpoint  |
+| `task.created`, …     | the log events of this type                                                |
+| `*`                   | every event of tasks and agents, and every alert                           |
 
-However many words they share, it is one event and one delivery.
+An event that matches several types is delivered once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TEST = "webhook.test"
 DISABLED = "webhook.disabled"
 DEFAULT_TYPES = (STATUS_CHANGED, ALERT)
 EVENT_PREFIXES = ("task.", "agent.")
-"""What `*` is about."""
+"""The events that `*` matches."""
 ALLOWED_TYPES = (
     STATUS_CHANGED,
     ALERT,
@@ -33,11 +33,11 @@ ALLOWED_TYPES = (
     *(event_type for event_type in log_view.EVENT_LEVELS if event_type.startswith(EVENT_PREFIXES)),
     DISABLED,
 )
-"""All that may be named."""
+"""All types that an endpoint may name."""
 
 
 def alert_type(event_type: str, data: Mapping[str, object]) -> str | None:
-    """What somebody ought to look at, if that is what an event tells."""
+    """The kind of alert that an event is, or None."""
     if event_type == "agent.stale":
         return "agent_stale"
     if event_type == DISABLED:
@@ -50,7 +50,7 @@ def alert_type(event_type: str, data: Mapping[str, object]) -> str | None:
 
 
 def matching_types(event_type: str, *, is_change: bool, is_alert: bool) -> frozenset[str]:
-    """The words an event bears."""
+    """All types that match an event."""
     types = {ALL_EVENTS, event_type}
     if is_change:
         types.add(STATUS_CHANGED)

@@ -1,8 +1,8 @@
-"""What an event is told as.
+"""The body of a delivery.
 
-A change of a task's status is told in the published form: `event`, `taskId`, `previousStatus`, `newStatus`,
-`workspaceId`, `timestamp`, and beside these what helps to tell it from others. Everything else is told as the log has
-it. Nothing here can hold a secret: events hold none.
+A change of a task's status has its published format: `event`, `taskId`, `previousStatus`, `newStatus`, `workspaceId`,
+`timestamp`, and a few more fields. For all other events the body is the event of the log. Bodies contain no secrets,
+because events contain none.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from quarterdeck.domain.webhooks.rules import event_types
 
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 _STATUS_CHANGE_FIELDS = ("reason", "taskType", "agentId", "attempt", "cycle")
-"""What of an event's own data a change of status tells."""
+"""Fields of the event's data that the body of a status change has."""
 _SUBJECT_FIELDS = {"task": "taskId", "agent": "agentId", "webhook": "webhookId"}
 
 
 class Payload(msgspec.Struct, frozen=True):
     event: str
     types: frozenset[str]
-    """An endpoint that names one of these hears of it."""
+    """The types that match the event."""
     body: str
 
 
 def build_payload(event: LogEvent) -> Payload | None:
-    """None for what is told to nobody."""
+    """None for events that are not delivered."""
     family = event.type.partition(".")[0]
     if not event.type.startswith(event_types.EVENT_PREFIXES) and event.type != event_types.DISABLED:
         return None
@@ -50,7 +50,7 @@ def build_payload(event: LogEvent) -> Payload | None:
 
 
 def build_test_payload(zone_id: str, endpoint_id: str, delivery_id: str, now: Millis) -> Payload:
-    """What is sent to see whether anything arrives."""
+    """The payload of a test delivery."""
     body = {
         "event": event_types.TEST,
         "webhookId": endpoint_id,

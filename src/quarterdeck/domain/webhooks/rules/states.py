@@ -1,11 +1,11 @@
-"""The life of a delivery: its states, when the next attempt is due, and what an answer means.
+"""The states of a delivery, when the next attempt is due, and what a response means.
 
-| what came of an attempt                                | is                                                |
-|---------------------------------------------------------|---------------------------------------------------|
-| 2xx                                                     | delivered                                         |
-| 410                                                     | failed, and the endpoint is disabled              |
-| any other status, an answer that cannot be read         | a failure: the next attempt, or the end           |
-| no answer, an address that is not called                | likewise                                          |
+| outcome of an attempt                 | result                                       |
+|---------------------------------------|----------------------------------------------|
+| 2xx                                   | delivered                                    |
+| 410                                   | failed, and the endpoint is disabled         |
+| any other status, an invalid response | a failure: retried, or failed after the last |
+| no response, a blocked address        | a failure: retried, or failed after the last |
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ HOUR = 60 * MINUTE
 HTTP_GONE = 410
 SECRET_OVERLAP_MS = DAY
 RETRY_AFTER_MAX_MS = DAY
-"""An endpoint may ask for so long a pause, and no longer."""
-ENDPOINT_DISABLED = "the endpoint hears of nothing any more"
+"""Maximum of a Retry-After header."""
+ENDPOINT_DISABLED = "the webhook is disabled or removed"
 _replace = msgspec.structs.replace
 
 
 @dataclass(frozen=True, slots=True)
 class RetrySchedule:
-    """The pauses after the first, second, … failure; after one more than there are pauses, it has failed."""
+    """The delays after the first, second, … failure. After the last delay one more attempt is made."""
 
     delays: Sequence[Millis] = (
         5 * SECOND, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR,
     )  # fmt: skip
     jitter_ratio: float = 0.1
-    """The share of a pause that chance may add, so that what failed together does not come again together."""
+    """Maximum jitter as a share of the delay, so that deliveries that failed together are not retried together."""
 
     def delay(self, attempt: int, jitter: float) -> Millis | None:
-        """How long to wait after the attempt numbered so (from 1) failed; None if it was the last."""
+        """The delay after failed attempt number `attempt` (from 1), or None if it was the last."""
         if attempt > len(self.delays):
             return None
         return round(self.delays[attempt - 1] * (1 + self.jitter_ratio * jitter))
@@ -72,15 +72,13 @@ class RetrySchedule:
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """How long what fails is borne."""
-
     schedule: RetrySchedule
     max_failing_ms: Millis
-    """For how long an endpoint may fail."""
+    """How long an endpoint may fail before it is disabled."""
 
 
 def new_delivery(endpoint: Endpoint, payload: Payload, source: tuple[str, int, str | None], now: Millis) -> Delivery:
-    """A delivery to an endpoint; `source` is the id, the position and the trace of what it tells of."""
+    """`source` is the id, the log position and the trace of the event."""
     event_id, pos, trace = source
     return Delivery(
         endpoint_id=endpoint.id,
@@ -103,14 +101,14 @@ def new_delivery(endpoint: Endpoint, payload: Payload, source: tuple[str, int, s
 
 
 def replay(row: Delivery, now: Millis) -> Delivery:
-    """As if it were new, but for its id: by that the receiver knows it."""
+    """Reset a delivery. It keeps its id, by which the receiver recognises it."""
     return _replace(
         row, status=DeliveryState.PENDING, attempts=0, queue=row.endpoint_id, next_at=now, error=None, updated_at=now
     )
 
 
 def apply_report(row: Delivery, report: ReportAttempt, now: Millis, schedule: RetrySchedule) -> Delivery:
-    """A delivery after an attempt of it."""
+    """The delivery after an attempt."""
     row = _replace(row, answer_status=report.answer_status, error=report.error, updated_at=now)
     if report.error is None:
         return _replace(row, status=DeliveryState.DELIVERED, queue=None, next_at=None, delivered_at=now)
@@ -123,7 +121,7 @@ def apply_report(row: Delivery, report: ReportAttempt, now: Millis, schedule: Re
 def disable_reason(
     endpoint: Endpoint, report: ReportAttempt, now: Millis, max_failing_ms: Millis
 ) -> DisableReason | None:
-    """Whether an attempt was one too many for its endpoint."""
+    """Why the endpoint must be disabled after this attempt, or None."""
     if report.error is None or not endpoint.enabled:
         return None
     if report.answer_status == HTTP_GONE:
@@ -141,20 +139,20 @@ def secret_numbers(endpoint: Endpoint, now: Millis) -> Sequence[int]:
     return (newest, newest - 1) if at is not None and now - at < SECRET_OVERLAP_MS else (newest,)
 
 
-# -- what an answer means ----------------------------------------------------------------------------------------
+# -- responses ---------------------------------------------------------------------------------------------------
 
 
 def status_error(status: int) -> str | None:
-    """Why an answer with this status is no delivery; None if it is one."""
+    """Why a response with this status is a failure, or None."""
     if 200 <= status < 300:
         return None
     if 300 <= status < 400:
-        return f"it answered {status}, and redirects are not followed"
-    return f"it answered {status}"
+        return f"the endpoint answered {status}, and redirects are not followed"
+    return f"the endpoint answered {status}"
 
 
 def retry_after_ms(status: int, header: str | None, now: Millis) -> Millis:
-    """What `Retry-After` asks for, of answers that may ask."""
+    """The delay of a `Retry-After` header. Only statuses 429 and 503 may have one."""
     if status not in (429, 503) or not header:
         return 0
     header = header.strip()
@@ -164,6 +162,6 @@ def retry_after_ms(status: int, header: str | None, now: Millis) -> Millis:
         retry_at = parsedate_to_datetime(header)
     except ValueError:
         return 0
-    # A date without a zone is of GMT: HTTP knows no other.
+    # HTTP dates are always in GMT, even if the parser finds no time zone.
     moment = retry_at if retry_at.tzinfo is not None else retry_at.replace(tzinfo=UTC)
     return max(0, min(round(moment.timestamp() * 1000) - now, RETRY_AFTER_MAX_MS))

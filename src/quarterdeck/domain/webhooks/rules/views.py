@@ -1,4 +1,4 @@
-"""How endpoints and deliveries are shown."""
+"""The responses for endpoints and deliveries."""
 
 from __future__ import annotations
 
