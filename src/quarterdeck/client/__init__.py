@@ -1,32 +1,33 @@
-"""What the CLI and the SDK share: a small HTTP client, and the way to the server of a data directory.
+"""What the CLI and the SDK share: a small HTTP client, and the search for the server of a data directory.
 
-| module    | what it decides                                                                        |
-|-----------|----------------------------------------------------------------------------------------|
-| http      | one HTTP/1.1 exchange over a unix socket, TCP or TLS: framing, bounds, deadlines        |
-| problems  | which kind of `core.errors` an answer is, so that a refusal looks the same near and far |
-| server    | a server one can call: address, token, JSON in and out, pages                           |
-| stream    | a server's events, over whatever cuts the connection                                   |
-| place     | what lies in a data directory: the record, the token, the locks, the log                |
-| locks     | questions to an flock: is it held, wait until it is free                                |
-| process   | which process listens at the other end of a socket                                      |
-| start     | starting a server where none runs, once, however many ask                               |
-| find      | from flags and environment to a server that answers                                     |
-| locate    | the same for those who stay connected, and may have to look again                      |
-| framing   | answers out of bytes that come in any pieces                                           |
-| wires     | one connection on an event loop                                                        |
-| pool      | connections to one server, kept while both sides keep them                             |
+| module       | what it does                                                                        |
+|--------------|-------------------------------------------------------------------------------------|
+| http_types   | requests, responses, addresses and errors of both HTTP clients                      |
+| http_sync    | blocking HTTP/1.1 over a unix socket, TCP or TLS                                    |
+| http_parser  | incremental response parser without I/O                                             |
+| http_async   | one HTTP connection on an event loop                                                |
+| pool         | connection pool on an event loop                                                    |
+| problems     | converts error responses to the classes of `core.errors`                            |
+| api          | authenticated JSON calls, and pages of lists                                        |
+| event_stream | follows the event stream and reconnects                                             |
+| data_dir     | files of a data directory: server record, token, locks, log                         |
+| file_locks   | checks and takes flocks                                                             |
+| socket_peer  | pid and uid of the process that listens on a socket                                 |
+| autostart    | starts a server if none runs, once for any number of callers                        |
+| discovery    | finds the server from flags and environment, for the CLI and for the SDK            |
 
-Agents run `qd` all day, so this package is written for its import time: no `http.client`, no `ssl` and no
-`urllib` until a URL asks for them, no `pathlib`, no `dataclasses`. A cold `qd session show` imports `json`
-and `socket` and little else. What needs an event loop (from `locate` on) is the SDK's, and no command loads it.
+Agents run `qd` all day, so this package is written for a short import time. It does not import `pathlib` or
+`dataclasses`, and it imports `ssl` and `urllib` only when a URL needs them. A cold `qd session show` imports `json`,
+`socket` and little else. Only the SDK imports `http_async`, `http_parser` and `pool`: they need an event loop.
 
-How it fails. Everything raised here is a `core.errors.Problem`. Three kinds are its own: `Unreachable`
-(nothing was sent: safe to ask again), `Lost` (the request went out and no answer came: the server may have
-done it, so only a request with an idempotency key is safe to repeat) and `TimedOut` (the same, by the
-clock). Nothing is retried here behind the caller's back.
+How it fails. Everything raised here is a `core.errors.Problem`. Three classes are defined here. `Unreachable`: nothing
+was sent, so a retry is safe. `Lost`: the request was sent and no complete response came, so the server may have
+processed it, and only a request with an idempotency key is safe to repeat. `TimedOut`: the same after a time-out. This
+package retries nothing by itself, with one exception: the pool repeats an exchange that an idle connection lost, if the
+caller allows it.
 
-Which server. An address that is given is used and never started. Otherwise the data directory decides: its
-record names the socket, and the flock on `server.lock` — not the pid in the record, which another process
-may bear by now — says whether a server runs. Where none runs one is started, unless the record says that
-the directory's database is PostgreSQL: such a server is somebody's to run.
+Which server. A server at a given URL is used and never started. Otherwise the data directory decides. Its record
+names the socket. The flock on `server.lock` shows whether a server runs; the pid in the record does not, because
+another process may have it by now. If no server runs, one is started, unless the record names a PostgreSQL database:
+such a server is started by its operator.
 """

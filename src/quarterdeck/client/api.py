@@ -1,4 +1,4 @@
-"""A server one can call: an address, a token, JSON in and out."""
+"""Authenticated JSON calls to a server."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Document = dict[str, object]
 Query = Mapping[str, str | int | bool | None]
 
 WORK_PLANE_PREFIX = "/api/v1/"
-"""The routes of the work plane, which name their zone in a header."""
+"""Routes of the work plane. They take the zone from the `X-Workspace-ID` header, not from the path."""
 _UNESCAPED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:")
 
 
 class ApiResponse(NamedTuple):
     status: int
     document: Document
-    """Empty where the answer had no content."""
+    """Empty if the response has no body."""
 
 
 class ApiClient:
@@ -30,10 +30,10 @@ class ApiClient:
         self.address = address
         self.connection = Connection(address, timeout)
         self.token = token
-        """A bearer token or an API key: no JWT begins as a key does."""
+        """A bearer token or an API key. API keys start with `qd_`, which no JWT does."""
         self.trace = trace
         self.zone: str | None = None
-        """Where it acts on the routes whose path names no zone; None leaves it to the token."""
+        """The zone for routes whose path names none. None: the token decides."""
 
     def get(self, path: str, query: Query | None = None) -> Document:
         return self.call("GET", path, query=query).document
@@ -47,8 +47,10 @@ class ApiClient:
         body: Document | None = None,
         key: str | None = None,
     ) -> ApiResponse:
-        """One authorised call; `key` is its idempotency key. What the server refuses is raised as a
-        `Problem`."""
+        """Make one authenticated call. `key` is its idempotency key.
+
+        A status of 300 or more is raised as a `Problem`.
+        """
         headers = self._auth_headers()
         if key is not None:
             headers["Idempotency-Key"] = key
@@ -60,7 +62,7 @@ class ApiClient:
     def send(
         self, method: str, target: str, headers: Mapping[str, str] | None = None, body: Document | None = None
     ) -> Response:
-        """One exchange as it is: public routes need no token, and an answer of any status is an answer."""
+        """Send a request without a token, and return the response whatever its status is."""
         all_headers = {"Accept": "application/json", "User-Agent": "qd", **(headers or {})}
         if self.trace is not None:
             all_headers["Traceparent"] = self.trace
@@ -75,7 +77,7 @@ class ApiClient:
     def stream(
         self, path: str, query: Query, headers: Mapping[str, str], wait_readable: WaitReadable
     ) -> Iterator[bytes]:
-        """An authorised call whose answer has no end, in the pieces in which it comes."""
+        """Make an authenticated call whose response does not end. Yields the body in chunks as they arrive."""
         all_headers = {"Accept": "text/event-stream", "User-Agent": "qd", **self._auth_headers(), **headers}
         response, chunks = self.connection.open_stream(
             Request("GET", with_query(path, query), all_headers), wait_readable
@@ -83,19 +85,17 @@ class ApiClient:
         if response.status >= 300:
             raise problem_from_response(response)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            raise Lost("garbled_answer", "The server's answer is no stream: is this a Quarterdeck server?")
+            raise Lost("garbled_answer", "The response is not an event stream. Is this a Quarterdeck server?")
         return chunks
 
     def _auth_headers(self) -> dict[str, str]:
         if self.token is None:
-            raise Unauthenticated(
-                "missing_token", f"There is no token for {self.address}: give one with --token or QD_TOKEN."
-            )
+            raise Unauthenticated("missing_token", f"No token for {self.address}. Give one with --token or QD_TOKEN.")
         is_key = self.token.startswith("qd_")
         return {"X-API-Key": self.token} if is_key else {"Authorization": f"Bearer {self.token}"}
 
     def pages(self, path: str, query: Query) -> Iterator[Document]:
-        """Every page of a list, following its cursor."""
+        """Yield every page of a list."""
         page_query = dict(query)
         while True:
             page = self.get(path, page_query)
@@ -107,17 +107,17 @@ class ApiClient:
 
 
 def next_cursor(page: Document) -> object:
-    """Where the next page begins. Each plane spells it in its own way, and no page has both."""
+    """The cursor of the next page. The two planes spell it differently, and no page has both."""
     return page.get("nextCursor", page.get("next_cursor"))
 
 
 def build_path(*segments: str) -> str:
-    """`/zones/z/agents/a`, each segment escaped: an id can never reach into another route."""
+    """`/zones/z/agents/a`. Each segment is escaped, so that an id cannot lead to another route."""
     return "".join(f"/{_escape(segment)}" for segment in segments)
 
 
 def with_query(path: str, query: Query | None) -> str:
-    """Leaves out what is None; True is `true`."""
+    """Append the query. None and False are left out, and True becomes `true`."""
     params = {name: value for name, value in (query or {}).items() if value is not None and value is not False}
     if not params:
         return path
@@ -126,7 +126,7 @@ def with_query(path: str, query: Query | None) -> str:
 
 
 def _escape(text: str) -> str:
-    # `.` and `..` alone are rewritten by some proxies, even though each character is a plain one.
+    # Some proxies rewrite the segments `.` and `..`, although a dot needs no escape.
     if text in (".", ".."):
         return text.replace(".", "%2E")
     data = text.encode("utf-8", "surrogateescape")
@@ -141,11 +141,11 @@ def _decode(response: Response) -> Document:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise Lost("garbled_answer", "The server's answer is not a JSON object: is this a Quarterdeck server?")
+        raise Lost("garbled_answer", "The response is not a JSON object. Is this a Quarterdeck server?")
     return document
 
 
 def page_items(page: Document, name: str = "items") -> list[Document]:
-    """The items of a list, as far as they are what a list should hold."""
+    """The items of a list page. Items that are not JSON objects are left out."""
     items = page.get(name)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []

@@ -1,9 +1,9 @@
-"""What lies in a data directory, as far as those outside the server may know it.
+"""Layout of a data directory, as far as clients use it.
 
-Paths are plain text here: `pathlib` costs more than a third of what Python itself takes to start.
+Paths are strings here: importing `pathlib` takes more than a third of Python's own start-up time.
 """
 
-# For the reason above.
+# No `pathlib`, for the reason above.
 # ruff: noqa: PTH100, PTH111, PTH117
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ _FILE_MAX = 64 * 1024
 
 
 class ServerRecord(NamedTuple):
-    """What the server that last served this directory wrote when it was ready. It stays when the server
-    is gone."""
+    """`server.json`: written by the last server of this directory when it became ready. Kept after the server exits."""
 
     pid: int
     url: str
@@ -31,7 +30,7 @@ class ServerRecord(NamedTuple):
     started_at: str
 
     def is_alive(self) -> bool:
-        """Whether a process bears the pid. Weak evidence (pids are reused); the lock is the strong one."""
+        """Whether a process has this pid. Weak evidence, because pids are reused. Only the lock is proof."""
         try:
             os.kill(self.pid, 0)
         except PermissionError:
@@ -42,8 +41,6 @@ class ServerRecord(NamedTuple):
 
 
 class DataDir:
-    """A data directory."""
-
     def __init__(self, path: str) -> None:
         self.path = path
         self.server_lock = f"{path}/server.lock"
@@ -51,7 +48,7 @@ class DataDir:
         self.log = f"{path}/server.log"
 
     def read_record(self) -> ServerRecord | None:
-        """None where no server was ever ready, or where the file is not a record."""
+        """None if no server was ever ready, or if the file is not a valid record."""
         try:
             document: object = json.loads(_read_file(f"{self.path}/server.json"))
         except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -70,7 +67,7 @@ class DataDir:
             return None
 
     def has_running_server(self) -> bool:
-        """Whether a server runs on this directory: its flock says so, whatever the record says."""
+        """Whether a server runs on this directory. Decided by its flock, not by the record."""
         return file_locks.is_held(self.server_lock)
 
 
@@ -86,15 +83,18 @@ def resolve_data_path(data: str | None, environ: Mapping[str, str]) -> str:
     if sys.platform == "darwin":
         return os.path.expanduser("~/Library/Application Support/quarterdeck")
     base = environ.get("XDG_DATA_HOME", "")
-    # The base directory specification: a relative path in it is to be ignored.
+    # The XDG base directory specification says to ignore relative paths.
     if not os.path.isabs(base):
         base = os.path.expanduser("~/.local/share")
     return f"{base}/quarterdeck"
 
 
 def socket_path(data_dir: DataDir, environ: Mapping[str, str]) -> str:
-    """Where the server of a directory listens locally. In the runtime directory, not in the data directory:
-    the path of a socket may have 108 bytes at most (104 on macOS), and a data directory may lie deep."""
+    """The unix socket of a directory's server.
+
+    It is in the runtime directory, not in the data directory: a socket path is limited to 108 bytes (104 on macOS),
+    and the path of a data directory may be longer.
+    """
     from hashlib import sha256
     from tempfile import gettempdir
 

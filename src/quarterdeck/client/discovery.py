@@ -1,6 +1,9 @@
-"""From flags and environment to a server that answers."""
+"""Finds the server that flags and environment variables describe, and connects to it.
 
-# Without `pathlib`: importing it costs every command.
+The CLI uses `connect_server`. The SDK uses `locate`, and `locate_running` to find the server again after a restart.
+"""
+
+# No `pathlib`: its import time would slow down every command.
 # ruff: noqa: PTH116, PTH120
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ DEFAULT_TIMEOUT_SECONDS = 30.0
 
 
 class UntrustedServer(Unreachable):
-    """Somebody listens where the server did, and it is not one whom a token may be shown."""
+    """The socket belongs to a process of another user, so no token may be sent to it."""
 
 
 class ServerLocation(NamedTuple):
-    """What a caller said about the server it wants; what is None was not said."""
+    """How the caller describes the server. None means not given."""
 
     data: str | None = None
     url: str | None = None
@@ -38,12 +41,12 @@ class ServerLocation(NamedTuple):
         return resolve_data_dir(self.data, environ)
 
     def explicit_url(self, environ: Mapping[str, str]) -> str | None:
-        """The address that was given, if one was: then the data directory decides nothing."""
+        """The URL from the caller or QD_URL. If there is one, the data directory is not used."""
         return self.url or environ.get("QD_URL") or None
 
 
 def connect_server(location: ServerLocation, environ: Mapping[str, str], report: Callable[[str], None]) -> ApiClient:
-    """The server asked for, connected; started first where none runs and the directory's database is SQLite."""
+    """Connect to the server. Starts one if none runs and the directory's database is SQLite."""
     url = location.explicit_url(environ)
     if url is not None:
         return client_for_url(location, environ, url)
@@ -55,7 +58,7 @@ def connect_server(location: ServerLocation, environ: Mapping[str, str], report:
 
 
 def connect_running_server(location: ServerLocation, environ: Mapping[str, str]) -> ApiClient | None:
-    """The server asked for, if it is there; never started, because whoever stopped it may have meant to."""
+    """Connect to the server if it runs. Never starts one: it may have been stopped on purpose."""
     url = location.explicit_url(environ)
     return (
         client_for_url(location, environ, url)
@@ -65,20 +68,23 @@ def connect_running_server(location: ServerLocation, environ: Mapping[str, str])
 
 
 def client_for_url(location: ServerLocation, environ: Mapping[str, str], url: str) -> ApiClient:
-    """A server at an address that was given: it is used as it is, and never started."""
+    """Client of the server at this URL. Such a server is never started."""
     token = location.token or environ.get("QD_TOKEN") or _token_for_url(location, environ, url)
     return ApiClient(parse_address(url), token, location.timeout or DEFAULT_TIMEOUT_SECONDS, _trace_parent(environ))
 
 
 def connect_data_dir(location: ServerLocation, environ: Mapping[str, str], data_dir: DataDir) -> ApiClient | None:
-    """The running server of a directory, connected; None where none answers. Where nobody but a stranger does,
-    that is told: a server started now would most likely find its socket's place taken by the same stranger."""
+    """Connect to the running server of a directory. None if none answers.
+
+    Raises `UntrustedServer` if only an untrusted process answers: a server started now would most likely find its
+    socket path taken by that process.
+    """
     record = data_dir.read_record()
     if record is None:
         return None
     untrusted: UntrustedServer | None = None
     for address in _candidate_addresses(data_dir, record):
-        # Read anew for each start: the server renews it before it becomes ready.
+        # Read the token every time: the server renews it at each start, before it becomes ready.
         token = location.token or environ.get("QD_TOKEN") or data_dir.read_admin_token()
         server = ApiClient(address, token, location.timeout or DEFAULT_TIMEOUT_SECONDS, _trace_parent(environ))
         try:
@@ -97,30 +103,35 @@ def connect_data_dir(location: ServerLocation, environ: Mapping[str, str], data_
 
 
 def require_trusted_server(connection: socket.socket, path: str, data_dir: DataDir) -> None:
-    """Raises `Stranger` where a socket is not served by us, by the owner of the directory or by root: the next thing
-    sent would be an administrator's token. Closes the connection then."""
+    """Close the connection and raise `UntrustedServer` unless we, the directory's owner or root serve this socket.
+
+    The next thing sent would be an administrator's token.
+    """
     trusted = (os.getuid(), os.stat(data_dir.path).st_uid, 0)
     uid = listener_uid(connection)
     if uid is not None:
         reason = None if uid in trusted else f"another user (uid {uid}) listens there now"
     else:
-        # The next best evidence: nobody but a trusted user can have put a socket into that directory.
+        # The second-best evidence: only a trusted user can create a socket in that directory.
         directory = os.lstat(os.path.dirname(path))
         is_trusted = directory.st_uid in trusted and not directory.st_mode & 0o022
-        reason = None if is_trusted else "by its directory another user may listen there now"
+        reason = None if is_trusted else "another user can create sockets in that directory"
     if reason is not None:
         connection.close()
         raise UntrustedServer(
             "server_of_a_stranger",
-            f"The server of {data_dir.path} listened at {path}, and {reason}: nothing was sent. Start a server with "
-            "`qd up`, with XDG_RUNTIME_DIR set to a directory of your own.",
+            f"Nothing was sent to {path}, the socket of {data_dir.path}: {reason}. Set XDG_RUNTIME_DIR to a directory "
+            "of your own and start a server with `qd up`.",
         )
 
 
 def _candidate_addresses(data_dir: DataDir, record: ServerRecord) -> Iterator[Address]:
-    """The socket first. Its name is made from the directory, so whoever of the users we trust listens there is
-    this directory's server; a TCP port may be a stranger's by now, and is trusted (with our token) only while
-    the directory is held and the process of the record lives."""
+    """Addresses to try, the socket first.
+
+    The socket's name is derived from the directory, so a trusted user's process that listens there is this
+    directory's server. Another program may have taken the TCP port since, so the port gets our token only while a
+    server holds the directory and the recorded process exists.
+    """
     if record.socket:
         yield Address("unix", record.socket)
     if record.url and record.is_alive() and data_dir.has_running_server():
@@ -128,8 +139,7 @@ def _candidate_addresses(data_dir: DataDir, record: ServerRecord) -> Iterator[Ad
 
 
 def wait_for_server(location: ServerLocation, environ: Mapping[str, str], data_dir: DataDir) -> ApiClient | None:
-    """The server of a directory, also one that is just starting; None when none holds the directory (any
-    more)."""
+    """Connect to the server of a directory, and wait while it starts. None if no server holds the directory."""
     from quarterdeck.client import autostart
 
     return autostart.wait_for_other(data_dir, lambda: connect_data_dir(location, environ, data_dir))
@@ -138,31 +148,31 @@ def wait_for_server(location: ServerLocation, environ: Mapping[str, str], data_d
 def _start_and_connect(
     location: ServerLocation, environ: Mapping[str, str], data_dir: DataDir, report: Callable[[str], None]
 ) -> ApiClient:
-    from quarterdeck.client import autostart  # only where no server answered
+    from quarterdeck.client import autostart  # needed only if no server answered
 
     server = autostart.ensure_server(data_dir, report, lambda: connect_data_dir(location, environ, data_dir))
     if server is None:
         raise Unreachable(
-            "server_unreachable", f"The server of {data_dir.path} was ready and does not answer; see {data_dir.log}."
+            "server_unreachable", f"The server of {data_dir.path} was ready but does not answer. See {data_dir.log}."
         )
     return server
 
 
 def _trace_parent(environ: Mapping[str, str]) -> str | None:
-    """The trace this command is part of, if whoever started it said so. What cannot be understood is not passed on."""
+    """The trace that TRACEPARENT names. None if it is not set or not valid."""
     traceparent = environ.get("TRACEPARENT")
     if not traceparent:
         return None
-    from quarterdeck.core.trace_context import parse_traceparent  # few commands are traced, and every one is in a hurry
+    from quarterdeck.core.trace_context import parse_traceparent  # few commands are traced: do not slow down the rest
 
     return parse_traceparent(traceparent)
 
 
 def _token_for_url(location: ServerLocation, environ: Mapping[str, str], url: str) -> str | None:
-    """The directory's admin token, if the address is this directory's server or the directory was named too.
+    """The directory's admin token, if the URL is this directory's server or the caller also named the directory.
 
-    Else an address from a config file or an environment variable would be enough to make us send an
-    administrator's token to a stranger.
+    Otherwise a URL from a config file or an environment variable alone could make us send an administrator's token
+    to another server.
     """
     data_dir = location.data_dir(environ)
     record = data_dir.read_record()
@@ -172,7 +182,7 @@ def _token_for_url(location: ServerLocation, environ: Mapping[str, str], url: st
 
 
 def _is_same_listener(first_url: str, second_url: str) -> bool:
-    """Whether two URLs name one listener of this machine, by whichever name of its loopback."""
+    """Whether two URLs name the same listener. `localhost` and 127.0.0.1 are the same host."""
     first, second = parse_address(first_url), parse_address(second_url)
     loopback = {"localhost": "127.0.0.1"}
     return first._replace(host=loopback.get(first.host, first.host)) == second
@@ -186,18 +196,18 @@ class LocatedServer(NamedTuple):
     token: str | None
     trace: str | None
     check_peer: PeerCheck | None
-    """Speaks up if somebody listens there who is not to be shown a token."""
+    """Raises if the listening process may not be sent a token."""
 
 
 def locate(location: ServerLocation, report: Callable[[str], None]) -> LocatedServer:
-    """The server asked for, started first where none runs and that is allowed. Blocks."""
+    """Find the server. Starts one as `connect_server` does. Blocks."""
     if (url := location.explicit_url(os.environ)) is not None:
         return _to_located(client_for_url(location, os.environ, url), None)
     return _to_located(connect_server(location, os.environ, report), location.data_dir(os.environ))
 
 
 def locate_running(location: ServerLocation) -> LocatedServer | None:
-    """The same, if it is there: never started, because whoever stopped it may have meant to. Blocks."""
+    """Find the server if it runs. Never starts one: it may have been stopped on purpose. Blocks."""
     if location.explicit_url(os.environ) is not None:
         return locate(location, lambda _: None)
     found = connect_running_server(location, os.environ)

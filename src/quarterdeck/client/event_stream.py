@@ -1,8 +1,8 @@
-"""Following a server's events, over whatever cuts the connection.
+"""Follows a server's event stream (server-sent events) and reconnects when the connection is lost.
 
-A stream that ends, breaks or falls silent is opened again, after a pause that grows and is never quite the same, from
-the last id that was seen: nothing is missed and nothing comes twice. What the server refuses (a token that is no longer
-good, a zone that is gone) is not asked again.
+A stream that ends, breaks or is silent for 90 s is opened again with exponential backoff and jitter. The new
+connection starts after the last event id, so no event is missed or repeated. A refusal, such as an expired token or a
+missing zone, is raised and not retried.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from quarterdeck.client.http_types import Lost, TimedOut, Unreachable
 from quarterdeck.core.errors import Fault, Problem
 
 STREAM_TIMEOUT_SECONDS = 90.0
-"""A server says something on every stream once a minute at least. One that does not is gone; TCP has not noticed."""
+"""The server writes to every stream at least once a minute. After this much silence the connection is dead, even if
+TCP has not noticed."""
 LINE_MAX = 64 * 1024 * 1024
 DEFAULT_RETRY_MS = 1_000
 RETRY_MAX_MS = 15_000
 
 
 class SseMessage(NamedTuple):
-    """One event of a stream, as the standard for server-sent events reads it."""
+    """One event, as the server-sent events standard defines it."""
 
     id: str
     event: str
@@ -33,15 +34,15 @@ class SseMessage(NamedTuple):
 
 
 class OutputClosed(Exception):
-    """Whoever this was told to has gone."""
+    """The reader of our output closed it."""
 
 
 class DeadlineReached(Exception):
-    """The follower's time is up."""
+    """`EventStream.deadline` has passed."""
 
 
 class SseParser:
-    """Messages out of pieces that end anywhere, over however many connections: the last id outlives them all."""
+    """Parses messages from chunks that may end anywhere. Keeps the last event id across connections."""
 
     def __init__(self) -> None:
         self.last_event_id: str | None = None
@@ -50,14 +51,14 @@ class SseParser:
         self._fields: dict[str, str] = {}
 
     def reset(self) -> None:
-        """A new connection: what the one before left half said is not to be heard."""
+        """Start a new connection: discard the incomplete message of the previous one."""
         self._partial_line, self._fields = b"", {}
 
     def feed(self, data: bytes) -> Iterator[SseMessage | None]:
-        """What has been said whole; None for a sign of life, which says nothing else."""
+        """Yield complete messages, and None for a keep-alive without data."""
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         if len(self._partial_line) > LINE_MAX:
-            raise Lost("garbled_answer", "The answer cannot be read: a line is longer than the bound.")
+            raise Lost("garbled_answer", f"Malformed response: a line is longer than {LINE_MAX} bytes.")
         for line in lines:
             if line.startswith(b":"):
                 continue
@@ -84,7 +85,7 @@ class SseParser:
 
 
 class EventStream:
-    """One stream, however many connections it takes."""
+    """One event stream over any number of connections."""
 
     def __init__(
         self,
@@ -99,15 +100,18 @@ class EventStream:
         self._query = query
         self._report = report
         self._output_fd = output_fd
-        """A descriptor that is given up on, and the stream with it, when nobody reads it any more."""
+        """The descriptor that the caller prints to. The stream ends with `OutputClosed` when its reader closes it."""
         self.deadline: float | None = None
-        """Until when to follow, by the monotonic clock; `Late` is raised then."""
+        """When to stop, on the monotonic clock. Then `DeadlineReached` is raised."""
         self._parser = SseParser()
         self._failures = 0
 
     def messages(self, server: ApiClient) -> Iterator[SseMessage]:
-        """Everything from where the query begins. The first connection is made here and now (what keeps it from being
-        made is raised): whoever looks afterwards misses nothing between the look and the first message."""
+        """Yield all messages from the start of the query.
+
+        The first connection is opened in this call, which raises if that fails. So a caller that reads the current
+        state after this call misses no later event.
+        """
         return self._read_forever(self._open_stream(server))
 
     def _read_forever(self, chunks: Iterator[bytes]) -> Iterator[SseMessage]:
@@ -117,10 +121,10 @@ class EventStream:
                 reason = "The server ended the stream."
             except (Lost, TimedOut) as fault:
                 reason = fault.detail
-            self._report(f"{reason} Trying again.")
+            self._report(f"{reason} Reconnecting.")
             chunks = self._reopen_stream()
             last_event_id = self._parser.last_event_id
-            self._report(f"following again{f' after {last_event_id}' if last_event_id else ''}")
+            self._report(f"reconnected{f' after event {last_event_id}' if last_event_id else ''}")
 
     def _open_stream(self, server: ApiClient) -> Iterator[bytes]:
         last_event_id = self._parser.last_event_id
@@ -138,7 +142,7 @@ class EventStream:
             except (Unreachable, Lost, TimedOut):
                 continue
             except Problem as problem:
-                # A fault of the server's may pass; a refusal will not.
+                # A fault of the server may be temporary. A refusal is not.
                 if not isinstance(problem, Fault):
                     raise
 
@@ -159,16 +163,16 @@ class EventStream:
                 if message is not None:
                     yield message
 
-    # -- waiting, with an eye on whoever reads what is printed ---------------------------------------------------
+    # -- waits, which also watch the output descriptor -------------------------------------------------------------
 
     def _wait_readable(self, connection: socket.socket) -> None:
         pending = getattr(connection, "pending", None)
-        # What TLS has decrypted already makes no socket readable.
+        # Bytes that TLS has already decrypted do not make the socket readable.
         if (pending is None or not pending()) and not self._wait(connection, STREAM_TIMEOUT_SECONDS):
             raise TimeoutError
 
     def _wait(self, connection: socket.socket | None, seconds: float) -> bool:
-        """Whether there is something to read before the time is over."""
+        """Whether the connection became readable in time."""
         poll = select.poll()
         if connection is not None:
             poll.register(connection, select.POLLIN)
@@ -184,7 +188,7 @@ class EventStream:
         if output_events & (select.POLLERR | select.POLLHUP):
             raise OutputClosed
         if output_events:
-            # It cannot be waited on here (some systems' terminals): then only writing will tell.
+            # Some systems cannot poll a terminal. Then only a failed write shows that it was closed.
             self._output_fd = None
             return bool(ready) or self._wait(connection, max(0.0, deadline - time.monotonic()))
         return bool(ready)

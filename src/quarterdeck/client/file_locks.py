@@ -1,7 +1,7 @@
-"""Questions to an flock. The kernel drops it with the process that held it, so its answer is never stale.
+"""Checks and takes flocks. The kernel releases an flock when its process exits, so it is never stale.
 
-A look at a lock takes it for an instant, shared. Whoever wants it exclusively at that very instant is held
-off, so a server that finds its lock taken should ask twice before it believes that another one runs.
+`is_held` takes a shared lock for an instant, and an exclusive lock attempt at that instant fails. So a server that
+finds its lock taken should try twice before it concludes that another server runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import FrameType
 
 
 def is_held(path: str) -> bool:
-    """Whether somebody holds the lock exclusively at this moment."""
+    """Whether a process holds the lock exclusively now."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -31,7 +31,7 @@ def is_held(path: str) -> bool:
 
 
 def wait_until_free(path: str, seconds: float) -> bool:
-    """Blocks until nobody holds the lock exclusively. False: it was still held when the time was up."""
+    """Block until no process holds the lock exclusively. False after a time-out."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -48,28 +48,30 @@ def wait_until_free(path: str, seconds: float) -> bool:
 
 @contextmanager
 def lock_exclusive(path: str, seconds: float) -> Iterator[None]:
-    """Holds the lock for the length of the block; raises TimeoutError when it cannot be had in time."""
+    """Hold the lock during the `with` block. Raises TimeoutError if it is not free in time."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             with _time_limit(seconds):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         except _AlarmExpired:
-            raise TimeoutError(f"{path} was held by another process for {seconds:g} s") from None
+            raise TimeoutError(f"another process held {path} for {seconds:g} s") from None
         yield
     finally:
         os.close(descriptor)
 
 
 class _AlarmExpired(Exception):
-    """Ours alone, so that no other time-out is taken for it."""
+    """Private, so that no other time-out is mistaken for it."""
 
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Interrupts a blocking system call after a while. flock has no time-out of its own, and polling it would
-    be slower and busier. Main thread only, as all signals in Python; somebody else's timer is put back."""
+    """Interrupt a blocking system call after `seconds`.
 
+    flock has no time-out, and polling it would be slower and use more CPU. Works in the main thread only, like all
+    signal handlers in Python. A timer that was set before is restored.
+    """
     has_fired = False
 
     def on_alarm(number: int, frame: FrameType | None) -> None:
@@ -80,8 +82,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
     started_at = time.monotonic()
     handler = signal.signal(signal.SIGALRM, on_alarm)
-    # It rings again every 50 ms: an alarm that fell between two instructions before the call would else be
-    # lost.
+    # The alarm repeats every 50 ms: an alarm that arrives just before the system call would not interrupt it.
     remaining, interval = signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), 0.05)
     try:
         yield

@@ -1,7 +1,7 @@
-"""One connection on an event loop: an exchange after another, or one answer without an end.
+"""One HTTP connection on an event loop, for successive exchanges or for one stream.
 
-An exchange that is given up — by its time, by a cancellation — takes its connection along: what would still come
-belongs to nobody, and must not be read as the answer to the next request.
+An exchange that times out or is cancelled closes its connection: the late response must not be read as the response
+to the next request.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from quarterdeck.client.http_parser import ResponseParser
 from quarterdeck.client.http_types import Address, Lost, Response, TimedOut, error_text
 
 BUFFER_MAX = 1024 * 1024
-"""Of a stream whose reader is slower than the server: beyond this the server has to wait."""
+"""Bytes buffered for a stream whose reader is slower than the server. Above this, reading pauses."""
 
 
 class AsyncConnection(asyncio.Protocol):
-    """A connection. Opened by `pool`, which also says where to."""
+    """A connection. `pool.Connector` opens it."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.responses_read = 0
-        """Answers that were read from it."""
         self.idle_since = 0.0
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -38,10 +37,10 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def has_response_data(self) -> bool:
-        """Whether anything of the present answer has come."""
+        """Whether a part of the current response has arrived."""
         return self._parser is not None and self._parser.has_data
 
-    # -- what the loop says ----------------------------------------------------------------------------------------
+    # -- called by the event loop ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -50,7 +49,7 @@ class AsyncConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         parser = self._parser
         if parser is None:
-            # Nothing was asked: a proxy's goodbye, or an answer that was given up. No request may follow it.
+            # No request is open: a proxy's closing message or a late response. The connection cannot be reused.
             self.close()
             return
         try:
@@ -71,7 +70,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def _end_error(self, exc: Exception | None) -> Exception | None:
         if exc is not None:
-            return Lost("answer_lost", f"The connection to {self.address} broke: {error_text(exc)}.")
+            return Lost("answer_lost", f"The connection to {self.address} was lost: {error_text(exc)}.")
         try:
             if self._parser is not None:
                 self._parser.feed_eof()
@@ -83,10 +82,10 @@ class AsyncConnection(asyncio.Protocol):
         if self._data_arrived is not None and not self._data_arrived.done():
             self._data_arrived.set_result(None)
 
-    # -- what a caller says ----------------------------------------------------------------------------------------
+    # -- called by clients -----------------------------------------------------------------------------------------
 
     async def exchange(self, data: bytes, seconds: float) -> Response:
-        """Sends a request and reads its whole answer. Raises `Lost` or `TimedOut`, and the connection is gone."""
+        """Send a request and read the complete response. Closes the connection if it raises `Lost` or `TimedOut`."""
         parser = self._send_request(data)
         try:
             async with asyncio.timeout(seconds):
@@ -95,7 +94,7 @@ class AsyncConnection(asyncio.Protocol):
         except TimeoutError:
             self.close()
             raise TimedOut("answer_timeout", f"{self.address} did not answer within {seconds:g} s.") from None
-        except BaseException:  # a cancellation too: the next request must not read the rest of this answer
+        except BaseException:  # also a cancellation: the next request must not read the rest of this response
             self.close()
             raise
         self._parser = None
@@ -106,8 +105,10 @@ class AsyncConnection(asyncio.Protocol):
         return parser.response()
 
     async def open_stream(self, data: bytes, seconds: float) -> Response:
-        """Sends a request whose answer may have no end. Of one that has, all is read; of the other `pieces` gives the
-        body, which is empty here."""
+        """Send a request whose response may be a stream.
+
+        The body of a stream is empty here: read it with `iter_body`. Any other response is read completely.
+        """
         parser = self._send_request(data)
         try:
             async with asyncio.timeout(seconds):
@@ -116,7 +117,7 @@ class AsyncConnection(asyncio.Protocol):
         except TimeoutError:
             self.close()
             raise TimedOut("answer_timeout", f"{self.address} did not answer within {seconds:g} s.") from None
-        except BaseException:  # a cancellation too: the next request must not read the rest of this answer
+        except BaseException:  # also a cancellation: the next request must not read the rest of this response
             self.close()
             raise
         if self._is_stream(parser):
@@ -125,7 +126,7 @@ class AsyncConnection(asyncio.Protocol):
         return parser.response()
 
     async def iter_body(self, idle_seconds: float) -> AsyncGenerator[bytes, None]:
-        """The body of an answer without an end, as it comes. The connection does not outlive it."""
+        """Yield the body of a stream as it arrives. Closes the connection at the end."""
         parser = self._parser
         assert parser is not None
         try:
@@ -139,29 +140,29 @@ class AsyncConnection(asyncio.Protocol):
                     async with asyncio.timeout(idle_seconds):
                         await self._wait_for_data()
         except TimeoutError:
-            raise TimedOut("stream_silent", f"{self.address} has been silent for too long.") from None
+            raise TimedOut("stream_silent", f"{self.address} sent nothing for {idle_seconds:g} s.") from None
         finally:
             self.close()
 
     def close(self) -> None:
-        """At once: nothing that is still to be sent is worth waiting for."""
+        """Close immediately, without sending what is still buffered."""
         self._is_closed = True
         if self._transport is not None:
             self._transport.abort()
 
     def _send_request(self, data: bytes) -> ResponseParser:
         if self._is_closed or self._transport is None:
-            raise Lost("answer_lost", f"The connection to {self.address} has ended.")
+            raise Lost("answer_lost", f"The connection to {self.address} is closed.")
         parser = self._parser = ResponseParser()
         self._transport.write(data)
         return parser
 
     async def _wait_for_data(self) -> None:
-        """Returns when something has come; raises what keeps anything from coming."""
+        """Return when data has arrived. Raises if none can arrive any more."""
         if self._error is not None:
             raise self._error
         if self._is_closed:
-            raise Lost("answer_lost", f"The connection to {self.address} has ended.")
+            raise Lost("answer_lost", f"The connection to {self.address} is closed.")
         self._data_arrived = self._loop.create_future()
         try:
             await self._data_arrived

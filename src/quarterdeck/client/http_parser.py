@@ -1,7 +1,7 @@
-"""Answers out of bytes that come in any pieces: HTTP/1.1 without a socket, for those who must not block.
+"""Incremental HTTP/1.1 response parser without I/O, for the asyncio client.
 
-`http` asks its socket for the next line and waits; here the bytes come by themselves, and whatever they make up is read
-as far as it goes. Both read the same framings under the same bounds.
+`http_sync` blocks until its socket has the next line. This parser is fed bytes and parses as far as they go. Both
+accept the same framings under the same limits.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from quarterdeck.client.http_types import (
 )
 
 _LINE_MAX = 1_024
-"""Of what stands between two chunks."""
+"""Bytes in a line between two chunks."""
 
 
 class ResponseParser:
-    """One answer. Fed until it is whole; `take` gives what has come of its body."""
+    """One response. Feed it until `is_complete`. `take_body` returns the part of the body that has arrived."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -31,7 +31,7 @@ class ResponseParser:
         self.has_head = False
         self.is_complete = False
         self.keep_alive = False
-        """Whether the connection may serve another exchange."""
+        """Whether the connection can be used for another exchange."""
         self.is_chunked = False
         self._version = b""
         self._remaining = 0
@@ -45,7 +45,7 @@ class ResponseParser:
 
     @property
     def body_size(self) -> int:
-        """Bytes of the body that nobody has taken yet."""
+        """Bytes of the body that `take_body` has not returned yet."""
         return len(self._body)
 
     def feed(self, data: bytes) -> None:
@@ -53,14 +53,14 @@ class ResponseParser:
         while self._step():
             pass
         if len(self._body) > BODY_MAX:
-            raise malformed_response("the body is longer than the bound")
+            raise malformed_response(f"the body is longer than {BODY_MAX} bytes")
 
     def feed_eof(self) -> None:
-        """No more bytes come. That is the end of a body without any other, and of every other the loss."""
+        """The connection was closed. That ends a body without a declared length; otherwise the response is lost."""
         if self.has_head and self._step == self._parse_until_close:
             self.is_complete = True
         elif not self.is_complete:
-            raise Lost("answer_lost", "The server closed the connection before its answer was whole.")
+            raise Lost("answer_lost", "The server closed the connection before the response was complete.")
 
     def take_body(self) -> bytes:
         data = bytes(self._body)
@@ -70,12 +70,12 @@ class ResponseParser:
     def response(self) -> Response:
         return Response(self.status, self.headers, self.take_body())
 
-    # -- steps: each says whether the next may be tried with what there is -----------------------------------------
+    # -- steps: each returns whether the next step can run with the bytes that have arrived ------------------------
 
     def _parse_head(self) -> bool:
         end = self._buffer.find(b"\r\n\r\n")
         if end > HEAD_MAX or (end < 0 and len(self._buffer) > HEAD_MAX):
-            raise malformed_response("the head is longer than the bound")
+            raise malformed_response(f"the head is longer than {HEAD_MAX} bytes")
         if end < 0:
             self._require_http()
             return False
@@ -89,10 +89,10 @@ class ResponseParser:
         return True
 
     def _require_http(self) -> None:
-        """Whoever does not speak HTTP may never send the end of a head."""
+        """Fail early: a server that does not use HTTP may never send the end of a head."""
         start = bytes(self._buffer[:7])
         if not b"HTTP/1.".startswith(start):
-            raise malformed_response("it does not speak HTTP/1.1")
+            raise malformed_response("it is not HTTP/1.1")
 
     def _first_body_step(self) -> Callable[[], bool]:
         self.keep_alive = self._version != b"HTTP/1.0" and self.headers.get("connection", "").lower() != "close"
@@ -100,7 +100,7 @@ class ResponseParser:
             return self._finish
         if "transfer-encoding" in self.headers:
             if self.headers["transfer-encoding"].lower() != "chunked":
-                raise malformed_response("its transfer encoding is unknown")
+                raise malformed_response("the transfer encoding is not `chunked`")
             self.is_chunked = True
             return self._parse_chunk_size
         if "content-length" in self.headers:
@@ -126,7 +126,7 @@ class ResponseParser:
             return False
         self._remaining = parse_chunk_size(line)
         if self._remaining > BODY_MAX:
-            raise malformed_response("the body is longer than the bound")
+            raise malformed_response(f"the body is longer than {BODY_MAX} bytes")
         self._step = self._parse_chunk if self._remaining else self._parse_trailer
         return True
 
@@ -140,7 +140,7 @@ class ResponseParser:
         if len(self._buffer) < 2:
             return False
         if self._buffer[:2] != b"\r\n":
-            raise malformed_response("a chunk is longer than it says")
+            raise malformed_response("a chunk is longer than its size")
         del self._buffer[:2]
         self._step = self._parse_chunk_size
         return True
@@ -153,15 +153,15 @@ class ResponseParser:
 
     def _finish(self) -> bool:
         self.is_complete = True
-        # What comes behind an answer nobody asked for: such a connection is not to be trusted with another.
+        # Bytes after the response belong to no request, so the connection must not be reused.
         self.keep_alive = self.keep_alive and not self._buffer
         return False
 
-    # -- pieces of them ----------------------------------------------------------------------------------------------
+    # -- helpers of the steps ----------------------------------------------------------------------------------------
 
     def _move_to_body(self) -> None:
         if not self._body and len(self._buffer) == self._remaining:
-            # The common case, without a copy: all of it has come, and nothing else.
+            # The common case, without a copy: the buffer holds exactly the body.
             self._body, self._buffer = self._buffer, self._body
             self._remaining = 0
             return
@@ -173,7 +173,7 @@ class ResponseParser:
     def _take_line(self) -> bytes | None:
         end = self._buffer.find(b"\r\n")
         if end > _LINE_MAX or (end < 0 and len(self._buffer) > _LINE_MAX):
-            raise malformed_response("a line is longer than the bound")
+            raise malformed_response(f"a line is longer than {_LINE_MAX} bytes")
         if end < 0:
             return None
         line = bytes(self._buffer[:end])
@@ -185,7 +185,7 @@ def _read_status(line: bytes) -> tuple[int, bytes]:
     version, _, rest = line.partition(b" ")
     code = rest[:3]
     if not version.startswith(b"HTTP/1.") or not code.isdigit() or len(code) != 3:
-        raise malformed_response("it does not speak HTTP/1.1")
+        raise malformed_response("it is not HTTP/1.1")
     return int(code), version
 
 
@@ -202,7 +202,7 @@ def _read_headers(lines: list[bytes]) -> dict[str, str]:
 
 def _read_length(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise malformed_response("its Content-Length is not a number")
+        raise malformed_response("the Content-Length is not a number")
     if len(text) > 12 or int(text) > BODY_MAX:
-        raise malformed_response("the body is longer than the bound")
+        raise malformed_response(f"the body is longer than {BODY_MAX} bytes")
     return int(text)

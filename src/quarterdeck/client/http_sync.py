@@ -1,9 +1,9 @@
-"""One HTTP/1.1 exchange after another over a unix socket, TCP or TLS.
+"""Blocking HTTP/1.1 client over a unix socket, TCP or TLS.
 
-Written on a raw socket because `http.client` and what it imports (the `email` package) cost more than the
-whole rest of a `qd` command. It speaks what a client needs: Content-Length, chunked and read-to-the-end
-answers, one deadline per exchange, and bounds on everything that the other side decides the size of. An answer
-without an end (`begin`) has a deadline for each of its pieces.
+It uses a raw socket because importing `http.client` and the `email` package takes longer than the rest of a `qd`
+command. It reads responses with Content-Length, chunked responses, and responses that end with the connection. Each
+exchange has one deadline, and everything whose size the server decides is bounded. A stream (`open_stream`) has a
+deadline for each chunk.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from quarterdeck.core.errors import Fault
 
 _READ_SIZE = 64 * 1024
 WaitReadable = Callable[[socket.socket], None]
-"""Returns when there is something to read; raises TimeoutError when there was nothing for too long."""
+"""Returns when the socket is readable. Raises TimeoutError if that takes too long."""
 
 
 class Connection:
-    """A connection that is opened on the first exchange and kept while both sides keep it."""
+    """A connection that is opened by the first exchange and reused until either side closes it."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         self.address = address
@@ -43,7 +43,7 @@ class Connection:
         self._socket: socket.socket | None = None
 
     def open(self) -> socket.socket:
-        """The connected socket; raises `Unreachable` where nobody listens."""
+        """Return the connected socket. Raises `Unreachable` if nothing listens."""
         if self._socket is None:
             try:
                 self._socket = _connect(self.address, self.timeout)
@@ -70,8 +70,11 @@ class Connection:
         return response
 
     def open_stream(self, request: Request, wait_readable: WaitReadable) -> tuple[Response, Iterator[bytes]]:
-        """An exchange whose answer may have no end: its head, and its body in the pieces in which it comes, waited for
-        by `readable`. An answer that is no stream is whole, and has no pieces."""
+        """Send a request whose response may be a stream.
+
+        Returns the head and an iterator over the chunks, which waits with `wait_readable`. Any other response is read
+        completely, and its iterator is empty.
+        """
         data = encode_request(request, self.address)
         reader = _ResponseReader(self.open(), time.monotonic() + self.timeout)
         try:
@@ -90,7 +93,7 @@ class Connection:
             while chunk := _read_chunk(reader, BODY_MAX):
                 yield chunk
         except TimeoutError:
-            raise TimedOut("stream_silent", f"{self.address} has been silent for too long.") from None
+            raise TimedOut("stream_silent", f"{self.address} sent nothing for too long.") from None
         except (OSError, Lost) as error:
             raise self._close_with_fault(error) from None
         finally:
@@ -102,13 +105,13 @@ class Connection:
             self._socket = None
 
     def _close_with_fault(self, error: OSError | Lost) -> Fault:
-        """Whatever breaks an exchange ends the connection."""
+        """Close the connection, and return the error to raise."""
         self.close()
         if isinstance(error, Lost):
             return error
         if isinstance(error, TimeoutError):
             return TimedOut("answer_timeout", f"{self.address} did not answer within {self.timeout:g} s.")
-        return Lost("answer_lost", f"The connection to {self.address} broke: {error_text(error)}.")
+        return Lost("answer_lost", f"The connection to {self.address} was lost: {error_text(error)}.")
 
 
 def _connect(address: Address, timeout: float) -> socket.socket:
@@ -117,7 +120,7 @@ def _connect(address: Address, timeout: float) -> socket.socket:
         try:
             connection.settimeout(timeout)
             connection.connect(address.host)
-        except BaseException:  # an interrupt too: nobody else knows of it yet, who could close it
+        except BaseException:  # also an interrupt: nothing else holds the socket yet, so close it here
             connection.close()
             raise
         return connection
@@ -125,37 +128,37 @@ def _connect(address: Address, timeout: float) -> socket.socket:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if address.scheme == "http":
         return connection
-    import ssl  # 15 ms, paid by those who speak TLS
+    import ssl  # takes 15 ms, so only for TLS
 
     try:
         return ssl.create_default_context().wrap_socket(connection, server_hostname=address.host)
-    except BaseException:  # an interrupt too: nobody else knows of it yet, who could close it
+    except BaseException:  # also an interrupt: nothing else holds the socket yet, so close it here
         connection.close()
         raise
 
 
 class _ResponseReader:
-    """Bytes of one answer, read under one deadline."""
+    """Reads one response under one deadline."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._socket = connection
         self._deadline = deadline
         self._buffer = bytearray()
         self.wait_readable: WaitReadable | None = None
-        """Waits instead of the deadline, once it is there."""
+        """If set, it replaces the deadline."""
 
     def send(self, data: bytes) -> None:
         self._set_socket_timeout()
         self._socket.sendall(data)
 
     def read_line(self, limit: int) -> bytes:
-        """Up to and without the next line break."""
+        """Read up to the next line break, which is not returned."""
         while (end := self._buffer.find(b"\n")) < 0:
             if len(self._buffer) > limit:
                 break
             self._fill()
         if end < 0 or end > limit:
-            raise malformed_response("a line is longer than the bound")
+            raise malformed_response(f"a line is longer than {limit} bytes")
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         return line.removesuffix(b"\r")
@@ -170,7 +173,7 @@ class _ResponseReader:
     def read_to_end(self) -> bytes:
         while self._receive():
             if len(self._buffer) > BODY_MAX:
-                raise malformed_response("the body is longer than the bound")
+                raise malformed_response(f"the body is longer than {BODY_MAX} bytes")
         return bytes(self._buffer)
 
     @property
@@ -179,7 +182,7 @@ class _ResponseReader:
 
     def _fill(self) -> None:
         if not self._receive():
-            raise Lost("answer_lost", "The server closed the connection before its answer was whole.")
+            raise Lost("answer_lost", "The server closed the connection before the response was complete.")
 
     def _receive(self) -> int:
         if self.wait_readable is not None:
@@ -192,13 +195,13 @@ class _ResponseReader:
 
     def _set_socket_timeout(self) -> None:
         remaining = self._deadline - time.monotonic()
-        if remaining <= 0:  # 0 would mean "do not block" to the socket, and that is another error
+        if remaining <= 0:  # a time-out of 0 would make the socket non-blocking, which raises a different error
             raise TimeoutError
         self._socket.settimeout(remaining)
 
 
 def _read_response(reader: _ResponseReader) -> tuple[Response, bool]:
-    """The next final answer, and whether the connection may serve another exchange."""
+    """Read the next final response, and whether the connection can be used for another exchange."""
     status, headers, version = _read_head(reader)
     while 100 <= status < 200:
         status, headers, version = _read_head(reader)
@@ -211,7 +214,7 @@ def _read_head(reader: _ResponseReader) -> tuple[int, dict[str, str], bytes]:
     version, _, rest = reader.read_line(HEAD_MAX).partition(b" ")
     code = rest[:3]
     if not version.startswith(b"HTTP/1.") or not code.isdigit() or len(code) != 3:
-        raise malformed_response("it does not speak HTTP/1.1")
+        raise malformed_response("it is not HTTP/1.1")
     return int(code), _read_headers(reader), version
 
 
@@ -221,7 +224,7 @@ def _read_headers(reader: _ResponseReader) -> dict[str, str]:
     while line := reader.read_line(remaining):
         remaining -= len(line) + 1
         if remaining <= 0:
-            raise malformed_response("the head is longer than the bound")
+            raise malformed_response(f"the head is longer than {HEAD_MAX} bytes")
         name, colon, value = line.decode("latin-1").partition(":")
         if not colon:
             raise malformed_response("a header has no colon")
@@ -231,19 +234,19 @@ def _read_headers(reader: _ResponseReader) -> dict[str, str]:
 
 
 def _read_body(reader: _ResponseReader, status: int, headers: Mapping[str, str]) -> tuple[bytes, bool]:
-    """The body, and whether its end was framed (if not, it ends with the connection)."""
+    """Read the body, and whether its length was declared. If not, it ends with the connection."""
     if status in STATUSES_WITHOUT_BODY:
         return b"", True
     if "transfer-encoding" in headers:
         if headers["transfer-encoding"].lower() != "chunked":
-            raise malformed_response("its transfer encoding is unknown")
+            raise malformed_response("the transfer encoding is not `chunked`")
         return _read_chunks(reader), True
     if "content-length" in headers:
         length = headers["content-length"]
         if not (length.isascii() and length.isdigit()):
-            raise malformed_response("its Content-Length is not a number")
+            raise malformed_response("the Content-Length is not a number")
         if len(length) > 12 or int(length) > BODY_MAX:
-            raise malformed_response("the body is longer than the bound")
+            raise malformed_response(f"the body is longer than {BODY_MAX} bytes")
         return reader.read_exactly(int(length)), True
     return reader.read_to_end(), False
 
@@ -252,16 +255,16 @@ def _read_chunks(reader: _ResponseReader) -> bytes:
     body = bytearray()
     while chunk := _read_chunk(reader, BODY_MAX - len(body)):
         body += chunk
-    _read_headers(reader)  # trailers: nothing in them that this client wants to know
+    _read_headers(reader)  # trailers, which this client does not use
     return bytes(body)
 
 
 def _read_chunk(reader: _ResponseReader, limit: int) -> bytes:
-    """The next chunk; empty at the end of the body."""
+    """Read the next chunk. Empty at the end of the body."""
     size = parse_chunk_size(reader.read_line(HEAD_MAX))
     if size > limit:
-        raise malformed_response("the body is longer than the bound")
+        raise malformed_response(f"the body is longer than {BODY_MAX} bytes")
     data = reader.read_exactly(size)
     if size and reader.read_line(2):
-        raise malformed_response("a chunk is longer than it says")
+        raise malformed_response("a chunk is longer than its size")
     return data

@@ -13,21 +13,21 @@ STATUSES_WITHOUT_BODY = frozenset({204, 304})
 
 
 class Unreachable(Fault):
-    """No connection came about, so nothing was sent: asking again is safe."""
+    """No connection was made and nothing was sent, so a retry is safe."""
 
     status = 502
     title = "Server unreachable"
 
 
 class Lost(Fault):
-    """The request went out and no whole answer came back: the server may have done it."""
+    """The request was sent and no complete response came back. The server may have processed it."""
 
     status = 502
-    title = "Answer lost"
+    title = "Response lost"
 
 
 class TimedOut(Fault):
-    """No answer within the time allowed: the server may have done it, or may do it yet."""
+    """No response in time. The server may have processed the request, or may still do so."""
 
     status = 504
     exit_code = EXIT_TIMEOUT
@@ -35,7 +35,7 @@ class TimedOut(Fault):
 
 
 class Address(NamedTuple):
-    """Where a server listens. For `unix` the host is the socket's path."""
+    """Where a server listens. For scheme `unix`, `host` is the path of the socket."""
 
     scheme: str
     host: str
@@ -63,8 +63,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A whole answer. Header names are in lower case; of a repeated header the values are joined by
-    commas."""
+    """A complete response. Header names are in lower case. The values of a repeated header are joined with commas."""
 
     status: int
     headers: Mapping[str, str]
@@ -72,35 +71,35 @@ class Response(NamedTuple):
 
 
 def parse_address(url: str) -> Address:
-    """`http://host[:port][/prefix]`, `https://…` or `unix:/path/of.sock`."""
+    """Parse `http://host[:port][/prefix]`, `https://…` or `unix:/path/of.sock`."""
     if url.startswith("unix:"):
         return Address("unix", url.removeprefix("unix:").removeprefix("//"))
-    from urllib.parse import urlsplit  # costs 5 ms, and only those who give a URL need it
+    from urllib.parse import urlsplit  # takes 5 ms, so only when there is a URL
 
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise Invalid("invalid_url", f"{url!r} is not a server's URL: {error}.", field="url") from None
+        raise Invalid("invalid_url", f"{url!r} is not a valid server URL: {error}.", field="url") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise Invalid("invalid_url", f"{url!r} is not a server's URL: http://HOST:PORT is.", field="url")
+        raise Invalid("invalid_url", f"{url!r} is not a valid server URL. Use http://HOST:PORT.", field="url")
     if port is None:
         port = 443 if parts.scheme == "https" else 80
     return Address(parts.scheme, parts.hostname, port, parts.path.rstrip("/"))
 
 
 def error_text(error: Exception) -> str:
-    """What an exception has to say, for the end of a sentence."""
+    """The text of an exception, for the end of a sentence."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def encode_request(request: Request, address: Address) -> bytes:
-    """A request as it stands on the wire."""
+    """Encode a request with its headers and body."""
     lines = [f"{request.method} {address.prefix}{request.target} HTTP/1.1", f"Host: {address.authority}"]
     for name, value in request.headers.items():
-        # A line break in a token or a key would let its author write headers of their own.
+        # A line break in a token or a key could inject headers.
         if not value.isprintable():
-            raise Invalid("invalid_header", f"The {name} holds a control character.", field=name)
+            raise Invalid("invalid_header", f"The header {name} contains a control character.", field=name)
         lines.append(f"{name}: {value}")
     if request.body is not None:
         lines.append(f"Content-Length: {len(request.body)}")
@@ -110,11 +109,11 @@ def encode_request(request: Request, address: Address) -> bytes:
 
 def parse_chunk_size(line: bytes) -> int:
     text = line.partition(b";")[0].strip()
-    # int() would also take "-1", "+1" and "1_0".
+    # int() would also accept "-1", "+1" and "1_0".
     if not 0 < len(text) <= 8 or text.strip(b"0123456789abcdefABCDEF"):
-        raise malformed_response("a chunk has no size")
+        raise malformed_response("a chunk has no valid size")
     return int(text, 16)
 
 
 def malformed_response(reason: str) -> Lost:
-    return Lost("garbled_answer", f"The answer cannot be read: {reason}.")
+    return Lost("garbled_answer", f"Malformed response: {reason}.")

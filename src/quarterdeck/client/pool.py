@@ -1,8 +1,8 @@
-"""Connections to one server, kept while both sides keep them.
+"""Connection pool for one server.
 
-The one that was used last is used first: in a quiet hour the others grow old and are closed, before the server closes
-them. A request that nobody could repeat does not go out on a connection that may have been closed meanwhile: it gets
-one that was used a moment ago, or a new one.
+The most recently used connection is reused first. With little traffic the others stay idle, and they are closed
+before the server closes them. A request that cannot be repeated is not sent on a connection that the server may have
+closed: it gets a connection that was used within the last second, or a new one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from quarterdeck.client.http_async import AsyncConnection
 from quarterdeck.client.http_types import Address, Lost, Response, TimedOut, Unreachable, error_text
 
 IDLE_SECONDS = 60.0
-"""Less than the 75 s after which the server closes what is idle."""
+"""Less than the 75 s after which the server closes an idle connection."""
 FRESH_SECONDS = 1.0
 PeerCheck = Callable[[socket.socket], None]
-"""Raises what speaks against whoever listens at the other end, before anything is sent."""
+"""Raises if the listening process is not trusted. Called before anything is sent."""
 
 
 class Connector:
-    """How a server is reached."""
+    """Opens connections to one server."""
 
     def __init__(
         self, address: Address, check_peer: PeerCheck | None = None, tls: ssl.SSLContext | None = None
@@ -34,7 +34,7 @@ class Connector:
         self._tls = tls
 
     async def open(self, seconds: float) -> AsyncConnection:
-        """A new connection. Raises `Unreachable` or `TimedOut`, and then nothing was sent."""
+        """Open a new connection. If it raises `Unreachable` or `TimedOut`, nothing was sent."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._connect()
@@ -67,14 +67,14 @@ class Connector:
             await loop.sock_connect(connection, self.address.host)
             if self._check_peer is not None:
                 self._check_peer(connection)
-        except BaseException:  # a cancellation too: nobody else knows of it yet, who could close it
+        except BaseException:  # also a cancellation: nothing else holds the socket yet, so close it here
             connection.close()
             raise
         return connection
 
 
 class Pool:
-    """Connections of one way. No more than `most` are in use at once; whoever comes then waits for a turn."""
+    """Connections of one connector. At most `max_connections` are in use at once. Further exchanges wait."""
 
     def __init__(self, connector: Connector, max_connections: int) -> None:
         self.connector = connector
@@ -85,14 +85,17 @@ class Pool:
         self._closed = False
 
     async def exchange(self, data: bytes, seconds: float, *, allow_stale: bool) -> Response:
-        """One exchange. Where it `may_be_stale`, one that a kept connection lost before a byte of an answer came is
-        made once more on a new one."""
+        """Make one exchange.
+
+        With `allow_stale` it may use an older idle connection. If that connection is lost before a byte of the
+        response arrives, the exchange is repeated once on a new connection.
+        """
         async with self._slots:
             connection = self._take_idle(IDLE_SECONDS if allow_stale else FRESH_SECONDS)
             if connection is not None:
                 if response := await self._try_idle(connection, data, seconds, allow_stale=allow_stale):
                     return response
-                # Whatever closed one may have closed them all.
+                # The same cause may have closed all idle connections.
                 self._close_idle()
             connection = await self.connector.open(seconds)
             response = await connection.exchange(data, seconds)
@@ -101,7 +104,7 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def stream(self, data: bytes, seconds: float) -> AsyncIterator[tuple[Response, AsyncConnection]]:
-        """An exchange whose answer may have no end, on a connection of its own."""
+        """Make an exchange whose response may be a stream, on its own connection."""
         connection = await self.connector.open(seconds)
         self._streams.add(connection)
         try:
@@ -129,14 +132,14 @@ class Pool:
         return response
 
     def _take_idle(self, max_idle_seconds: float) -> AsyncConnection | None:
-        """The connection that was used last, if that was not too long ago."""
+        """Take the most recently used connection, if it has not been idle for too long."""
         now = asyncio.get_running_loop().time()
         while self._idle:
             connection = self._idle[-1]
             if connection.is_open and now - connection.idle_since < max_idle_seconds:
                 return self._idle.pop()
             if connection.is_open and now - connection.idle_since < IDLE_SECONDS:
-                return None  # good enough for others
+                return None  # too old for this request, but other requests may use it
             self._idle.pop().close()
         return None
 

@@ -1,7 +1,7 @@
-"""Which kind of `core.errors` an answer is, and how a problem looks as a document.
+"""Converts between error responses and the classes of `core.errors`.
 
-The server turns a `Problem` into `application/problem+json`; this is the way back, so that whoever calls
-through the client handles the same kinds, codes and members as whoever calls an operation directly.
+The server encodes a `Problem` as `application/problem+json`. This module decodes it, so that callers through the
+client handle the same classes, codes and members as callers of an operation.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _BASE_FIELDS = frozenset({"error", "detail"})
 
 
 class UnknownRefusal(Refusal):
-    """A 4xx that no kind of ours stands for: something between us and the server said it."""
+    """A 4xx status that the server does not use. It came from a proxy or another program."""
 
     status = 400
     title = "Refused"
 
 
 def problem_from_response(response: Response) -> Problem:
-    """The problem an answer of 300 or more tells."""
+    """The problem in a response with status 300 or more."""
     problem = problem_from_document(response.status, _decode_document(response.body))
     retry_after = response.headers.get("retry-after", "")
     if retry_after.isascii() and retry_after.isdigit():
@@ -31,11 +31,11 @@ def problem_from_response(response: Response) -> Problem:
 
 
 def problem_from_document(status: int, document: dict[str, object]) -> Problem:
-    """The problem that a document tells: that of an answer, or of one item among many."""
+    """The problem in a JSON document: the body of a response, or one item of a bulk response."""
     code, detail = document.get("error"), document.get("detail")
     problem = _problem_type(status, code)(
         code if isinstance(code, str) else f"http_{status}",
-        detail if isinstance(detail, str) else f"The server answered {status} without saying why.",
+        detail if isinstance(detail, str) else f"The server responded with status {status} and gave no reason.",
     )
     problem.members["status"] = status
     problem.members.update((name, value) for name, value in document.items() if name not in _BASE_FIELDS)
@@ -43,7 +43,7 @@ def problem_from_document(status: int, document: dict[str, object]) -> Problem:
 
 
 def problem_to_document(problem: Problem) -> dict[str, object]:
-    """The same form for the server's problems and for those that arose on this side."""
+    """Encode a problem. The form is the same for problems from the server and from this client."""
     base_fields: dict[str, object] = {"type": "about:blank", "title": problem.title, "status": problem.status}
     return {**base_fields, "detail": problem.detail, "error": problem.code, **problem.members}
 
@@ -52,8 +52,8 @@ def _problem_type(status: int, code: object) -> type[Problem]:
     if code == "outcome_unknown":
         return OutcomeUnknown
     if status == 504:
-        return TimedOut  # a proxy's clock ran out, which is the same to us
-    # Parents come before their subclasses, so the plainest kind of a status is found first.
+        return TimedOut  # a proxy's time-out has the same meaning for the caller
+    # Parents come before their subclasses, so the most general class of a status is found first.
     for kind in [*concrete_types(Refusal), *concrete_types(Unavailable)]:
         if kind.status == status:
             return kind

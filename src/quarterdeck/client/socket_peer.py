@@ -1,7 +1,7 @@
-"""Which process listens at the other end of a unix socket, and whose it is. The kernel knows; a record only
-remembers.
+"""The process that listens on a unix socket, and its user, as the kernel reports them.
 
-Every command that finds its server comes here, so what is imported is what `http` has imported already.
+The kernel's answer is current, while `server.json` may be out of date. Every command runs this code, so it imports only
+what `http_sync` imports anyway.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _DARWIN_LOCAL_PEERPID = 2
 
 
 def listener_pid(connection: socket.socket) -> int | None:
-    """The pid of the process that called `listen`; None where the system does not say."""
+    """The pid of the process that called `listen`. None if the system does not report it."""
     if connection.family != socket.AF_UNIX:
         return None
     if sys.platform == "linux":
@@ -23,19 +23,19 @@ def listener_pid(connection: socket.socket) -> int | None:
         pid = connection.getsockopt(_DARWIN_SOL_LOCAL, _DARWIN_LOCAL_PEERPID)
     else:
         return None
-    # 0: the process lives in another pid namespace and has no number here.
+    # 0: the process is in another pid namespace and has no pid in this one.
     return pid or None
 
 
 def listener_uid(connection: socket.socket) -> int | None:
-    """The user whose process called `listen`; None where the system does not say."""
+    """The uid of the process that called `listen`. None if the system does not report it."""
     if connection.family != socket.AF_UNIX or sys.platform != "linux":
         return None
     return _credentials(connection)[1]
 
 
 def _credentials(connection: socket.socket) -> tuple[int, int]:
-    """pid and uid: of `struct ucred`, three integers of four bytes, the first two."""
+    """pid and uid: the first two of the three 4-byte integers of `struct ucred`."""
     if sys.platform != "linux":
         raise NotImplementedError
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

@@ -1,4 +1,4 @@
-"""On what an embedded server stands, and its life: from the lock of its directory to the last answer."""
+"""The embedded server: takes the lock of its data directory, starts, gives out clients, stops."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ GRACE_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedConfig:
-    """What an embedded server is told."""
+    """Configuration of an embedded server."""
 
     database: str | os.PathLike[str] | None = None
-    """A data directory; a file that ends in `.db`; a PostgreSQL URL. None: a directory that is gone afterwards."""
+    """A data directory, a file that ends in `.db`, or a PostgreSQL URL. None: a temporary directory."""
     data: str | os.PathLike[str] | None = None
-    """Where the keys of a server on PostgreSQL lie, so that it finds again what it has sealed."""
+    """The directory for the keys of a server on PostgreSQL. Keep it: encrypted values need the same keys later."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """By their names: `{"task_backoff_max_seconds": "60"}`. The environment does not count here."""
+    """Settings by name, such as `{"task_backoff_max_seconds": "60"}`. Environment variables are ignored."""
     clock: Callable[[], Millis] = system_now
-    """SQLite's; PostgreSQL has its own."""
+    """The clock on SQLite. PostgreSQL uses the database's clock."""
 
 
 class Embedded:
-    """A server inside this program, from `async with` to its end; what that gives is a client of it."""
+    """A server in this process. `async with` starts it, returns a client, and stops it at the end of the block."""
 
     def __init__(self, config: EmbeddedConfig, zone: str = "default", options: Options | None = None) -> None:
         self._config = config
@@ -54,11 +54,11 @@ class Embedded:
     @property
     def app(self) -> App:
         if self._app is None:
-            raise RuntimeError("the server inside this program does not run")
+            raise RuntimeError("the embedded server is not running")
         return self._app
 
     def client(self, token: str | None = None, zone: str | None = None) -> Quarterdeck:
-        """A client that acts as the local administrator, or as whoever bears this token."""
+        """Create a client with this token. Without a token it acts as the local administrator."""
         tokens = self._mint_token if token is None else lambda: token
         return Quarterdeck(InProcessTransport(self.app.dispatcher, tokens, self._options), zone or self._zone)
 

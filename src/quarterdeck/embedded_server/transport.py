@@ -1,8 +1,8 @@
-"""Calls that stay in the process: from the SDK to the shell, and back.
+"""SDK transport that calls the server's dispatcher in the same process, without a socket.
 
-A call becomes the request that a connection would have made of it, and is answered by the same shell: nothing is
-decided differently, and nothing is written to a socket or parsed from one. Whoever gives up waiting is, to the server,
-a client that has gone: a lease it would have been given goes back.
+A call becomes the same `Request` that a connection would create, and the same dispatcher handles it, so every decision
+is the same as over HTTP. A caller that stops waiting looks like a disconnected client to the server: an attempt that
+it would have been given is released.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from quarterdeck.http.request import Headers, Request
 from quarterdeck.sdk.transport import ApiCall, Options, Transport, build_base_headers, build_call_headers
 
 STREAM_BUFFER_SIZE = 64
-"""Pieces of a stream that may wait for their reader; beyond them the server waits, too."""
+"""Chunks of a stream that are buffered for the reader. When the buffer is full, the server waits."""
 END_OF_STREAM = b""
 
 
 class _NoConnection:
-    """The connection of a request that has none."""
+    """Stands in for the connection of a request that has none."""
 
     is_draining = False
 
     def write(self, data: bytes) -> None:
-        raise AssertionError("an answer that stays in the process is not written")
+        raise AssertionError("an in-process response is not written to a connection")
 
     def flush(self) -> None: ...
 
@@ -47,7 +47,7 @@ class _NoConnection:
 
 
 class InProcessRequest(Request):
-    """One call, as the shell sees it."""
+    """One call, as the dispatcher sees it."""
 
     __slots__ = ("_on_unsent", "chunks", "response_future")
 
@@ -60,7 +60,7 @@ class InProcessRequest(Request):
             self.feed_body(body)
         self.mark_complete()
         self.response_future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        """The whole answer, or the beginning of one without an end."""
+        """The complete response, or the head of a stream."""
         self.chunks: asyncio.Queue[bytes] = asyncio.Queue(STREAM_BUFFER_SIZE)
         self._on_unsent: Callable[[], None] | None = None
 
@@ -86,17 +86,18 @@ class InProcessRequest(Request):
     def end_stream(self) -> None:
         self.is_streaming = False
         if not self.is_disconnected and not self.chunks.full():
-            self.chunks.put_nowait(END_OF_STREAM)  # if it is full its reader is awake, and looks for the end by itself
+            # If the buffer is full, the reader is awake and checks `is_streaming` itself.
+            self.chunks.put_nowait(END_OF_STREAM)
 
     def abort_if_unanswered(self) -> None:
         self.abandon()
 
     def abandon(self) -> None:
-        """Nobody waits for it any more; what was answered in that very moment reached nobody."""
+        """The caller no longer waits. A response that was already set counts as not delivered."""
         if self.is_disconnected:
             return
         self.mark_disconnected()
-        # Whoever sends waits for room, and finds that nobody is there.
+        # Unblock a sender that waits for buffer space. It then finds the request disconnected.
         while not self.chunks.empty():
             self.chunks.get_nowait()
         unsent, self._on_unsent = self._on_unsent, None
@@ -105,7 +106,7 @@ class InProcessRequest(Request):
 
 
 class InProcessTransport(Transport):
-    """What the SDK calls, where the server is this program."""
+    """The SDK's transport to an embedded server."""
 
     def __init__(self, dispatcher: Dispatcher, mint_token: Callable[[], str], options: Options) -> None:
         super().__init__(ServerLocation(None, None, None, options.timeout), options)
@@ -115,7 +116,7 @@ class InProcessTransport(Transport):
         self._pending: dict[asyncio.Task[None], InProcessRequest] = {}
 
     async def rediscover(self) -> bool:
-        """There is no other place; but a token that has expired is followed by another."""
+        """Mint a new token. The address of an embedded server never changes."""
         previous, self._base_headers = self._base_headers, build_base_headers(self._mint_token(), None)
         return self._base_headers != previous
 
@@ -137,7 +138,7 @@ class InProcessTransport(Transport):
             if response.status >= 300:
                 raise problem_from_response(response)
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                raise Lost("garbled_answer", "The answer is no stream.")
+                raise Lost("garbled_answer", "The response is not an event stream.")
             async with contextlib.aclosing(_iter_chunks(request)) as chunks:
                 yield chunks
         finally:
@@ -152,7 +153,7 @@ class InProcessTransport(Transport):
     def _start_request(self, call: ApiCall, headers: Mapping[str, str], body: bytes | None) -> InProcessRequest:
         self._require_open()
         if self._dispatcher.is_draining:
-            raise Unreachable("server_unreachable", "The server inside this program has stopped.")
+            raise Unreachable("server_unreachable", "The embedded server has stopped.")
         request = InProcessRequest(call, headers, body)
         task = asyncio.get_running_loop().create_task(self._dispatcher.handle(request))
         self._pending[task] = request
@@ -169,7 +170,7 @@ class InProcessTransport(Transport):
                 return await asyncio.shield(request.response_future)
         except TimeoutError:
             request.abandon()
-            raise TimedOut("answer_timeout", f"No answer came within {seconds:g} s.") from None
+            raise TimedOut("answer_timeout", f"The embedded server did not answer within {seconds:g} s.") from None
         except asyncio.CancelledError:
             request.abandon()
             raise

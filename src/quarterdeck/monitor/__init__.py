@@ -1,26 +1,26 @@
-"""`qd monitor start`: the process that watches over one fleet, on the host of its panes.
+"""`qd monitor start`: the process that watches one fleet, on the host of its panes.
 
-It decides whom to remind of its messages. Each tick it says that it is still there, and hears who is due by the clock
-and how much waits for each; then it looks at the panes, and pings those who have unread messages or whose pane has
-shown the same for as long as their interval. Nobody else's pane, no shell, and nothing on another host is typed into.
+It decides which members to remind of their messages. Each tick it sends a heartbeat. The response lists the members,
+whose ping interval has passed, and how many unread messages each has. Then it observes the panes, and pings the members
+that are due and have unread messages, or whose pane has not changed for their interval. It never types into another
+user's pane, into a shell, or on another host.
 
-| module    | what it decides                                                                          |
-|-----------|------------------------------------------------------------------------------------------|
-| model     | what the server says of those who are watched over                                        |
-| config    | which coding agents there are                                                             |
-| desk      | what is said to the server: claim, beat, release                                           |
-| quiet     | since when a pane has shown the same                                                       |
-| eyes      | what can be seen of the panes, with one list of panes for each tmux server; and the typing   |
-| stale     | which placements are of panes that are there no more                                       |
-| process   | the loop: a tick, a wait that a signal ends, and how it ends                              |
-| detaching | `--daemon`: a process that outlives its terminal, and tells whoever started it how it began  |
+| module           | what it does                                                                       |
+|------------------|------------------------------------------------------------------------------------|
+| model            | the server's responses to a monitor                                                |
+| config           | reads the known coding agents from the settings file                               |
+| server_api       | calls to the server: claim, heartbeat, release                                     |
+| pane_observer    | observes panes, with one list of panes per tmux server; types pings                |
+| stale_placements | finds placements whose pane no longer exists                                       |
+| loop             | the loop of ticks                                                                  |
+| daemonize        | `--daemon`: starts a process that outlives its terminal                            |
 
-How it fails. Whoever starts second is told that a monitor runs already, and ends. A beat that finds another owner ends
-the process before it types anything; so does the end of its fleet. While the server is away, or its answer is lost,
-nothing is typed: a monitor that does not know whether it is still the one must not act as if it were. For the same
-reason a ping is typed only while the last beat is young enough that nobody else can have claimed the fleet. A ping that
-did not land is not said to have landed, and is due again at the next tick. What ends without a word is found by the age
-of its heartbeat, and by its pid on its own host.
+How it fails. A second monitor of a fleet is refused and exits. If a heartbeat finds that another monitor owns the
+fleet, or that the fleet is deleted, the process exits before it types anything. While the server is unreachable or its
+response is lost, nothing is typed: the monitor does not know whether it still owns the fleet. For the same reason a
+ping is typed only while the last heartbeat is so recent that no other monitor can have claimed the fleet. A ping that
+was not typed is not reported, and is due again at the next tick. A monitor that exits without a release is recognised
+by the age of its heartbeat, and on its own host by its pid.
 
-This package is on the side of the command line: it imports `core`, `client` and `panes`, and nothing of the server.
+This package belongs to the command line: it imports `core`, `client` and `tmux`, and nothing of the server.
 """

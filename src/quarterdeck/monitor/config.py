@@ -1,6 +1,6 @@
-"""The coding agents that the data directory's settings name: by them it is known what may be typed to.
+"""The coding agents in the data directory's settings file. Only panes that run one of them may be typed into.
 
-The server reads the same file when it starts. What it says wrongly the server refuses, and so does this.
+The server reads the same file when it starts. Both refuse an invalid file.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""`--daemon`: a process that outlives its terminal, and tells whoever started it how it began.
+"""`--daemon`: starts a process that outlives its terminal, and waits until it is running or has failed.
 
-It is forked twice, so that it belongs to no terminal and can get none, and is nobody's child to wait for. Whoever
-started it waits for one line on a pipe: that it began, or why it did not. The end of the pipe without a line means that
-it ended without a word, and then its log says more.
+The process forks twice, so that it has no terminal, cannot acquire one, and needs no parent to wait for it. The
+starting command waits for one line on a pipe: the pid, or the reason of a failure. If the pipe closes without a line,
+the process exited without a reason, and its log has more.
 """
 
-# Without `pathlib`, as everything that a command loads.
+# No `pathlib`: its import time would slow down every command.
 # ruff: noqa: PTH105, PTH116
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from quarterdeck.core.errors import EXIT_FAILED, Fault, Problem
 
 LOG_MAX = 16 * 1024 * 1024
 DaemonMain = Callable[[Callable[[], None]], None]
-"""Does what is to be done, and calls what it is given once it has begun."""
+"""Runs the daemon. It calls its argument once it has started."""
 
 
 class DaemonStartFailed(Fault):
-    """It ended before it had begun, and did not say why."""
+    """The process exited before it had started, and gave no reason."""
 
     status = 503
-    title = "Not begun"
+    title = "Not started"
 
 
 def start_daemon(log: str, main: DaemonMain) -> int:
-    """The pid of the process in which the work goes on. Raises why it did not begin."""
+    """Start the daemon and return its pid. Raises if it does not start."""
     sys.stdout.flush()
     sys.stderr.flush()
     _rotate_log(log)
@@ -47,7 +47,7 @@ def start_daemon(log: str, main: DaemonMain) -> int:
     with os.fdopen(read_fd, encoding="utf-8") as pipe:
         line = pipe.readline()
     if not line:
-        raise DaemonStartFailed("not_begun", f"It ended before it had begun; see {log}.", log=log)
+        raise DaemonStartFailed("not_begun", f"The process exited before it had started. See {log}.", log=log)
     report = json.loads(line)
     if "pid" in report:
         return int(report["pid"])
@@ -60,7 +60,7 @@ def _detach(log: str, write_fd: int, main: DaemonMain) -> NoReturn:
         os.setsid()
         code = 0 if os.fork() else _run_daemon(log, write_fd, main)
     except BaseException as error:
-        # An exit too: nothing may unwind into the frames of the command that started us. The log keeps it.
+        # Also SystemExit: nothing may unwind into the frames of the command that forked. The log keeps the traceback.
         traceback.print_exception(error)
     finally:
         sys.stdout.flush()
@@ -86,11 +86,11 @@ def _redirect_output(log: str) -> None:
         os.dup2(old, new)
     os.close(null_fd)
     os.close(log_fd)
-    os.chdir("/")  # a directory that somebody stood in must not be held for as long as this goes on
+    os.chdir("/")  # the daemon must not keep the starting command's working directory in use
 
 
 def _send_report(write_fd: int, report: dict[str, object]) -> None:
-    """The first line counts; whoever wanted to know may be gone by the second, and by the first too."""
+    """Send one line and close the pipe. Only the first report counts. The reader may already have exited."""
     try:
         os.write(write_fd, f"{json.dumps(report)}\n".encode())
         os.close(write_fd)
@@ -99,7 +99,7 @@ def _send_report(write_fd: int, report: dict[str, object]) -> None:
 
 
 def _rotate_log(log: str) -> None:
-    """A log that has grown long is put aside when another monitor begins, and one old one is kept."""
+    """Rename a log over 16 MiB and keep one old log. Runs only when a monitor starts."""
     try:
         if os.stat(log).st_size > LOG_MAX:
             os.replace(log, f"{log}.1")

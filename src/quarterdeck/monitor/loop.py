@@ -1,4 +1,4 @@
-"""The loop of a monitor: a tick, a wait that a signal ends, and how it ends."""
+"""The loop of a monitor: claim the fleet, then ping and send a heartbeat each tick until a signal stops it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ ALWAYS_POLICY = "seed"
 
 
 class MonitorConfig(NamedTuple):
-    """How one monitor is to be."""
-
     tick_seconds: int
     policy: str
     report: Callable[[str], None]
-    """What happens, in lines."""
+    """Gets one line for each thing that happens."""
     on_started: Callable[[], None]
-    """Called once the fleet is ours."""
+    """Called once this process has claimed the fleet."""
 
 
 class Monitor:
@@ -40,11 +38,11 @@ class Monitor:
         self._observer = observer
         self._config = config
         self._unreported_pings: list[int] = []
-        """Whose pings have landed, and the server has not heard of it."""
+        """Members that were pinged and not yet reported to the server."""
         self._owned_until = 0.0
 
     async def run(self) -> None:
-        """Until a signal, or the end of its fleet. Raises what refused it."""
+        """Run until a signal arrives or the fleet is deleted. Raises if the server refuses the claim or a heartbeat."""
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -59,13 +57,13 @@ class Monitor:
                 if not stopped.is_set():
                     state = await self._send_heartbeat()
         except (Conflict, NotFound) as error:
-            # Nothing is ours to let go of any more.
+            # This process no longer owns the fleet, so there is nothing to release.
             if error.code not in FLEET_GONE_CODES:
                 raise
             self._config.report(error.detail)
             return
         except BaseException:
-            # Whatever it was, the next monitor need not wait until this one has grown stale.
+            # Release, so that the next monitor need not wait until this one is stale.
             await self._release()
             raise
         await self._release()
@@ -75,19 +73,19 @@ class Monitor:
         try:
             state = await asyncio.to_thread(self._api.claim, self._config.tick_seconds, self._config.policy)
         except (Lost, TimedOut):
-            # It may have been heard all the same.
+            # The server may have processed the claim.
             await self._release()
             raise
         self._extend_ownership(sent_at)
         return state
 
     async def _send_heartbeat(self) -> MonitorState | None:
-        """None: nobody knows whether the fleet is still ours, so nothing may be typed."""
+        """None if it is unknown whether this process still owns the fleet. Then nothing may be typed."""
         sent_at, pinged = now(), [*self._unreported_pings]
         try:
             state = await asyncio.to_thread(self._api.send_heartbeat, pinged)
         except (Fault, Unauthenticated) as error:
-            # A token is renewed where the server's are; that too may pass.
+            # Both may be temporary: the token file of the data directory is renewed.
             self._config.report(error.detail)
             return None
         self._unreported_pings = self._unreported_pings[len(pinged) :]
@@ -95,11 +93,14 @@ class Monitor:
         return state
 
     def _extend_ownership(self, sent_at: float) -> None:
-        """Nobody else can claim the fleet before its heartbeat is this old, and it is younger than the question."""
+        """Until this time no other monitor can claim the fleet.
+
+        The server records the heartbeat after `sent_at`, so its age is at most the time since then.
+        """
         self._owned_until = sent_at + monitor_stale_after_ms(self._config.tick_seconds) / SECOND
 
     async def _ping_due_members(self, state: MonitorState | None) -> None:
-        """Looks at everybody, so that it is known since when a pane is quiet; pings who is due and has a reason."""
+        """Ping members that are due and have a reason. Observes all members, to know how long each pane is quiet."""
         if state is None:
             return
         observations = await self._observer.observe(state.members, now())
@@ -109,7 +110,7 @@ class Monitor:
         results = await asyncio.gather(*(self._ping(member) for member in due))
         self._unreported_pings += [member.agent_id for member, was_typed in zip(due, results, strict=True) if was_typed]
         if self._unreported_pings:
-            # At once: should this process end before the next tick, its successor pings nobody twice.
+            # Report now: if this process ends before the next tick, its successor must not ping them again.
             await self._send_heartbeat()
 
     def _should_ping(self, member: WatchedMember, observations: dict[int, PaneObservation]) -> bool:
@@ -119,7 +120,7 @@ class Monitor:
         )
 
     async def _ping(self, member: WatchedMember) -> bool:
-        """Whether it landed."""
+        """Whether the ping was typed."""
         reason = await self._observer.ping(member, lambda: now() < self._owned_until)
         if reason is None:
             self._config.report(f"pinged {member.agent_id} {member.name} ({member.unread} unread)")
@@ -133,8 +134,8 @@ class Monitor:
                 await asyncio.to_thread(self._api.send_heartbeat, self._unreported_pings)
             await asyncio.to_thread(self._api.release)
         except Problem as problem:
-            # It ends all the same, and is found to have ended by the age of its heartbeat.
-            self._config.report(f"the server did not hear of the end: {problem.detail}")
+            # Exit anyway. The server finds out by the age of the heartbeat.
+            self._config.report(f"could not release the fleet: {problem.detail}")
 
 
 async def _wait_set(event: asyncio.Event, seconds: float) -> None:
@@ -144,11 +145,11 @@ async def _wait_set(event: asyncio.Event, seconds: float) -> None:
 
 
 def now() -> float:
-    """Seconds that also count while the machine sleeps: what was ours when it fell asleep may be another's by now."""
+    """Seconds on a clock that also runs while the machine sleeps: another monitor may claim the fleet meanwhile."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def monitor_fleet(api: ServerApi, data_dir: Path, config: MonitorConfig) -> None:
-    """Returns when it was told to stop, or its fleet is over. `data`: where the settings are."""
+    """Monitor a fleet until a signal arrives or the fleet is deleted. `data_dir` holds the settings file."""
     observer = PaneObserver(api.host, load_coding_agents(data_dir), config.report)
     asyncio.run(Monitor(api, observer, config).run())

@@ -1,4 +1,4 @@
-"""What the server says of those who are watched over."""
+"""The server's responses to a monitor."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class PanePlacement(msgspec.Struct, frozen=True):
-    """Where a member's pane is."""
-
     tmux_session: str
     tmux_window_id: str
     tmux_pane_id: str | None
@@ -31,13 +29,13 @@ class WatchedMember(msgspec.Struct, frozen=True):
     name: str
     interval_seconds: int
     is_due: bool
-    """By the server's clock, and if it is to be pinged at all."""
+    """Pings are enabled for this member, and its interval has passed by the server's clock."""
     unread: int
     placement: PanePlacement | None = None
 
 
 class MonitorState(msgspec.Struct, frozen=True):
-    """Who watches over a fleet, and over whom."""
+    """The monitor of a fleet and the members it watches."""
 
     fleet_id: int
     pid: int | None = None
@@ -51,4 +49,4 @@ def decode(document: Document, response_type: type[T]) -> T:
     try:
         return msgspec.convert(document, response_type)
     except msgspec.ValidationError as error:
-        raise Lost("garbled_answer", f"The server's answer is not what a monitor can read: {error}.") from None
+        raise Lost("garbled_answer", f"The server's response is not valid: {error}.") from None

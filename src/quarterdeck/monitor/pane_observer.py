@@ -1,4 +1,4 @@
-"""What can be seen of the panes, with one list of panes for each tmux server; and the typing."""
+"""Observes the panes of a fleet's members, and types pings into them. Lists the panes once per tmux server."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from quarterdeck.tmux.notice_text import PING
 from quarterdeck.tmux.panes import Tmux
 
 CAPTURE_LINES = 200
-"""What a pane shows, and no more: a screen is hardly taller."""
+"""More lines than a screen has, so that all visible text is compared and little more."""
 TMUX_TIMEOUT_SECONDS = 5.0
-"""For each call of tmux."""
-NOT_OWNER = "the fleet may be another's by now"
+"""For each tmux command."""
+NOT_OWNER = "another monitor may own the fleet by now"
 
 
 class PaneObserver:
@@ -31,11 +31,11 @@ class PaneObserver:
         self._report = report
         self._screens = ScreenTracker()
         self._targets: dict[int, tuple[Tmux, TypingTarget]] = {}
-        """Who may be typed to, as of the last look."""
+        """Panes that may be typed into, by agent, as of the last observation."""
         self._blocked: dict[int, str] = {}
 
     async def observe(self, members: Sequence[WatchedMember], now: float) -> dict[int, PaneObservation]:
-        """Of those that may be typed to, what is known; nothing of the others."""
+        """Observations of the members whose pane may be typed into, by agent. The others are left out."""
         self._targets = {}
         by_socket: dict[str, list[tuple[WatchedMember, PanePlacement]]] = {}
         for member in members:
@@ -56,7 +56,7 @@ class PaneObserver:
         return observations
 
     async def ping(self, member: WatchedMember, is_owner: Callable[[], bool]) -> str | None:
-        """Types into its pane, if it is still what it was when it was looked at; why not, if it was not typed."""
+        """Type a ping if the pane is unchanged since it was observed. Returns the reason if nothing was typed."""
         tmux, target = self._targets[member.agent_id]
         if not is_owner():
             return NOT_OWNER
@@ -90,7 +90,7 @@ class PaneObserver:
     def _check_panes(
         self, snapshot: TmuxSnapshot, placements: Sequence[PanePlacement]
     ) -> list[TypingTarget | BlockReason]:
-        """Blocks: what runs in a pane is asked of the kernel."""
+        """Blocks: reads the processes of the panes from the kernel."""
         agents = self._coding_agents
         return [
             keystrokes.check_pane(snapshot, placement, self._host, agents.get(placement.coding_agent))
@@ -110,7 +110,7 @@ class PaneObserver:
         return member.agent_id, PaneObservation(True, int(quiet_seconds * SECOND), member.unread)
 
     def _report_change(self, member: WatchedMember, reason: str | None) -> None:
-        """Said once, not at every tick."""
+        """Report once per change, not at every tick."""
         if reason == self._blocked.get(member.agent_id):
             return
         if reason is None:
@@ -122,7 +122,7 @@ class PaneObserver:
 
 
 def _pane_key(tmux: Tmux, target: TypingTarget) -> str:
-    """A pane, and who runs in it: another agent in the same pane has not been quiet for as long."""
+    """A pane and the process in it. If another agent starts in the same pane, its quiet time starts over."""
     return f"{tmux.socket} {target.pane.pane_id} {target.process.pid} {target.process.start_time}"
 
 
@@ -138,19 +138,21 @@ class _Screen(NamedTuple):
 
 
 class ScreenTracker:
-    """What each pane showed when somebody last looked. Of a pane that was never seen before, nobody knows for how long
-    it has shown what it shows: it counts from now."""
+    """The last observed text of each pane, and since when it is unchanged.
+
+    A pane that is observed for the first time counts as unchanged since then, because its past is unknown.
+    """
 
     def __init__(self) -> None:
         self._screens: dict[str, _Screen] = {}
 
     def quiet_seconds(self, pane: str, text: str, now: float) -> float:
-        """How long it has been quiet, now that it shows this."""
+        """How long the pane has shown this text."""
         previous, text_hash = self._screens.get(pane), hash(text)
         if previous is None or previous.text_hash != text_hash:
             previous = self._screens[pane] = _Screen(text_hash, now)
         return now - previous.since
 
     def keep_only(self, panes: Collection[str]) -> None:
-        """The others are gone; whatever comes by their name later is another."""
+        """Drop all other panes. A later pane with the same key is a new one."""
         self._screens = {pane: screen for pane, screen in self._screens.items() if pane in panes}

@@ -1,7 +1,7 @@
-"""What a monitor says to the server: that it watches over a fleet, that it still does, that it does no more.
+"""The monitor's calls to the server: claim the fleet, send a heartbeat, release the fleet.
 
-The server is looked for anew each time: it may have been started again elsewhere, and the token of a data directory is
-renewed every day. A connection would not outlive the time between two ticks anyway.
+Each call finds the server again: it may have been restarted at another address, and the token of a data directory is
+renewed every day. A connection would not stay open from one tick to the next anyway.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from quarterdeck.tmux import process_table
 from quarterdeck.tmux.host import Host
 
 ConnectServer = Callable[[], ApiClient | None]
-"""The server, if it is there; never started."""
+"""Connects to the server if it runs. Never starts one."""
 
 
 class ServerApi:
-    """Blocks: whoever has a loop asks from a thread."""
+    """Blocks: call it from a thread if there is an event loop."""
 
     def __init__(self, fleet_id: int, host: Host, connect: ConnectServer) -> None:
         self.fleet_id = fleet_id
@@ -32,7 +32,7 @@ class ServerApi:
         return decode(self._call("GET"), MonitorState)
 
     def claim(self, tick_seconds: int, policy: str) -> MonitorState:
-        """Raises `Conflict` where another watches over the fleet."""
+        """Raises `Conflict` if another monitor owns the fleet."""
         current = self.get_state()
         body: Document = {
             **self._identity(),
@@ -41,14 +41,14 @@ class ServerApi:
             "policy": policy,
         }
         if current.pid is not None and (current.host_id, current.user_id) == (self.host.id, self.host.user_id):
-            # Of one that bears our own pid we know that it has ended: the pid is ours now. It may also be ourselves,
-            # where the answer to an earlier claim was lost.
+            # A previous monitor with our own pid has exited, because the pid is ours now. Or it is this process, and
+            # the response to an earlier claim was lost.
             previous_is_alive = current.pid != self.pid and is_process_alive(current.pid)
             body |= {"previous_pid": current.pid, "previous_is_alive": previous_is_alive}
         return decode(self._call("POST", "claim", body), MonitorState)
 
     def send_heartbeat(self, pinged: Sequence[int]) -> MonitorState:
-        """Raises `Conflict` where this process watches over the fleet no more, or the fleet is deleted."""
+        """Raises `Conflict` if this process no longer owns the fleet, or if the fleet is deleted."""
         return decode(self._call("POST", "beat", {**self._identity(), "pinged": [*pinged]}), MonitorState)
 
     def release(self) -> None:
@@ -69,7 +69,7 @@ class ServerApi:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Of a process on this host. One that has ended and that nobody has buried yet is not."""
+    """Whether a process of this host is running. A zombie is not."""
     if process_table.has_procfs():
         found = process_table.read_process(pid)
         return found is not None and not found.is_gone

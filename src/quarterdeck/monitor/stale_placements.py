@@ -1,4 +1,4 @@
-"""Which placements are of panes that are there no more, as far as this host can tell."""
+"""Finds placements whose pane no longer exists, as far as this host can see."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from quarterdeck.tmux.keystrokes import TmuxSnapshot
 from quarterdeck.tmux.panes import Tmux
 
 PENDING_SECONDS = 60.0
-"""How long a pane may take to be there, from when its member was registered."""
+"""How long the creation of a pane may take after its member was registered."""
 
 
 class UnreachableTmux(NamedTuple):
-    """A tmux server that was asked and did not answer: of its panes nothing is known."""
+    """A tmux server that did not answer. The state of its panes is unknown."""
 
     socket: str
     reason: str
@@ -27,12 +27,12 @@ class UnreachableTmux(NamedTuple):
 
 class StaleReport(NamedTuple):
     reasons: list[str | None]
-    """Of each placement why it is stale; None where it is not, or where that cannot be told from here."""
+    """For each placement why it is stale. None if it is not, or if this host cannot see that."""
     unreachable: list[UnreachableTmux]
 
 
 async def find_stale(placements: Sequence[PanePlacement], host: Host, now: float) -> StaleReport:
-    """With one look at each tmux server of this host and user."""
+    """Lists the panes of each tmux server of this host and user once."""
     sockets = {placement.tmux_socket for placement in placements if keystrokes.check_host(placement, host) is None}
     snapshots = dict(zip(sorted(sockets), await asyncio.gather(*map(_take_snapshot, sorted(sockets))), strict=True))
     return StaleReport(
@@ -53,14 +53,14 @@ def _stale_reason(
 ) -> str | None:
     if placement.tmux_pane_id is None:
         age_seconds = now - datetime.fromisoformat(placement.created_at).timestamp()
-        return "its pane was never made" if age_seconds > PENDING_SECONDS else None
+        return "its pane was never created" if age_seconds > PENDING_SECONDS else None
     if not isinstance(snapshot, TmuxSnapshot):
-        # What did not answer may be well: nobody is to be told to delete what only could not be seen.
+        # The tmux server may be healthy, so do not suggest to delete members whose pane could not be checked.
         return None
     match keystrokes.check_pane(snapshot, placement, host, None):
         case "pane_gone":
-            return f"its pane {placement.tmux_pane_id} is gone"
+            return f"its pane {placement.tmux_pane_id} no longer exists"
         case "other_tmux":
-            return f"its pane {placement.tmux_pane_id} was of another tmux server"
+            return f"its pane {placement.tmux_pane_id} belonged to another tmux server"
         case _:
             return None

@@ -1,4 +1,4 @@
-"""Agents: registered workers, how they fare, and tokens that act as one of them alone."""
+"""Agents: registered workers, their health, and tokens that act for one agent only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarterdeck.sdk.work_types import Agent, AgentBeaten, AgentHealth, AgentTok
 
 class Agents(WorkResource):
     async def register(self, agent_id: str, **options: Unpack[AgentOptions]) -> Agent:
-        """Makes an agent, or changes what is named of it. One that was terminated begins anew."""
+        """Register an agent, or change the given fields of a registered one. Revives a terminated agent."""
         body = encode_camel_options(AgentOptions, options)
         return await self._call_in_zone(
             ApiCall("PUT", self._path("agents", agent_id), body=body, is_idempotent=True), Agent
@@ -23,7 +23,7 @@ class Agents(WorkResource):
         return await self._call_in_zone(ApiCall("GET", self._path("agents", agent_id)), Agent)
 
     def list(self, **filters: Unpack[AgentFilter]) -> AsyncIterator[Agent]:
-        """In the order of their ids."""
+        """Iterate over agents, ordered by id."""
         enabled = filters.get("coordinator_enabled")
         query = {
             "status": filters.get("status"),
@@ -36,17 +36,17 @@ class Agents(WorkResource):
         return await self._call_in_zone(ApiCall("GET", self._path("agents", agent_id, "health")), AgentHealth)
 
     def tasks(self, agent_id: str, *, status: TaskStatus | None = None) -> AsyncIterator[Task]:
-        """Those it holds or held last, newest first."""
+        """Iterate over the tasks that the agent holds or was the last to hold, newest first."""
         return self._iter_items_in_zone(self._path("agents", agent_id, "tasks"), {"status": status}, WorkPage[Task])
 
     async def heartbeat(self, agent_id: str, **options: Unpack[BeatOptions]) -> AgentBeaten:
-        """Says that it lives, and what of; the answer is what it must know: which of its tasks to stop."""
+        """Send a heartbeat. The response lists tasks to cancel or pause, and warnings."""
         body = encode_camel_options(BeatOptions, options)
         path = self._path("agents", agent_id, "heartbeat")
         return await self._call_in_zone(ApiCall("POST", path, body=body, is_idempotent=True), AgentBeaten)
 
     async def terminate(self, agent_id: str, *, reason: str | None = None, graceful: bool = False) -> Agent:
-        """At once, and its tasks are taken from it; or `graceful`: it takes no new ones, and ends with its last."""
+        """Terminate the agent and take its tasks away. With `graceful` it gets no new tasks and ends after its last."""
         body: dict[str, object] = {"graceful": graceful, **({} if reason is None else {"reason": reason})}
         path = self._path("agents", agent_id, "terminate")
         return await self._call_in_zone(ApiCall("POST", path, body=body, is_idempotent=True), Agent)
@@ -54,9 +54,9 @@ class Agents(WorkResource):
     async def token(
         self, agent_id: str, *, ttl_seconds: int | None = None, attempt_token: str | None = None
     ) -> AgentToken:
-        """A token that acts as this agent alone, while it lives."""
+        """Create a token that acts for this agent only. It is valid only while the agent is not terminated."""
         fields = {"ttlSeconds": ttl_seconds, "attemptToken": attempt_token}
         body = {name: value for name, value in fields.items() if value is not None}
         path = self._path("agents", agent_id, "token")
-        # Made twice after a lost answer, it is two tokens, of which one is nobody's: no harm but its entry in the log.
+        # A retry after a lost response creates a second token. The unused one does no harm; it only has a log entry.
         return await self._call_in_zone(ApiCall("POST", path, body=body, is_idempotent=True), AgentToken)

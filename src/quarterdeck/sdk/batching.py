@@ -1,8 +1,8 @@
-"""Asks that go together: what comes while a call is under way goes with the next.
+"""Combines concurrent requests into bulk calls: requests that arrive during a call go with the next one.
 
-There are no timers: whoever comes alone goes at once, and alone. Twenty callers who each wait for their own cost some
-three calls at a time instead of twenty, and the server few batches. Each gets its own outcome. What the server will not
-take of a call (it names one bad field and refuses all) is sent one by one, so nobody pays for a neighbour.
+There are no timers: a single request is sent alone and immediately. 20 callers that each wait for their own result use
+about 3 calls at a time instead of 20, and the server few batches. Each request gets its own result. If the server
+refuses a bulk call because one item is invalid, its items are sent one by one, so that the others do not fail.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from quarterdeck.sdk.errors import Invalid, Problem, TooLarge
 
 R = TypeVar("R")
 MAX_CONCURRENT_CALLS = 3
-"""Under way at once, so that the server works on one while others are on their way."""
+"""Concurrent calls, so that the server works on one while others are in transit."""
 BATCH_MAX = 200
 BYTES_MAX = 1 << 20
-"""Of what goes together; anything larger goes alone."""
+"""Bytes of one bulk call. A larger request is sent alone."""
 PendingRequest = tuple[msgspec.Raw, "asyncio.Future[R]"]
 
 
 class RequestBatcher(Generic[R]):
     def __init__(self, send: Callable[[Sequence[msgspec.Raw]], Awaitable[Sequence[R | Problem]]]) -> None:
         self._send = send
-        """Sends these in one call, and gives the outcome of each."""
+        """Sends the requests in one call and returns the result of each."""
         self._pending: deque[PendingRequest[R]] = deque()
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -40,7 +40,7 @@ class RequestBatcher(Generic[R]):
 
     def _start_calls(self) -> None:
         while self._pending and len(self._calls) < MAX_CONCURRENT_CALLS:
-            # In a task of its own: whoever gives up waiting does not take along those who go with it.
+            # In its own task: a caller that is cancelled must not cancel the other requests of the call.
             call = asyncio.get_running_loop().create_task(self._send_batch(self._take_batch()))
             self._calls.add(call)
             call.add_done_callback(self._on_call_done)
@@ -75,8 +75,7 @@ class RequestBatcher(Generic[R]):
             for index, (_, future) in enumerate(batch):
                 _resolve(future, problem if len(batch) == 1 else _problem_for_item(problem, index))
         except BaseException as error:
-            # Whatever it is, also that the loop ends: those who wait for this call must not wait for ever. Each of
-            # them raises it.
+            # Also a cancellation: the callers must not wait forever. Each of them raises the error.
             for _, future in batch:
                 _resolve(future, error)
             if not isinstance(error, Exception):
@@ -87,8 +86,10 @@ class RequestBatcher(Generic[R]):
 
 
 def _problem_for_item(problem: Problem, index: int) -> Problem:
-    """What befell a call, as it befell one of those that went with it. The server keeps each under the key of the call
-    and its place: whoever asks for the same again needs that."""
+    """The problem of a bulk call, for one of its items.
+
+    The server stores each item under the call's idempotency key and the item's index. A caller needs both to retry it.
+    """
     item_problem = type(problem)(problem.code, problem.detail)
     item_problem.members.update(problem.members)
     if (key := problem.members.get("idempotency_key")) is not None:

@@ -1,4 +1,4 @@
-"""The client: one zone of one server, by its nouns."""
+"""The client of one zone of a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from quarterdeck.sdk.zones import Zones
 
 
 class Quarterdeck:
-    """A client for one zone. Nothing is looked for before the first call; `close` lets go of everything."""
+    """A client of one zone. It connects on the first call. `close` closes all connections."""
 
     zones: Zones
     sessions: Sessions
@@ -64,9 +64,13 @@ class Quarterdeck:
         data: str | None = None,
         options: Options | None = None,
     ) -> Quarterdeck:
-        """A client of the server at `url` (or QD_URL), or of the server of the data directory `data` (or QD_DATA, or
-        the user's), which is started if none runs. The token is the one given, or QD_TOKEN, or the directory's; the
-        zone the one given, or QD_ZONE, or `default`."""
+        """Create a client.
+
+        `url`: the server's URL. Default: QD_URL, else the server of the data directory, which is started if none runs.
+        `token`: a token or API key, or a function that returns one. Default: QD_TOKEN, else the directory's token.
+        `zone`: default QD_ZONE, else `default`.
+        `data`: the data directory. Default: QD_DATA, else the user's data directory.
+        """
         options = options or Options()
         location = ServerLocation(data, url, token if isinstance(token, str) else None, options.timeout)
         token_source = None if token is None or isinstance(token, str) else token
@@ -77,7 +81,7 @@ class Quarterdeck:
         return self._zone
 
     def in_zone(self, zone: str) -> Quarterdeck:
-        """A client for another zone, over the same connections."""
+        """Create a client of another zone that uses the same connections."""
         return Quarterdeck(self._transport, zone)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The coordinator: what it looks after, and what it did. For administrators of a zone."""
+"""The coordinator: its status, its log and its strategy. For administrators of a zone."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ class Coordinator(WorkResource):
         return await self._call_in_zone(ApiCall("GET", self._path("coordinator", "status")), CoordinatorStatus)
 
     async def recover(self) -> Recovered:
-        """Looks now for whatever is to be put right in this zone, and says how much was."""
+        """Run recovery in this zone now. Returns how many items of each kind were repaired."""
         body = {"workspaceId": self._zone}
         path = self._path("coordinator", "recover")
         return await self._call_in_zone(ApiCall("POST", path, body=body, is_idempotent=True), Recovered)
 
     def logs(self, *, level: Level | None = None) -> AsyncIterator[CoordinatorLine]:
-        """Newest first."""
+        """Iterate over the coordinator's log, newest first."""
         return self._iter_items_in_zone(self._path("coordinator", "logs"), {"level": level}, WorkPage[CoordinatorLine])
 
     async def strategy(self) -> Strategy:
-        """In which order tasks are given out."""
+        """The order in which ready tasks are claimed."""
         path = self._path("coordinator", "strategy")
         return (await self._call_in_zone(ApiCall("GET", path), StrategyChosen)).strategy
 
     async def choose(self, strategy: Strategy) -> Strategy:
+        """Set the order in which ready tasks are claimed."""
         call = ApiCall("PUT", self._path("coordinator", "strategy"), body={"strategy": strategy}, is_idempotent=True)
         return (await self._call_in_zone(call, StrategyChosen)).strategy

@@ -1,4 +1,4 @@
-"""What tasks have cost, and what they may cost."""
+"""Costs and budgets of tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Costs(WorkResource):
     def list(
         self, group_by: GroupBy = "workspace", *, since: date | None = None, until: date | None = None
     ) -> AsyncIterator[CostSum]:
-        """Sums, from one day to before another, in UTC."""
+        """Iterate over sums of costs. `since` is inclusive and `until` exclusive, both in UTC."""
         query = {
             "groupBy": group_by,
             "since": None if since is None else since.isoformat(),
@@ -36,12 +36,12 @@ class Budgets(WorkResource):
         usd: float | None = None,
         tokens: int | None = None,
     ) -> Budget:
-        """Sets a budget. Where it is spent nothing more is given out, until it begins anew."""
+        """Set a budget. When it is spent, no tasks under it are claimed until its next period starts."""
         fields = {"scope": scope, "period": period, "key": key, "usd": usd, "tokens": tokens}
         body = {name: value for name, value in fields.items() if value is not None}
         return await self._call_in_zone(ApiCall("PUT", self._path("budgets"), body=body, is_idempotent=True), Budget)
 
     async def remove(self, scope: Scope, period: Period, *, key: str | None = None) -> None:
-        """Not repeated after a lost answer: it would not be found."""
+        """Remove a budget. Not retried after a lost response, because a repetition would raise `NotFound`."""
         query = {"scope": scope, "period": period, "key": key}
         await self._send_in_zone(ApiCall("DELETE", self._path("budgets"), query))

@@ -15,7 +15,7 @@ class Delegations(Resource):
     async def create(
         self, source: str, target: str, *, key: str | None = None, **options: Unpack[DelegateOptions]
     ) -> Delegation:
-        """Lends authority of the session `source` to the session `target`: never more than it has."""
+        """Lend authority of the session `source` to the session `target`. A session cannot lend more than it has."""
         body = {"source_session_id": source, "target_session_id": target, **encode_options(DelegateOptions, options)}
         return await self._call(ApiCall("POST", self._path("delegations"), body=body, key=ensure_key(key)), Delegation)
 
@@ -25,18 +25,20 @@ class Delegations(Resource):
     def list(
         self, *, source: str | None = None, target: str | None = None, status: DelegationStatus | None = None
     ) -> AsyncIterator[Delegation]:
-        """Newest first."""
+        """Iterate over delegations, newest first."""
         filters = {"source": source, "target": target, "status": status}
         return self._iter_items(self._path("delegations"), filters, Page[Delegation])
 
     async def revoke(self, edge_id: str, *, keep_sessions: bool = False) -> Revoked:
-        """Takes an edge back, with all that are derived from it, and ends whoever is left without authority. With
-        `keep_sessions` they run on without it."""
+        """Revoke an edge and all edges derived from it, and terminate the sessions that lose their authority.
+
+        With `keep_sessions` these sessions keep running without it.
+        """
         return await self._call(
             ApiCall("DELETE", self._path("delegations", edge_id), {"keep_sessions": keep_sessions}, is_idempotent=True),
             Revoked,
         )
 
     async def authority(self, session_id: str) -> Authority:
-        """By which edges a session holds what."""
+        """The authority of a session, and the edges that give it."""
         return await self._get(self._path("agents", session_id, "authority"), Authority)

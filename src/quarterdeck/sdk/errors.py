@@ -1,23 +1,23 @@
-"""Every way a call can fail. The kinds are those of `core.errors`, the same near the server and far from it.
+"""Every way a call can fail. The classes are those of `core.errors`, the same as in the server.
 
-Problem                     code, detail, members; bound, limit, used, frees, retry_after where they are told
-├─ Refusal                  asking again unchanged gives the same answer until something else changes
+Problem                     code, detail, members; if the server sends them: bound, limit, used, frees, retry_after
+├─ Refusal                  the same request is refused again until something else changes
 │   ├─ Invalid              400
 │   ├─ Unauthenticated      401
 │   ├─ Forbidden            403
 │   ├─ NotFound             404
 │   ├─ Conflict             409
 │   ├─ TooLarge             413
-│   ├─ KeyConflict          422   the key stands for something else
+│   ├─ KeyConflict          422   the idempotency key was used for a different request
 │   ├─ Frozen               423
-│   └─ LimitReached         429   a bound holds
-└─ Fault                    the same may succeed later; it was tried again already as far as that is safe
+│   └─ LimitReached         429   a limit is reached
+└─ Fault                    the same request may succeed later; the SDK has retried it as far as that is safe
     ├─ Internal             500
     ├─ Unavailable          503
-    │   └─ OutcomeUnknown         it may have been done: only the same key is safe
+    │   └─ OutcomeUnknown         it may have been processed: retry only with the same key
     ├─ Unreachable                nothing was sent
-    ├─ Lost                       it was sent, and no answer came
-    └─ TimedOut                   no answer in time
+    ├─ Lost                       it was sent, and no response came
+    └─ TimedOut                   no response in time
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ __all__ = [
 
 
 class NotSucceeded(Exception):
-    """An invocation is over and has no result: it failed, timed out, was canceled or is dead."""
+    """An invocation ended without a result: it failed, timed out, was canceled or is dead."""
 
     def __init__(self, invocation: Invocation) -> None:
         super().__init__(f"{invocation.method} of {invocation.service_id} {invocation.status}: {invocation.error}")
@@ -90,11 +90,13 @@ class NotSucceeded(Exception):
 
 
 class LogReset(Exception):
-    """The log does not hold what comes after the position one was at: there are events one has not seen. Following may
-    go on after `position`."""
+    """Events after the reader's position were deleted from the log, so some were missed.
+
+    To continue, follow again after `position`.
+    """
 
     def __init__(self, position: int) -> None:
-        super().__init__(f"The log does not reach back to where this reader was; it goes on after {position}.")
+        super().__init__(f"The log no longer has the next events of this reader. It continues after {position}.")
         self.position = position
 
 
@@ -102,7 +104,7 @@ class LogReset(Exception):
 
 
 class Fatal(Exception):
-    """Raised by a method: it has failed, and another attempt would fail as well."""
+    """Raise it in a method: the attempt has failed, and another attempt would fail as well."""
 
     def __init__(self, message: str, **data: object) -> None:
         super().__init__(message)
@@ -110,11 +112,11 @@ class Fatal(Exception):
 
 
 class Canceled(Exception):
-    """Raised by a method: it has stopped because that was asked for."""
+    """Raise it in a method or a task's function: it has stopped because the attempt was canceled."""
 
 
 class Fail(Exception):
-    """Raised by a task's function: the attempt has failed. Another follows, unless it is not `retryable`."""
+    """Raise it in a task's function: the attempt has failed. It is retried unless `retryable` is False."""
 
     def __init__(self, message: str, *, retryable: bool = True, costs: Sequence[Cost] = ()) -> None:
         super().__init__(message)
@@ -123,4 +125,4 @@ class Fail(Exception):
 
 
 class Release(Exception):
-    """Raised by a task's function: the task is given back as if it had never been begun. The attempt does not count."""
+    """Raise it in a task's function: the task goes back to the queue, and the attempt does not count."""

@@ -1,8 +1,8 @@
-"""A zone's events as they happen, over whatever cuts the connection.
+"""Follows a zone's event stream on an event loop, and reconnects when the connection is lost.
 
-A stream that ends, breaks or falls silent is opened again after a pause, from the last id that was seen: nothing is
-missed and nothing comes twice. What the server refuses is raised, and so is what keeps the first connection from being
-made for longer than the client's patience.
+A stream that ends, breaks or is silent is opened again after a pause. It starts after the last event id, so no event
+is missed or repeated. A refusal is raised. A fault is raised if the first connection cannot be opened within
+`Options.patience`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("quarterdeck.sdk")
 
 
 class AsyncEventStream:
-    """One stream, however many connections it takes."""
+    """One event stream over any number of connections."""
 
     def __init__(
         self, transport: Transport, path: str, query: Query, on_connection_change: Callable[[bool], None] | None = None
@@ -32,7 +32,7 @@ class AsyncEventStream:
         self._transport = transport
         self._call = ApiCall("GET", path, query)
         self._on_connection_change = on_connection_change
-        """Called whenever a connection stands, from where on everything will be heard, and whenever one is cut."""
+        """Called with True when a connection is open and all later events arrive, and with False when it is lost."""
         self._parser = SseParser()
         self._failures = 0
         self._has_connected = False
@@ -45,7 +45,7 @@ class AsyncEventStream:
                 async with contextlib.aclosing(self._read_connection()) as messages:
                     async for message in messages:
                         yield message
-                log.debug("the stream of %s ended", self._call.path)
+                log.debug("the stream %s ended", self._call.path)
             except Problem as problem:
                 await self._raise_if_permanent(problem)
             self._failures += 1
@@ -70,8 +70,8 @@ class AsyncEventStream:
             self._on_connection_change(is_connected)
 
     async def _raise_if_permanent(self, problem: Problem) -> None:
-        """Raises it, unless it may pass."""
-        log.debug("the stream of %s is cut: %s", self._call.path, problem.detail)
+        """Raise the problem unless it may be temporary."""
+        log.debug("the stream %s was lost: %s", self._call.path, problem.detail)
         has_changed = await self._transport.rediscover()
         if isinstance(problem, Unauthenticated) and has_changed:
             return

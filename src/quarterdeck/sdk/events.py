@@ -1,4 +1,4 @@
-"""The log: what happened in a zone, as a list or as it happens."""
+"""The event log of a zone, as a list or as a stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Events(Resource):
     async def list(
         self, *, after: int = 0, types: Sequence[str] = (), subject: str | None = None
     ) -> AsyncIterator[Event]:
-        """What is in the log, oldest first, from behind a position to the end there is now."""
+        """Iterate over the events after a position up to the present end of the log, oldest first."""
         position: int | None = after
         while position is not None:
             query = {**_build_filters(types, subject), "after": position, "limit": PAGE_SIZE}
@@ -33,9 +33,11 @@ class Events(Resource):
     async def follow(
         self, *, after: int | None = None, types: Sequence[str] = (), subject: str | None = None
     ) -> AsyncIterator[Event]:
-        """What happens, as it happens, without an end: from behind a position, or from now on. Connections that are cut
-        are made again, and nothing is missed by it; where the log no longer holds what was missed, `LogReset` is
-        raised."""
+        """Iterate over events as they happen, without an end: after a position, or from now on.
+
+        Reconnects when a connection is lost, and misses no event. Raises `LogReset` if the log no longer has the
+        events that follow the position.
+        """
         stream = AsyncEventStream(
             self._transport, self._path("events"), {**_build_filters(types, subject), "after": after}
         )

@@ -1,4 +1,4 @@
-"""Invocations: durable calls to a service; and what their workers say of them, many at once."""
+"""Invocations: durable calls to a service, and the bulk calls of their workers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Invocations(Resource):
         key: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Invocation:
-        """Has a method of a service called: durably, and once for each `key`."""
+        """Enqueue a durable call of a service's method. The same `key` enqueues it only once."""
         body = {"service_id": service_id, "method": method, "params": params, **encode_options(EnqueueOptions, options)}
         return await self._call(ApiCall("POST", self._path("invocations"), body=body, key=ensure_key(key)), Invocation)
 
@@ -54,8 +54,10 @@ class Invocations(Resource):
         key: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> object:
-        """Enqueues, waits for the end, and gives the result. However it ends otherwise, `NotSucceeded` is raised. How
-        long that may take is for `timeout_ms` and the policy of its attempts to say."""
+        """Enqueue an invocation, wait for its end, and return its result.
+
+        Raises `NotSucceeded` if it ends without a result. `timeout_ms` and the retry policy limit how long it takes.
+        """
         invocation = await self.enqueue(service_id, method, params, key=key, **options)
         return (await self.wait(invocation.id)).result
 
@@ -70,7 +72,7 @@ class Invocations(Resource):
         source_session_id: str | None = None,
         target_session_id: str | None = None,
     ) -> AsyncIterator[Invocation]:
-        """Newest first."""
+        """Iterate over invocations, newest first."""
         filters = {
             "status": status,
             "service_id": service_id,
@@ -80,8 +82,10 @@ class Invocations(Resource):
         return self._iter_items(self._path("invocations"), filters, Page[Invocation])
 
     async def cancel(self, invocation_id: str, *, reason: str | None = None) -> Invocation:
-        """Asks for the end of one that is not over. One that runs is canceled when its worker says so, or when its time
-        is over."""
+        """Cancel an invocation that has not ended.
+
+        A running one ends when its worker stops it, or at its deadline.
+        """
         body = {} if reason is None else {"reason": reason}
         return await self._call(
             ApiCall("POST", self._path("invocations", invocation_id, "cancel"), body=body, is_idempotent=True),
@@ -89,14 +93,17 @@ class Invocations(Resource):
         )
 
     async def wait(self, invocation_id: str, *, timeout: float | None = None) -> Invocation:
-        """The invocation, once it has succeeded. However it ends otherwise, `NotSucceeded` is raised; if it is not over
-        within `timeout` seconds, `TimedOut`, and it goes on."""
+        """Wait until the invocation has succeeded, and return it.
+
+        Raises `NotSucceeded` if it ends without a result. Raises `TimedOut` if it has not ended within `timeout`
+        seconds; the invocation keeps running.
+        """
         try:
             async with asyncio.timeout(timeout):
                 found = await self._end_waiter.wait(invocation_id, self.get)
         except TimeoutError:
             raise TimedOut(
-                "wait_timeout", f"The invocation {invocation_id} was not over within {timeout:g} s."
+                "wait_timeout", f"The invocation {invocation_id} did not end within {timeout:g} s."
             ) from None
         if found.status != "succeeded":
             raise NotSucceeded(found)
@@ -107,8 +114,10 @@ class Invocations(Resource):
     async def claim(
         self, service_id: str, claim_id: str, *, most: int = 1, wait_seconds: float = 0.0
     ) -> tuple[Lease, ...]:
-        """Leases of work that waits, or comes within the time. The same `claim_id` gives the same leases again, so a
-        claim whose answer was lost is made once more with its own."""
+        """Claim up to `most` pending invocations. If there are none, wait up to `wait_seconds` for new ones.
+
+        The same `claim_id` returns the same leases, so a claim whose response was lost can be repeated.
+        """
         body = {"max": most, "wait_ms": int(wait_seconds * 1000), "claim_id": claim_id}
         path = self._path("services", service_id, "claim")
         found = await self._call(
@@ -117,15 +126,15 @@ class Invocations(Resource):
         return tuple(found.items)
 
     async def complete(self, completions: Sequence[Completion]) -> tuple[Item, ...]:
-        """What became of attempts, at most 100. What is said twice is answered twice."""
+        """Report the outcomes of up to 100 attempts. A repeated report gets the same reply."""
         return await self._send_items("complete", completions)
 
     async def heartbeat(self, tokens: Sequence[Token]) -> tuple[Item, ...]:
-        """Extends leases, at most 100; the answer says whose cancellation was asked for."""
+        """Extend up to 100 leases. The response marks those whose invocation is to be canceled."""
         return await self._send_items("heartbeat", tokens)
 
     async def release(self, tokens: Sequence[Token]) -> tuple[Item, ...]:
-        """Gives leases back, at most 100: their attempts do not count."""
+        """Give back up to 100 leases. Their attempts do not count."""
         return await self._send_items("release", tokens)
 
     async def _send_items(self, verb: str, items: Sequence[Completion] | Sequence[Token]) -> tuple[Item, ...]:

@@ -1,7 +1,7 @@
-"""A loop in a thread, for code that has none: what the facade in `sync` runs on.
+"""An event loop in a thread. The blocking client in `sdk/sync` runs on it.
 
-Each client has one. Calls from any number of threads run on it side by side, as they would in one program with a loop
-of its own. An interrupt of whoever waits cancels the call it waits for.
+Each client has one. Calls from any number of threads run on it concurrently. An interrupt of the waiting thread cancels
+the call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ JOIN_TIMEOUT_SECONDS = 5.0
 
 
 class LoopThread:
-    """The loop runs from the first call to `finish`. Its thread keeps no program from ending."""
+    """The loop runs from the first call to `finish`. Its thread does not keep the program running."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -25,7 +25,7 @@ class LoopThread:
         self._closed = False
 
     def run(self, coroutine: Coroutine[object, None, T]) -> T:
-        """What it returns or raises, once it has."""
+        """Run a coroutine on the loop and return its result."""
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._ensure_loop())
         except RuntimeError:
@@ -34,12 +34,12 @@ class LoopThread:
         try:
             return future.result()
         except BaseException:
-            # If it is the caller that was interrupted, nobody waits for the rest. One that is done is not touched.
+            # If the caller was interrupted, nothing waits for the coroutine any more. No effect if it is done.
             future.cancel()
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """The items one by one, each waited for when it is asked for."""
+        """Yield the items. Each is awaited when it is requested."""
         try:
             while True:
                 try:
@@ -50,7 +50,7 @@ class LoopThread:
             self.run(_close_iterator(items))
 
     def finish(self, coroutine: Coroutine[object, None, None]) -> None:
-        """Runs this last, and ends. Does nothing where nothing ever ran, or where it has ended before."""
+        """Run a last coroutine and stop the loop. Runs nothing if the loop was never started or is stopped already."""
         if self._loop is None:
             coroutine.close()
         else:
@@ -68,7 +68,7 @@ class LoopThread:
     def _ensure_loop(self) -> asyncio.AbstractEventLoop:
         with self._start_lock:
             if self._closed:
-                raise RuntimeError("this client has been closed")
+                raise RuntimeError("this client is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
@@ -99,7 +99,7 @@ async def _next(items: AsyncIterator[T]) -> T:
 
 
 async def _close_iterator(items: AsyncIterator[T]) -> None:
-    """An iterator that is left in the middle gives its connection back now, and not when it is collected."""
+    """Close an iterator that was not exhausted, so that it frees its connection now and not when it is collected."""
     close = getattr(items, "aclose", None)
     if close is not None:
         await close()

@@ -1,4 +1,4 @@
-"""Members: who may do what in a zone."""
+"""Members of a zone: subjects and their roles."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from quarterdeck.sdk.work_types import Member, Role, WorkPage
 
 class Members(WorkResource):
     def list(self) -> AsyncIterator[Member]:
-        """In the order of their names."""
+        """Iterate over members, ordered by subject."""
         return self._iter_items_in_zone(self._path("members"), {}, WorkPage[Member])
 
     async def get(self, subject: str) -> Member:
         return await self._call_in_zone(ApiCall("GET", self._path("members", subject)), Member)
 
     async def put(self, subject: str, role: Role) -> Member:
-        """Makes somebody a member, or gives them another role. Only an OWNER makes or unmakes an OWNER."""
+        """Add a member, or change its role. Only an OWNER can give or take the role OWNER."""
         call = ApiCall("PUT", self._path("members", subject), body={"role": role}, is_idempotent=True)
         return await self._call_in_zone(call, Member)
 
     async def remove(self, subject: str) -> None:
-        """Not repeated after a lost answer: it would not be found."""
+        """Remove a member. Not retried after a lost response, because a repetition would raise `NotFound`."""
         await self._send_in_zone(ApiCall("DELETE", self._path("members", subject)))

@@ -1,7 +1,7 @@
-"""What may be said beside what must be: the options of the calls that have many, each name as it is on the wire.
+"""Optional arguments of calls that have many. Each is named as on the wire.
 
-They are typed dictionaries, so that `spawn("app", parent_id=…)` is checked by whoever checks types; who does not check
-is told by `told`, which knows the same names.
+They are typed dictionaries, so that a type checker checks `spawn("app", parent_id=…)`. At run time `encode_options`
+checks the same names.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 class NewTask(TaskOptions):
-    """One of many: what must be said of each, beside what may be."""
+    """One task of `create_many`: the required fields and the options."""
 
     title: str
     task_type: str
@@ -144,18 +144,21 @@ class WebhookChanges(WebhookOptions, total=False):
 
 
 def encode_options(options_type: type, options: Mapping[str, object]) -> dict[str, object]:
-    """What was said, without what was left open; a name that does not exist is a TypeError, as of any function."""
+    """The options without those that are None. Raises TypeError for an unknown name, as any function does."""
     unknown = options.keys() - options_type.__annotations__.keys()
     if unknown:
         allowed = ", ".join(sorted(options_type.__annotations__))
-        raise TypeError(f"there is no {', '.join(sorted(unknown))} here; there is {allowed}")
+        raise TypeError(f"unexpected options: {', '.join(sorted(unknown))} (allowed: {allowed})")
     return {name: value for name, value in options.items() if value is not None}
 
 
 def encode_camel_options(
     options_type: type, options: Mapping[str, object], *, keep_none: bool = False
 ) -> dict[str, object]:
-    """The same as the work plane spells it: `task_type` is `taskType`. Where None `clears` something, it is said."""
+    """`encode_options` with the names of the work plane: `task_type` becomes `taskType`.
+
+    With `keep_none`, None is sent, because it clears a field.
+    """
     encoded = {
         **encode_options(options_type, options),
         **({name: None for name in options if options[name] is None} if keep_none else {}),

@@ -1,4 +1,4 @@
-"""What the faces of a zone have in common: their server, their zone, and lists that come in pages."""
+"""Base classes of the resource clients: transport, zone, and iteration over pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORK_PAGE_SIZE = 500
 
 
 class Resource:
-    """One noun of one zone."""
+    """Calls to one kind of resource in one zone."""
 
     def __init__(self, transport: Transport, zone: str) -> None:
         self._transport = transport
@@ -34,7 +34,7 @@ class Resource:
         return await self._transport.call(ApiCall("GET", path), response_type)
 
     async def _iter_items(self, path: str, query: Query, response_type: type[Page[T]]) -> AsyncGenerator[T, None]:
-        """Every item, page by page as they are asked for."""
+        """Yield every item. Pages are requested as they are needed."""
         cursor: str | None = None
         while True:
             page = await self._call(
@@ -48,7 +48,7 @@ class Resource:
 
 
 class WorkResource(Resource):
-    """One noun of the work plane, whose routes name their zone in a header."""
+    """Calls to one kind of resource of the work plane. Its routes take the zone from a header."""
 
     def _path(self, *segments: str) -> str:
         return build_path("api", "v1", *segments)
@@ -57,7 +57,7 @@ class WorkResource(Resource):
         return await self._transport.call(replace(call, zone=self._zone), response_type)
 
     async def _send_in_zone(self, call: ApiCall) -> None:
-        """For what is answered with nothing."""
+        """Make a call whose response has no content."""
         await self._transport.send(replace(call, zone=self._zone))
 
     async def _iter_items_in_zone(
@@ -76,5 +76,5 @@ class WorkResource(Resource):
 
 
 def ensure_key(key: str | None) -> str:
-    """The caller's idempotency key, or one of this call's own: either way every repetition bears the same."""
+    """The caller's idempotency key, or a new one. Every retry of the call uses the same key."""
     return new_id() if key is None else key

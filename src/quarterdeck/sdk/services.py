@@ -1,4 +1,4 @@
-"""Services: registered, described, kept alive."""
+"""Services: registration, description and heartbeats."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ class Services(Resource):
     async def register(
         self, application_id: str, endpoint_url: str, *, agent_id: str | None = None, **options: Unpack[ServiceOptions]
     ) -> Service:
-        """Registers what an application offers at an endpoint, or describes anew what it offers there already. With an
-        `agent_id` it is registered for as long as that session lives. The secret of a new push service is in this
-        answer and in no later one; if the answer was lost, `rotate_secret` gives another."""
+        """Register the service of an application at an endpoint, or replace the description of a registered one.
+
+        With `agent_id` the registration ends with that session. Only this response contains the secret of a new push
+        service. If the response was lost, `rotate_secret` creates another secret.
+        """
         body = {"application_id": application_id, "endpoint_url": endpoint_url, "agent_id": agent_id}
         body = {name: value for name, value in body.items() if value is not None}
         return await self._call(
@@ -35,18 +37,18 @@ class Services(Resource):
         return await self._get(self._path("agent-services", service_id), Service)
 
     def list(self, *, application_id: str | None = None, health: Health | None = None) -> AsyncIterator[Service]:
-        """Newest first."""
+        """Iterate over services, newest first."""
         filters = {"application_id": application_id, "health": health}
         return self._iter_items(self._path("agent-services"), filters, Page[Service])
 
     async def find(self, application_id: str) -> Service:
-        """The service of an application, the newest if it has several."""
+        """The newest service of an application. Raises `NotFound` if it has none."""
         async for service in self.list(application_id=application_id):
             return service
-        raise NotFound("agent_service_not_found", f"The application {application_id!r} offers no service here.")
+        raise NotFound("agent_service_not_found", f"The application {application_id!r} has no service in this zone.")
 
     async def patch(self, service_id: str, **options: Unpack[ServiceOptions]) -> Service:
-        """Changes what is named, and leaves the rest."""
+        """Change the given fields."""
         return await self._call(
             ApiCall(
                 "PATCH",
@@ -58,11 +60,11 @@ class Services(Resource):
         )
 
     async def unregister(self, service_id: str) -> None:
-        """Takes a service back, whoever registered it: nothing new is asked of it, and what waits is canceled."""
+        """Unregister a service with all its registrations. It gets no new invocations; pending ones are canceled."""
         await self._transport.send(ApiCall("DELETE", self._path("agent-services", service_id), is_idempotent=True))
 
     async def rotate_secret(self, service_id: str) -> Service:
-        """From now on pushes are signed with another secret, which this answer shows."""
+        """Replace the secret that signs pushes. Only this response contains the new secret."""
         return await self._call(
             ApiCall("PATCH", self._path("agent-services", service_id), body={"rotate_secret": True}), Service
         )
@@ -75,7 +77,7 @@ class Services(Resource):
         active_invocations: int | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Says that it is there, and how it is."""
+        """Send a heartbeat with the service's health."""
         fields = {"health": health, "active_invocations": active_invocations, "metadata": metadata}
         body = {name: value for name, value in fields.items() if value is not None}
         path = self._path("agent-services", service_id, "heartbeat")

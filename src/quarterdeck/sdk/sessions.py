@@ -1,4 +1,4 @@
-"""Sessions: spawned, looked at, suspended, ended."""
+"""Sessions: spawn, read, suspend, end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quarterdeck.sdk.types import Items, Page, Receipt, Session, SessionStatus
 
 class Sessions(Resource):
     async def spawn(self, application_id: str, *, key: str | None = None, **options: Unpack[SpawnOptions]) -> Session:
-        """Spawns a session of an application. With the same `key`, the same session while it lives."""
+        """Spawn a session of an application. The same `key` returns the same session while it is live."""
         body = {"application_id": application_id, **encode_options(SpawnOptions, options)}
         return await self._call(ApiCall("POST", self._path("agents"), body=body, key=ensure_key(key)), Session)
 
@@ -30,32 +30,37 @@ class Sessions(Resource):
         parent_id: str | None = None,
         root_id: str | None = None,
     ) -> AsyncIterator[Session]:
-        """Newest first."""
+        """Iterate over sessions, newest first."""
         filters = {"status": status, "application_id": application_id, "parent_id": parent_id, "root_id": root_id}
         return self._iter_items(self._path("agents"), filters, Page[Session])
 
     def children(self, session_id: str, *, status: SessionStatus | None = None) -> AsyncIterator[Session]:
-        """Those spawned directly under a session, newest first."""
+        """Iterate over the direct children of a session, newest first."""
         return self._iter_items(self._path("agents", session_id, "children"), {"status": status}, Page[Session])
 
     async def tree(self, session_id: str) -> tuple[Session, ...]:
-        """A session with its whole subtree, parents before their children."""
+        """A session with its complete subtree, parents before their children."""
         found = await self._get(self._path("agents", session_id, "tree"), Items[Session])
         return tuple(found.items)
 
     async def suspend(self, session_id: str) -> int:
-        """Puts a session and everything under it to sleep; how many fell asleep. Not made again by itself if its answer
-        is lost: suspending twice is two events."""
+        """Suspend a session and its subtree. Returns how many sessions were suspended.
+
+        Not retried after a lost response, because a repetition writes another event.
+        """
         response = await self._call(ApiCall("POST", self._path("agents", session_id, "suspend")), _SuspendResponse)
         return response.suspended
 
     async def resume(self, session_id: str) -> int:
-        """Clears a session's own suspension; how many woke."""
+        """Clear the session's own suspension. Returns how many sessions were resumed.
+
+        Not retried after a lost response.
+        """
         response = await self._call(ApiCall("POST", self._path("agents", session_id, "resume")), _ResumeResponse)
         return response.resumed
 
     async def end(self, session_id: str, *, reason: str | None = None) -> Receipt:
-        """Ends a session and its whole subtree; what was stopped, counted afterwards. Ending twice is harmless."""
+        """Terminate a session and its subtree. Returns what was stopped. A repetition does no harm."""
         query = {"receipt": True, "reason": reason}
         return await self._call(ApiCall("DELETE", self._path("agents", session_id), query, is_idempotent=True), Receipt)
 

@@ -1,4 +1,4 @@
-"""Tasks: durable units of work with dependencies, retries, progress and checkpoints; and what agents say of them."""
+"""Tasks: durable units of work with dependencies, retries, progress and checkpoints, and the bulk calls of agents."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from quarterdeck.sdk.work_types import (
 
 T = TypeVar("T")
 END_EVENT_TYPES = ("task.completed", "task.failed", "task.aborted", "task.archived")
-"""Events after which a task may be over."""
+"""Events after which a task may have ended."""
 UNBATCHED_FIELDS = frozenset({"id", "dependsOn"})
-"""What names another task says by this that it follows it, and goes by itself."""
+"""A task with one of these fields is not batched: it depends on other tasks, or others may depend on it."""
 
 
 class Tasks(WorkResource):
@@ -50,20 +50,25 @@ class Tasks(WorkResource):
             transport, Resource(transport, zone)._path("events"), END_EVENT_TYPES
         )
 
-    # -- making and looking ----------------------------------------------------------------------------------------
+    # -- creation and reads ----------------------------------------------------------------------------------------
 
     async def create(
         self, title: str, task_type: str, *, key: str | None = None, **options: Unpack[TaskOptions]
     ) -> Task:
-        """Makes a task: durably, and once for each `key`. Those that several ask for at once go together."""
+        """Create a durable task. The same `key` creates it only once.
+
+        Concurrent calls without a `key` are combined into bulk requests.
+        """
         body = {"title": title, "taskType": task_type, **encode_camel_options(TaskOptions, options)}
         if key is None and body.keys().isdisjoint(UNBATCHED_FIELDS):
             return await self._create_batcher.submit(body)
         return await self._create(body, ensure_key(key))
 
     async def create_many(self, tasks: Sequence[NewTask], *, key: str | None = None) -> tuple[Task | Problem, ...]:
-        """Makes up to 1,000 at once, which may depend on each other by the ids they are given. One outcome for each, in
-        order: a task, or why it was refused."""
+        """Create up to 1,000 tasks in one call. They may depend on each other by the ids you give them.
+
+        Returns, in order, the created task or the problem of each.
+        """
         body = {"tasks": [encode_camel_options(NewTask, task) for task in tasks]}
         call = ApiCall("POST", self._path("agent-tasks"), body=body, key=ensure_key(key))
         response = await self._call_in_zone(call, Items[dict[str, object]])
@@ -84,66 +89,68 @@ class Tasks(WorkResource):
         return await self._call_in_zone(ApiCall("GET", self._path("agent-tasks", task_id)), Task)
 
     def list(self, **filters: Unpack[TaskFilter]) -> AsyncIterator[Task]:
-        """Newest first."""
+        """Iterate over tasks, newest first."""
         return self._iter_items_in_zone(self._path("agent-tasks"), _build_query(filters), WorkPage[Task])
 
     def logs(self, task_id: str, *, level: Level | None = None, event: str | None = None) -> AsyncIterator[LogLine]:
-        """What happened to it and what its agents said, oldest first."""
+        """Iterate over the task's log: its transitions and the lines of its agents, oldest first."""
         query = {"level": level, "event": event, "order": "asc"}
         return self._iter_items_in_zone(self._path("agent-tasks", task_id, "logs"), query, WorkPage[LogLine])
 
     async def explain(self, task_id: str) -> TaskExplanation:
-        """Why it is as it is, and what would move it."""
+        """Why the task is in its present state, and what would change that."""
         return await self._call_in_zone(ApiCall("GET", self._path("agent-tasks", task_id, "explain")), TaskExplanation)
 
     async def tree(self, task_id: str, *, depth: int | None = None) -> TaskTree:
-        """What it depends on and what depends on it, directly or not."""
+        """The task's dependencies and dependents, direct and indirect."""
         path = self._path("agent-tasks", task_id, "tree")
         return await self._call_in_zone(ApiCall("GET", path, {"depth": depth}), TaskTree)
 
     async def wait(self, task_ids: Sequence[str], *, timeout: float | None = None) -> tuple[Task, ...]:
-        """These tasks, once all of them are over, however they ended. If they are not within `timeout` seconds,
-        `TimedOut` is raised, and they go on."""
+        """Wait until all these tasks have ended, however they ended, and return them.
+
+        Raises `TimedOut` if they have not ended within `timeout` seconds; the tasks keep running.
+        """
         try:
             async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
-                waiters = [group.create_task(self._end_waiter.wait(each, self.get)) for each in task_ids]
+                waiters = [group.create_task(self._end_waiter.wait(task_id, self.get)) for task_id in task_ids]
         except TimeoutError:
-            raise TimedOut("wait_timeout", f"Not all tasks were over within {timeout:g} s.") from None
+            raise TimedOut("wait_timeout", f"Not all tasks ended within {timeout:g} s.") from None
         except ExceptionGroup as group_error:
-            # Whoever waits handles problems; that several were waited for at once is nobody's concern.
+            # Callers handle a `Problem`. That several waits run in a group is an implementation detail.
             raise group_error.exceptions[0] from None
-        return tuple(each.result() for each in waiters)
+        return tuple(waiter.result() for waiter in waiters)
 
-    # -- by hand ---------------------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------------
 
     async def patch(self, task_id: str, **changes: Unpack[TaskChanges]) -> Task:
-        """Changes what is named. `estimated_completion_at=None` takes an estimate away."""
+        """Change the given fields. `estimated_completion_at=None` removes the estimate."""
         body = encode_camel_options(TaskChanges, changes, keep_none=True)
         return await self._call_in_zone(
             ApiCall("PATCH", self._path("agent-tasks", task_id), body=body, is_idempotent=True), Task
         )
 
     async def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
-        """Ends it for good. Whoever works on it is told with its next heartbeat."""
+        """Cancel the task without a retry. The agent that works on it learns this with its next heartbeat."""
         return await self._post_action(task_id, "cancel", {} if reason is None else {"reason": reason})
 
     async def retry(self, task_id: str) -> Task:
-        """Begins a task anew that has failed or was canceled. Not repeated after a lost answer."""
+        """Restart a task that has failed or was canceled. Not retried after a lost response."""
         return await self._call_in_zone(ApiCall("POST", self._path("agent-tasks", task_id, "retry"), body={}), Task)
 
     async def pause(self, task_id: str) -> Task:
-        """Nobody works on it until it is resumed; its checkpoint stays."""
+        """Pause the task: no agent works on it until it is resumed. Its checkpoint is kept."""
         return await self._set_status(task_id, "PAUSED")
 
     async def resume(self, task_id: str) -> Task:
         return await self._set_status(task_id, "PENDING")
 
     async def archive(self, task_id: str) -> Task:
-        """Puts away a task that is over."""
+        """Archive a task that has ended."""
         return await self._post_action(task_id, "archive", {})
 
     async def _set_status(self, task_id: str, status: str) -> Task:
-        # Repeated it finds the task where it wanted it, unless somebody moved it meanwhile: their word is the later.
+        # A retry finds the task in the wanted state, unless another caller changed it since. Then that change wins.
         call = ApiCall("PATCH", self._path("agent-tasks", task_id), body={"status": status}, is_idempotent=True)
         return await self._call_in_zone(call, Task)
 
@@ -162,8 +169,10 @@ class Tasks(WorkResource):
         wait_seconds: float = 0.0,
         task_types: Sequence[str] | None = None,
     ) -> tuple[TaskLease, ...]:
-        """Tasks that wait, or come within the time. The same `claim_id` gives the same tasks again, so a claim whose
-        answer was lost is made once more with its own."""
+        """Claim up to `most` ready tasks. If there are none, wait up to `wait_seconds` for new ones.
+
+        The same `claim_id` returns the same tasks, so a claim whose response was lost can be repeated.
+        """
         body: dict[str, object] = {"max": most, "waitMs": int(wait_seconds * 1000), "claimId": claim_id}
         if task_types is not None:
             body["taskTypes"] = task_types
@@ -174,27 +183,32 @@ class Tasks(WorkResource):
         return tuple(found.tasks)
 
     async def progress(self, updates: Sequence[TaskProgress]) -> tuple[TaskItem, ...]:
-        """How far attempts are, up to 1,000 at once. What they cost is charged once, also if an answer is lost and this
-        is repeated; and if it is called again, where they have a `progress_id` of their own."""
+        """Report the progress of up to 1,000 attempts.
+
+        Costs are charged once, also if the call is retried after a lost response. To repeat a report yourself without
+        charging its costs twice, give it a `progress_id`.
+        """
         return await self._send_items("progress", [_with_progress_id(update) for update in updates])
 
     async def complete(self, completions: Sequence[TaskCompletion]) -> tuple[TaskItem, ...]:
-        """Attempts that have done their tasks, up to 1,000 at once. What is said twice is answered twice."""
+        """Report the completion of up to 1,000 attempts. A repeated report gets the same reply."""
         return await self._send_items("complete", completions)
 
     async def fail(self, failures: Sequence[TaskFailure]) -> tuple[TaskItem, ...]:
-        """Attempts that have failed, up to 1,000 at once."""
+        """Report the failure of up to 1,000 attempts."""
         return await self._send_items("fail", failures)
 
     async def release(self, returns: Sequence[TaskReturn]) -> tuple[TaskItem, ...]:
-        """Gives tasks back, up to 1,000 at once: their attempts do not count."""
+        """Give back up to 1,000 tasks. Their attempts do not count."""
         return await self._send_items("release", returns)
 
     async def say(
         self, task_id: str, lines: Sequence[Mapping[str, object]], *, attempt_token: str | None = None
     ) -> None:
-        """Adds up to 100 lines to a task's log: `message`, `level`, `event`, `details`, `stackTrace`. Not repeated
-        after a lost answer."""
+        """Add up to 100 lines to a task's log. Not retried after a lost response.
+
+        A line has the fields `message`, `level`, `event`, `details` and `stackTrace`.
+        """
         body: dict[str, object] = {"lines": lines}
         if attempt_token is not None:
             body["attemptToken"] = attempt_token

@@ -1,7 +1,7 @@
-"""A server, however often it has to be found: one call after another, asked again as far as that is safe.
+"""Sends calls to the server, and retries them as far as that is safe.
 
-Where the server is and what it is shown is looked for on the first call, and again when nobody answers there any more
-or the token is no longer good.
+The first call finds the server and the token. They are found again when the server does not answer or the token is no
+longer valid.
 """
 
 from __future__ import annotations
@@ -29,43 +29,41 @@ from quarterdeck.core.retry import Policy, backoff
 log = logging.getLogger("quarterdeck.sdk")
 T = TypeVar("T")
 TokenSource = Callable[[], str]
-"""Gives the present token, each time it is asked; may block."""
+"""Returns the current token each time it is called. It may block."""
 STREAM_TIMEOUT_SECONDS = 90.0
-"""A server says something on every stream once a minute at least."""
+"""The server writes to every stream at least once a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a client behaves."""
+    """Time-outs, retries and connections of a client."""
 
     timeout: float = 30.0
-    """Seconds that one answer may take."""
+    """Seconds to wait for one response."""
     patience: float = 15.0
-    """Seconds in which a call that failed is begun again, where that is safe; after an answer that was lost or took too
-    long, once in any case. 0: it never is."""
+    """Seconds during which a failed call is retried, if a retry is safe. 0: never retry. After a lost or late response
+    the call is retried at least once, even if this time has passed."""
     connections: int = 64
-    """How many may be in use at once; whoever comes then waits for a turn."""
+    """Connections in use at once. Further calls wait."""
     tls: ssl.SSLContext | None = None
-    """What https is judged by; without one, by the machine's authorities."""
+    """The TLS context for https. Default: the certificate authorities of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """One call."""
-
     method: str
     path: str
     query: Query | None = None
     body: object = None
-    """Encoded as JSON; None sends none."""
+    """Encoded as JSON. None sends no body."""
     key: str | None = None
-    """Its idempotency key."""
+    """The idempotency key."""
     is_idempotent: bool = False
-    """Whether it may be made twice without being done twice, for another reason than its key or its method."""
+    """Whether a repetition is safe for another reason than the key or the method."""
     wait_seconds: float = 0.0
-    """Seconds that the server may take on purpose."""
+    """Seconds that the server may wait on purpose, in addition to the time-out."""
     zone: str | None = None
-    """Of routes whose path does not name it."""
+    """The zone, for routes whose path does not name it."""
 
     @property
     def is_retry_safe(self) -> bool:
@@ -81,24 +79,23 @@ class Transport:
         self._pool: Pool | None = None
         self._headers: dict[str, str] = {}
         self._close_callbacks: dict[Callable[[], None], None] | None = {}
-        """What is to be done at the end; None: it has come."""
+        """Called by `close`, in order of registration. None once the transport is closed."""
 
     def add_close_callback(self, callback: Callable[[], None]) -> None:
-        """Has something done at the end, once, however often it was asked for."""
+        """Call a function once when the transport closes, however often it was added."""
         if self._close_callbacks is not None:
             self._close_callbacks[callback] = None
 
     def remove_close_callback(self, callback: Callable[[], None]) -> None:
-        """It has been done before."""
         if self._close_callbacks is not None:
             self._close_callbacks.pop(callback, None)
 
     async def call(self, call: ApiCall, response_type: type[T]) -> T:
-        """The answer, understood. What the server refuses is raised as a `Problem`."""
+        """Make a call and decode its response. Raises a `Problem` if it fails."""
         return _decode_response(await self.send(call), response_type)
 
     async def send(self, call: ApiCall) -> Response:
-        """The answer as it is, of a call that succeeded."""
+        """Make a call and return its response. Raises a `Problem` if it fails."""
         body = None if call.body is None else msgspec.json.encode(call.body)
         clock = asyncio.get_running_loop().time
         started_at, attempt, has_renewed = clock(), 0, False
@@ -115,17 +112,17 @@ class Transport:
                 wait_seconds = retry_delay(problem, attempt, is_retry_safe=call.is_retry_safe, jitter=random.random())
                 if wait_seconds is None or not budget.allows_retry(problem, clock() - started_at + wait_seconds):
                     if call.key is not None and isinstance(problem, Fault):
-                        # It may have been done, if not this time then before: only this key asks for the same again.
+                        # This or an earlier attempt may have been processed. Only this key makes a retry safe.
                         problem.members["idempotency_key"] = call.key
                     raise
-                log.debug("%s %s is made again in %.3f s: %s", call.method, call.path, wait_seconds, problem.detail)
+                log.debug("retrying %s %s in %.3f s: %s", call.method, call.path, wait_seconds, problem.detail)
                 await asyncio.sleep(wait_seconds)
                 if isinstance(problem, Unreachable):
                     await self.rediscover()
 
     @contextlib.asynccontextmanager
     async def stream(self, call: ApiCall, last_event_id: str | None) -> AsyncIterator[AsyncGenerator[bytes, None]]:
-        """One answer without an end, in pieces. Not made again: whoever follows knows better from where."""
+        """Open an event stream and yield its chunks. Not retried: the caller knows where to continue."""
         pool = await self._get_pool()
         headers = self._headers | {"Accept": "text/event-stream"}
         if last_event_id is not None:
@@ -138,7 +135,7 @@ class Transport:
             if response.status >= 300:
                 raise problem_from_response(response)
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                raise Lost("garbled_answer", "The answer is no stream: is this a Quarterdeck server?")
+                raise Lost("garbled_answer", "The response is not an event stream. Is this a Quarterdeck server?")
             async with contextlib.aclosing(connection.iter_body(STREAM_TIMEOUT_SECONDS)) as chunks:
                 yield chunks
 
@@ -148,7 +145,7 @@ class Transport:
             callback()
         if self._pool is not None:
             self._pool.close()
-        # One turn of the loop, in which the sockets are really closed: it may be the last there is.
+        # The loop closes the sockets in its next iteration. Let it run one, because it may stop right after this call.
         await asyncio.sleep(0)
 
     async def _send_once(self, call: ApiCall, body: bytes | None) -> Response:
@@ -163,7 +160,7 @@ class Transport:
             raise problem_from_response(response)
         return response
 
-    # -- finding -----------------------------------------------------------------------------------------------------
+    # -- discovery ---------------------------------------------------------------------------------------------------
 
     async def _get_pool(self) -> Pool:
         self._require_open()
@@ -176,13 +173,13 @@ class Transport:
             return self._pool
 
     async def rediscover(self) -> bool:
-        """Whether anything is different now: another place, another token."""
+        """Find the server and the token again. Returns whether either has changed."""
         async with self._discovery_lock:
             previous = self._pool, self._headers
             try:
                 located = await _run_discovery(lambda: locate_running(self._location))
             except Problem as problem:
-                log.debug("the server is not found again: %s", problem.detail)
+                log.debug("the server was not found again: %s", problem.detail)
                 return False
             if located is not None:
                 await self._use_server(located)
@@ -191,10 +188,8 @@ class Transport:
     async def _use_server(self, located: LocatedServer) -> None:
         token = located.token if self._token_source is None else await asyncio.to_thread(self._token_source)
         if token is None:
-            raise Unauthenticated(
-                "missing_token", f"There is no token for {located.address}: give one, or set QD_TOKEN."
-            )
-        # Looking takes its time: whoever closed the client meanwhile has closed what there was, and nothing follows.
+            raise Unauthenticated("missing_token", f"No token for {located.address}. Pass `token` or set QD_TOKEN.")
+        # The client may have been closed during the search. Then no new pool may be opened.
         self._require_open()
         self._headers = build_base_headers(token, located.trace)
         if self._pool is None or self._pool.connector.address != located.address:
@@ -205,27 +200,27 @@ class Transport:
 
     def _require_open(self) -> None:
         if self._close_callbacks is None:
-            raise RuntimeError("this client has been closed")
+            raise RuntimeError("this client is closed")
 
 
 async def _run_discovery(discover: Callable[[], T]) -> T:
-    """Looking blocks, and reads files that may not be ours to read."""
+    """Run discovery in a thread, because it blocks. It reads files, so it may raise OSError."""
     try:
         return await asyncio.to_thread(discover)
     except OSError as error:
         file_prefix = f"{error.filename}: " if error.filename else ""
-        raise Unreachable("server_unreachable", f"No server is found: {file_prefix}{error_text(error)}.") from error
+        raise Unreachable("server_unreachable", f"No server found: {file_prefix}{error_text(error)}.") from error
 
 
 def build_base_headers(token: str, trace: str | None) -> dict[str, str]:
     headers = {"Accept": "application/json", "User-Agent": f"quarterdeck-sdk/{__version__}"}
-    # An API key begins with its mark, which no JWT does.
+    # API keys start with `qd_`, which no JWT does.
     headers |= {"X-API-Key": token} if token.startswith("qd_") else {"Authorization": f"Bearer {token}"}
     return headers if trace is None else headers | {"Traceparent": trace}
 
 
 def build_call_headers(call: ApiCall, body: bytes | None) -> dict[str, str]:
-    """What one call says beside what all of them do."""
+    """The headers of one call, in addition to the base headers."""
     headers: dict[str, str] = {}
     if body is not None:
         headers["Content-Type"] = "application/json"
@@ -240,44 +235,46 @@ def _decode_response(response: Response, response_type: type[T]) -> T:
     try:
         return msgspec.json.decode(response.body, type=response_type)
     except (msgspec.DecodeError, RecursionError) as error:
-        # Neither a refusal nor a fault that passes: the two sides do not speak of the same thing.
-        raise Lost("garbled_answer", f"The server's answer is not understood: {error}.") from None
+        # Neither a refusal nor a temporary fault: server and client disagree about the format.
+        raise Lost("garbled_answer", f"The server's response is not valid: {error}.") from None
 
 
 RETRY_POLICY = Policy(max_attempts=0, base_ms=50, cap_ms=5_000)
-"""How the pauses grow. How often is a question of patience, not of a number."""
+"""The backoff between retries. `Options.patience` limits their number."""
 BAD_GATEWAY = 502
 
 
 @dataclass(slots=True)
 class RetryBudget:
-    """For how long one call is begun again."""
+    """How long one call is retried."""
 
     seconds: float
     had_unknown_outcome: bool = False
 
     def allows_retry(self, problem: Problem, elapsed: float) -> bool:
-        """Whether it is begun again so many seconds after it was begun first. The first unknown outcome is asked for
-        however long it took: waiting for an answer may take longer than all patience."""
+        """Whether the call is retried `elapsed` seconds after its start.
+
+        The first unknown outcome is always retried: waiting for the response may have taken longer than the budget.
+        """
         is_first_unknown = is_outcome_unknown(problem) and not self.had_unknown_outcome
         self.had_unknown_outcome = self.had_unknown_outcome or is_first_unknown
         return elapsed <= self.seconds or (is_first_unknown and self.seconds > 0)
 
 
 def retry_delay(problem: Problem, attempt: int, *, is_retry_safe: bool, jitter: float) -> float | None:
-    """Seconds to wait after the attempt numbered `attempt` (from 1) ended so, or None: it is not to be made again.
+    """Seconds to wait before the next attempt, or None if the call must not be retried.
 
-    `repeats`: it may be made twice without being done twice.
+    `attempt` is the number of the failed attempt, from 1. `is_retry_safe`: a repetition does not act twice.
     """
     if not (is_transient(problem) or (is_retry_safe and is_outcome_unknown(problem))):
         return None
     backoff_seconds = backoff(RETRY_POLICY, attempt=attempt, jitter=jitter) / 1000
-    # What the server asks for is the least; chance keeps those it told the same from coming in the same instant.
+    # `retry_after` is the minimum. The jitter spreads clients that got the same value.
     return backoff_seconds if problem.retry_after is None else problem.retry_after + backoff_seconds * jitter
 
 
 def is_transient(problem: Problem) -> bool:
-    """Whether nothing was done, and may be later."""
+    """Whether nothing was done, and the same call may succeed later."""
     if isinstance(problem, OutcomeUnknown | UntrustedServer):
         return False
     if isinstance(problem, LimitReached):
@@ -286,7 +283,7 @@ def is_transient(problem: Problem) -> bool:
 
 
 def is_outcome_unknown(problem: Problem) -> bool:
-    """Whether it may have been done. What cannot be read is none of these: it would be no better a second time."""
+    """Whether the call may have been processed. False for a malformed response, because a retry would not help."""
     if isinstance(problem, Internal):
         return problem.members.get("status") == BAD_GATEWAY
     return isinstance(problem, OutcomeUnknown | Lost | TimedOut) and problem.code != "garbled_answer"

@@ -1,4 +1,7 @@
-"""What the server shows, typed. Fields that a later server adds are ignored; instants are aware datetimes, in UTC."""
+"""Types of the server's responses.
+
+Unknown fields, which a newer server may send, are ignored. Times are aware datetimes in UTC.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ DelegationStatus = Literal["active", "revoked", "expired"]
 Health = Literal["starting", "healthy", "degraded", "unhealthy"]
 Delivery = Literal["pull", "push"]
 FINAL_STATUSES = frozenset({"succeeded", "failed", "timed_out", "canceled", "dead"})
-"""The states that no invocation leaves."""
+"""States of an invocation that has ended."""
 BULK_MAX = 100
-"""Invocations that workers may speak of in one call."""
+"""Invocations that a worker may name in one call."""
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """A part of a list."""
+    """One page of a list."""
 
     items: list[T]
     next_cursor: str | None = None
 
 
 class Items(msgspec.Struct, Generic[T], frozen=True):
-    """A list that comes whole."""
+    """A complete list."""
 
     items: list[T]
 
@@ -53,7 +56,7 @@ class Used(msgspec.Struct, frozen=True):
 
 
 class Quotas(msgspec.Struct, frozen=True):
-    """The limits in force in a zone, and what is used of them."""
+    """The limits of a zone and their present use."""
 
     zone_id: str
     limits: dict[str, int]
@@ -94,14 +97,14 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A session that an ending has not ended."""
+    """A session that a termination has not ended."""
 
     session_id: str
     reason: str
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What became of an ending, counted from the rows after it."""
+    """The result of a termination, counted from the rows after it."""
 
     zone_id: str
     session_id: str | None
@@ -136,7 +139,7 @@ class Service(msgspec.Struct, frozen=True):
     created_at: datetime
     updated_at: datetime
     secret: str | None = None
-    """Of a push service, and only in the answer that makes one: pushes are signed with it."""
+    """The secret that signs pushes. Only in the response that creates it."""
 
 
 class Beaten(msgspec.Struct, frozen=True):
@@ -181,12 +184,12 @@ class Invocation(msgspec.Struct, frozen=True):
         return self.status in FINAL_STATUSES
 
     def result_as(self, kind: type[T]) -> T:
-        """The result as this type; raises `msgspec.ValidationError` where it is none."""
+        """The result, converted to this type. Raises `msgspec.ValidationError` if it does not match."""
         return msgspec.convert(self.result, kind)
 
 
 class Lease(Invocation, frozen=True, kw_only=True):
-    """An invocation as its holder sees it. Whoever has the token speaks of this attempt."""
+    """A claimed invocation. Only the holder of the token may report on this attempt."""
 
     attempt: int
     attempt_token: str
@@ -194,7 +197,7 @@ class Lease(Invocation, frozen=True, kw_only=True):
 
 
 class ItemProblem(msgspec.Struct, frozen=True):
-    """Why one of many was refused."""
+    """Why one item of a bulk call was refused."""
 
     error: str = "unknown"
     detail: str = ""
@@ -202,12 +205,12 @@ class ItemProblem(msgspec.Struct, frozen=True):
 
     @property
     def passes(self) -> bool:
-        """Whether nothing was decided: the same may be said again."""
+        """Whether the problem is temporary: nothing was decided, and the item can be sent again."""
         return self.status == Unavailable.status
 
 
 class Item(msgspec.Struct, frozen=True):
-    """What became of one of many."""
+    """The result of one item of a bulk call."""
 
     id: str
     status: str | None = None
@@ -217,14 +220,14 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """An attempt, named."""
+    """Identifies an attempt."""
 
     id: str
     attempt_token: str
 
 
 class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of an attempt."""
+    """The outcome of an attempt."""
 
     id: str
     attempt_token: str
@@ -249,7 +252,7 @@ class Delegation(msgspec.Struct, frozen=True):
     scopes: list[str]
     resource_id: str | None
     resources: list[str] | None
-    """What it is lent for; None: everything."""
+    """The resources that it is limited to. None: all."""
     max_hops: int | None
     constraints_json: dict[str, object]
     parent_edge_id: str | None
@@ -270,7 +273,7 @@ class Revoked(msgspec.Struct, frozen=True):
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """By which edges a session holds what, at this moment."""
+    """The present authority of a session, and the edges that give it."""
 
     session_id: str
     zone_id: str
@@ -285,7 +288,7 @@ class Authority(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One transition."""
+    """One event of the log."""
 
     pos: int
     id: str

@@ -1,9 +1,8 @@
-"""Waiting for the end of invocations, or of tasks, without asking over and over.
+"""Waits for the end of invocations or tasks, with an event stream instead of frequent polling.
 
-One stream for everybody who waits in a zone: it hears of every ending, and wakes whoever waits for that one, who then
-looks. Hearing is only a hint. Whoever waits looks once when the stream stands (it may have been over before), again
-whenever the stream had to be opened anew, and now and then in any case, so a stream that cannot be had makes waiting
-slower and nothing else.
+All waiters of a zone share one stream. An event wakes the waiters of its subject, and each then fetches the object. The
+event is only a hint. A waiter also fetches when the stream has connected, because the object may have ended before,
+after each reconnection, and every 30 s. So a missing stream makes waiting slower, but not wrong.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from quarterdeck.sdk.transport import Transport
 
 log = logging.getLogger("quarterdeck.sdk")
 POLL_SECONDS = 30.0
-"""Between two looks of somebody who waits while the stream stands and says nothing."""
+"""Time between two fetches of a waiter while the stream is connected and silent."""
 POLL_WITHOUT_STREAM_SECONDS = 2.0
-"""The same while there is no stream."""
+"""The same without a stream."""
 STREAM_KEEP_SECONDS = 20.0
-"""For how long the stream is kept when nobody waits: the next may come soon."""
+"""How long the stream stays open without waiters, because the next waiter may come soon."""
 
 
 class Finishable(Protocol):
-    """Something that comes to an end."""
+    """An object that ends."""
 
     @property
     def is_over(self) -> bool: ...
@@ -40,7 +39,7 @@ T = TypeVar("T", bound=Finishable)
 
 
 class EndWaiter(Generic[T]):
-    """The endings of one zone's invocations, or tasks, heard by one stream of the events that may be one."""
+    """Waits for invocations or tasks of one zone, with one stream of the event types that may end them."""
 
     def __init__(self, transport: Transport, path: str, types: Sequence[str]) -> None:
         self._transport = transport
@@ -50,11 +49,11 @@ class EndWaiter(Generic[T]):
         self._task: asyncio.Task[None] | None = None
         self._is_connected = False
         self._connection_known = asyncio.Event()
-        """Whether it is known whether it stands."""
+        """Set once the first connection has succeeded or failed."""
         self._stop_timer: asyncio.TimerHandle | None = None
 
     async def wait(self, subject: str, fetch: Callable[[str], Awaitable[T]]) -> T:
-        """The thing of this id, once it is over."""
+        """Wait until the object with this id has ended, and return it."""
         async with self._subscribe(subject) as changed:
             while True:
                 changed.clear()
@@ -72,7 +71,7 @@ class EndWaiter(Generic[T]):
         self._waiters.setdefault(subject, set()).add(changed)
         try:
             self._start_stream()
-            # Listening before looking: what ends in between is heard of.
+            # Subscribe before the first fetch, so that an end in between is not missed.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_WITHOUT_STREAM_SECONDS):
                     await self._connection_known.wait()
@@ -112,8 +111,8 @@ class EndWaiter(Generic[T]):
                     else:
                         self._wake(_subject_decoder.decode(message.data).subject)
         except Problem as problem:
-            # Whoever waits goes on without it, by looking, and meets the same refusal where it concerns them.
-            log.warning("endings cannot be followed, and are looked for instead: %s", problem.detail)
+            # The waiters continue by polling, and get the same refusal if it concerns their own calls.
+            log.warning("cannot follow the event stream, polling instead: %s", problem.detail)
         finally:
             self._is_connected = False
             self._connection_known.set()
@@ -122,7 +121,7 @@ class EndWaiter(Generic[T]):
         self._is_connected = is_connected
         if is_connected:
             self._connection_known.set()
-        # What ended while nobody listened must be looked for.
+        # Objects may have ended while there was no connection.
         self._wake_all()
 
     def _wake(self, subject: str) -> None:

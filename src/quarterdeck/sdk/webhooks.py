@@ -1,4 +1,4 @@
-"""Webhooks: endpoints that are told what happens in a zone."""
+"""Webhooks: HTTP endpoints that receive the events of a zone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from quarterdeck.sdk.work_types import Webhook, WebhookDelivery, WorkPage
 
 class Webhooks(WorkResource):
     async def create(self, url: str, *, key: str | None = None, **options: Unpack[WebhookOptions]) -> Webhook:
-        """Has an endpoint told from now on, once for each `key`. The answer holds the secret that deliveries are signed
-        with, this once."""
+        """Register an endpoint for events from now on. The same `key` registers it only once.
+
+        Only this response contains the secret that signs deliveries.
+        """
         body = {"url": url, **encode_camel_options(WebhookOptions, options)}
         return await self._call_in_zone(
             ApiCall("POST", self._path("webhooks"), body=body, key=ensure_key(key)), Webhook
@@ -24,34 +26,35 @@ class Webhooks(WorkResource):
         return await self._call_in_zone(ApiCall("GET", self._path("webhooks", webhook_id)), Webhook)
 
     def list(self) -> AsyncIterator[Webhook]:
-        """Newest first."""
+        """Iterate over webhooks, newest first."""
         return self._iter_items_in_zone(self._path("webhooks"), {"limit": None}, WorkPage[Webhook])
 
     async def patch(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> Webhook:
+        """Change the given fields."""
         body = encode_camel_options(WebhookChanges, changes, keep_none=True)
         call = ApiCall("PATCH", self._path("webhooks", webhook_id), body=body, is_idempotent=True)
         return await self._call_in_zone(call, Webhook)
 
     async def rotate_secret(self, webhook_id: str) -> Webhook:
-        """The answer holds the new secret, this once. Not repeated after a lost answer."""
+        """Replace the secret. Only this response contains the new one. Not retried after a lost response."""
         return await self._call_in_zone(ApiCall("POST", self._path("webhooks", webhook_id, "rotate-secret")), Webhook)
 
     async def remove(self, webhook_id: str) -> None:
-        """Not repeated after a lost answer: it would not be found."""
+        """Remove a webhook. Not retried after a lost response, because a repetition would raise `NotFound`."""
         await self._send_in_zone(ApiCall("DELETE", self._path("webhooks", webhook_id)))
 
     async def test(self, webhook_id: str) -> WebhookDelivery:
-        """Sends a `webhook.test`. Not repeated after a lost answer."""
+        """Send a `webhook.test` event. Not retried after a lost response."""
         return await self._call_in_zone(ApiCall("POST", self._path("webhooks", webhook_id, "test")), WebhookDelivery)
 
     def deliveries(
         self, webhook_id: str, *, status: Literal["pending", "delivered", "failed"] | None = None
     ) -> AsyncIterator[WebhookDelivery]:
-        """What was sent, newest first."""
+        """Iterate over the deliveries of a webhook, newest first."""
         path = self._path("webhooks", webhook_id, "deliveries")
         return self._iter_items_in_zone(path, {"status": status}, WorkPage[WebhookDelivery])
 
     async def replay(self, webhook_id: str, delivery_id: str) -> WebhookDelivery:
-        """Sends a delivery again, with the same id."""
+        """Send a delivery again, with the same id."""
         path = self._path("webhooks", webhook_id, "deliveries", delivery_id, "replay")
         return await self._call_in_zone(ApiCall("POST", path, is_idempotent=True), WebhookDelivery)

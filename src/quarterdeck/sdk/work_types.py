@@ -1,7 +1,7 @@
-"""What the server shows of the work plane, typed: agents, tasks, their logs and costs, members, webhooks.
+"""Types of the work plane: agents, tasks, their logs and costs, members, webhooks.
 
-On the wire these have the names of their own documents (`taskType`, `workspaceId`); here they have ours. Fields that a
-later server adds are ignored; instants are aware datetimes, in UTC.
+The wire uses camel case and some other names (`taskType`, `workspaceId`). Python names are in snake case. Unknown
+fields, which a newer server may send, are ignored. Times are aware datetimes in UTC.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPLETED_STATUSES = frozenset({"COMPLETED", "ARCHIVED"})
 
 
 class WorkPage(msgspec.Struct, Generic[T], frozen=True, rename="camel"):
-    """A part of a list."""
+    """One page of a list."""
 
     items: list[T]
     next_cursor: str | None = None
@@ -64,12 +64,12 @@ class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     retry_backoff_seconds: int = 0
     last_error: str | None = None
     depends_on: list[str] = []
-    """Of a task that is one of many, the first 100."""
+    """In a list of tasks, only the first 100."""
     depends_on_count: int = 0
     blocks: list[str] = []
-    """Those that depend on it; of a task that is one of many, 100 at most."""
+    """The tasks that depend on this one. In a list of tasks, at most 100."""
     more_blocks: bool = False
-    """Whether others depend on it beside those that are shown."""
+    """Whether more tasks depend on it than `blocks` contains."""
     on_dependency_failure: str = "fail"
     input_context: dict[str, object] = {}
     output_result: object = None
@@ -94,17 +94,16 @@ class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing but a hand moves it any more: FAILED and ABORTED may still be tried again."""
+        """Whether the task has ended and no automatic retry follows. FAILED and ABORTED tasks may still be retried."""
         return self.status in COMPLETED_STATUSES or self.is_final
 
     def result_as(self, kind: type[T]) -> T:
-        """The result as this type; raises `msgspec.ValidationError` where it is none."""
+        """The result, converted to this type. Raises `msgspec.ValidationError` if it does not match."""
         return msgspec.convert(self.output_result, kind)
 
 
 class TaskLease(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A task as the agent is given it, and of that only what a worker needs: JSON is read when it is looked at, so that
-    a task that nobody looks into costs nothing."""
+    """A claimed task, with the fields that a worker needs. JSON fields are decoded only when they are read."""
 
     id: str
     attempt_token: str
@@ -128,7 +127,7 @@ class TaskLeases(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What something has cost, by the model that was used."""
+    """What an attempt has spent on one model."""
 
     model: str
     input_tokens: int = 0
@@ -137,7 +136,7 @@ class Cost(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TaskProgress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """How far an attempt is."""
+    """Progress of an attempt."""
 
     id: str
     attempt_token: str
@@ -147,11 +146,11 @@ class TaskProgress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     costs: Sequence[Cost] = ()
     reset: bool = False
     progress_id: str | None = None
-    """By which the server knows it again: its costs are charged once, however often it is told."""
+    """Identifies this report, so that the server charges its costs once even if it is repeated."""
 
 
 class TaskCompletion(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An attempt that has done its task."""
+    """A completed attempt."""
 
     id: str
     attempt_token: str
@@ -161,7 +160,7 @@ class TaskCompletion(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 class TaskFailure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An attempt that has failed."""
+    """A failed attempt."""
 
     id: str
     attempt_token: str
@@ -172,14 +171,14 @@ class TaskFailure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class TaskReturn(msgspec.Struct, frozen=True, rename="camel"):
-    """An attempt that is given back, and does not count."""
+    """An attempt that is given back and does not count."""
 
     id: str
     attempt_token: str
 
 
 class TaskItem(msgspec.Struct, frozen=True):
-    """What became of one of many."""
+    """The result of one item of a bulk call."""
 
     id: str | None = None
     status: TaskStatus | None = None
@@ -187,7 +186,7 @@ class TaskItem(msgspec.Struct, frozen=True):
 
 
 class LogLine(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A line of a task's log: a transition, or what an agent has said."""
+    """A line of a task's log: a transition, or a line that an agent wrote."""
 
     id: str
     task_id: str
@@ -211,7 +210,7 @@ class TaskNode(msgspec.Struct, frozen=True, rename="camel"):
     progress_percent: int
     is_final: bool
     depth: int
-    """Below 0: it is waited for; above: it waits."""
+    """Negative for dependencies, positive for dependents."""
     depends_on: list[str]
 
 
@@ -221,7 +220,7 @@ class TaskTree(msgspec.Struct, frozen=True):
 
 
 class TaskExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a task is in the state it is in, and what would move it."""
+    """Why a task is in its present state, and what would change that."""
 
     task: dict[str, object]
     code: str
@@ -283,13 +282,13 @@ class Warned(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AgentBeaten(msgspec.Struct, frozen=True):
-    """What an agent must know, told in answer to its heartbeat."""
+    """The response to an agent's heartbeat: tasks to cancel or pause, and warnings."""
 
     cancel: list[str] = []
     pause: list[str] = []
     warnings: list[Warned] = []
     next: float = 30.0
-    """In how many seconds to be heard of again."""
+    """Seconds until the next heartbeat is due."""
 
 
 class AgentToken(msgspec.Struct, frozen=True, rename="camel"):
@@ -324,11 +323,11 @@ class CoordinatorStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
     last_heartbeat: datetime | None = None
     stats: CoordinatorStats
     launchers: list[str] = []
-    """Those that the server's configuration names, for agents to be started by."""
+    """Names of the launchers in the server's configuration, which can start agents."""
 
 
 class Recovered(msgspec.Struct, frozen=True, rename="camel"):
-    """How many of each were found and put right."""
+    """How many of each kind were found and repaired."""
 
     stale_agents: int = 0
     timed_out: int = 0
@@ -399,7 +398,7 @@ class Webhook(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     created_at: datetime
     updated_at: datetime
     secret: str | None = None
-    """Only in the answer that makes one: deliveries are signed with it."""
+    """The secret that signs deliveries. Only in the response that creates it."""
 
 
 class WebhookDelivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -1,4 +1,4 @@
-"""The zone this client works in: its limits, and the brakes."""
+"""The client's zone: quotas, freeze and stop."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ class Zones(Resource):
         return await self._get(self._path(), Zone)
 
     async def put(self, *, name: str | None = None, quotas: Mapping[str, int | None] | None = None) -> Zone:
-        """Makes the zone, or changes what is named. For administrators."""
+        """Create the zone, or change the given fields. For administrators."""
         body = {"name": name, "quotas": None if quotas is None else dict(quotas)}
         fields = {key: value for key, value in body.items() if value is not None}
         return await self._call(ApiCall("PUT", self._path(), body=fields, is_idempotent=True), Zone)
 
     async def quotas(self) -> Quotas:
-        """The limits in force, and what is used."""
+        """The limits of the zone and their present use."""
         return await self._get(self._path("quotas"), Quotas)
 
     async def freeze(self) -> Zone:
-        """Stops every admission to the zone. For administrators."""
+        """Stop admission: every spawn is refused, and running sessions continue. For administrators."""
         return await self._call(ApiCall("POST", self._path("freeze"), is_idempotent=True), Zone)
 
     async def thaw(self) -> Zone:
+        """Undo `freeze`. For administrators."""
         return await self._call(ApiCall("POST", self._path("thaw"), is_idempotent=True), Zone)
 
     async def stop(self, *, reason: str | None = None) -> Receipt:
-        """The big red button: freezes the zone and ends every session in it. For administrators."""
+        """Emergency stop: freeze the zone and terminate every session in it. For administrators."""
         return await self._call(ApiCall("POST", self._path("stop"), {"reason": reason}, is_idempotent=True), Receipt)

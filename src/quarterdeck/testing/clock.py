@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved."""
+"""A clock that only moves when the test advances it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quarterdeck.core.clock import SECOND, Millis, system_now
 
 class Clock:
     def __init__(self) -> None:
-        # From now on, and not from a round date: what is made bears ids that hold the machine's time.
+        # Starts at the present, not at a round date: generated ids contain the machine's time.
         self._now = system_now()
 
     def __call__(self) -> Millis:
@@ -20,9 +20,9 @@ class Clock:
         return datetime.fromtimestamp(self._now / SECOND, UTC)
 
     def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> datetime:
-        """Moves it forward, and says what time it is then. Nothing happens by that alone: `settle` does what is due."""
+        """Move the clock forward and return the new time. Work that becomes due runs only when `settle` is called."""
         step = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if step < timedelta(0):
-            raise ValueError("time does not go back: a database that has seen a moment has seen it")
+            raise ValueError("the clock does not go back: the database already holds later times")
         self._now += round(step / timedelta(milliseconds=1))
         return self.now

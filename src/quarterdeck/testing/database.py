@@ -1,4 +1,4 @@
-"""A database that is ready: migrated once in a process, and written out for each test."""
+"""An empty, migrated database. Migrated once per process and copied for each test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATABASE_FILE = "quarterdeck.db"
 
 
 def create_database(data: Path) -> None:
-    """Puts one into a data directory."""
+    """Write an empty, migrated database into a data directory."""
     (data / DATABASE_FILE).write_bytes(_empty_database())
 
 
@@ -24,6 +24,6 @@ def _empty_database() -> bytes:
         file = Path(directory) / DATABASE_FILE
         upgrade(f"sqlite:///{file}")
         with contextlib.closing(sqlite3.connect(file)) as connection:
-            # So that one file is all of it.
+            # Move everything from the WAL into the database file.
             connection.execute("pragma wal_checkpoint(truncate)")
         return file.read_bytes()

@@ -1,4 +1,4 @@
-"""A server for a test, by a clock that the test moves."""
+"""A server for tests, on a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from quarterdeck.testing import database
 from quarterdeck.testing.clock import Clock
 
 ROUNDS_MAX = 200
-"""Of settling: a long chain of dependents that fail takes some, and what takes more never ends."""
+"""Rounds of `settle`. A long chain of failing dependents needs several. What needs more than this never ends."""
 
 
 class _ManualServer(Embedded):
-    """Nothing goes on by itself but those who wait for somebody: whoever looks for work that a claim waits for."""
+    """Starts no leader loop and no sweep. Starts only what serves waiting requests, such as the watcher of claims."""
 
     def _start(self, app: App) -> None:
         app.runtime.wakeups.start()
@@ -32,7 +32,7 @@ class _ManualServer(Embedded):
 
 
 class Server(Quarterdeck):
-    """A client of the server, and a hand on its time."""
+    """A client of the server, with control over its clock."""
 
     def __init__(self, embedded: Embedded, client: Quarterdeck, clock: Clock) -> None:
         super().__init__(client._transport, client.zone)
@@ -40,12 +40,14 @@ class Server(Quarterdeck):
         self._embedded = embedded
 
     def client(self, token: str, zone: str | None = None) -> Quarterdeck:
-        """A client that acts as whoever bears this token: `(await qd.agents.token("dev-1")).token`, say."""
+        """Create a client with this token, for example `(await qd.agents.token("dev-1")).token`."""
         return self._embedded.client(token, zone)
 
     async def settle(self) -> None:
-        """Does everything that is due, and what follows from it, and returns when nothing is left: agents that are
-        stale, backoffs and time-outs that have ended, sessions that have expired, webhooks to be told of."""
+        """Do everything that is due and everything that follows from it, and return when nothing is left.
+
+        That includes stale agents, ended backoffs and time-outs, expired sessions, and webhook deliveries.
+        """
         app = self._embedded.app
         for _ in range(ROUNDS_MAX):
             before = await self._log_position(app)
@@ -55,16 +57,18 @@ class Server(Quarterdeck):
             for sweep in app.sweeps.sweeps:
                 await app.sweeps.run_now(sweep.name)
             await app.runtime.lanes.drain()
-            # Those who wait for a moment, and for no commit, look again.
+            # Wake what waits for a time rather than for a commit.
             app.runtime.wakeups.notify()
             await asyncio.sleep(0)
             if await self._log_position(app) == before:
                 return
-        raise RuntimeError(f"nothing comes to rest: after {ROUNDS_MAX} rounds there is still something due")
+        raise RuntimeError(f"settle did not finish: work is still due after {ROUNDS_MAX} rounds")
 
     async def drain(self, *workers: TaskWorker) -> int:
-        """Has these workers do what there is to do now, and settles, until nothing is left; how many attempts they
-        made. They must not be running."""
+        """Let these workers do all available tasks, and settle, until nothing is left. Returns the number of attempts.
+
+        The workers must not be running.
+        """
         attempts = 0
         while True:
             await self.settle()
@@ -80,7 +84,7 @@ class Server(Quarterdeck):
 
 @contextlib.asynccontextmanager
 async def server(settings: Mapping[str, str] | None = None, zone: str = "default") -> AsyncIterator[Server]:
-    """A server on a database of its own, which is gone afterwards. `settings` are told by their names."""
+    """Start a server on a temporary database. `settings` maps setting names to values."""
     with tempfile.TemporaryDirectory(prefix="quarterdeck-") as directory:
         database.create_database(Path(directory))
         clock = Clock()

@@ -1,29 +1,35 @@
-"""Panes of tmux: where coding agents run, how a line is typed to one, and when nothing may be typed at all.
+"""tmux panes: starts coding agents in them, types lines into them, and decides when nothing may be typed.
 
-It decides whether a pane is the one that was meant, and what may pass into it. A keystroke must never land in a
-stranger's pane, at a shell's prompt, on another host or in another tmux server, so a line goes in only if all of this
-holds: the host and the user are those of the placement; the socket belongs to this user; the tmux server behind it has
-the placement's pid and began before the placement was made; the pane is there and its process a child of that server;
-and in front, reading the pane's terminal, is the agent and no shell. What was seen is held against the pane once more
-by tmux itself, in the step that types, and again before Enter.
+Typed text must never reach another user's pane, a shell prompt, another host or another tmux server. So a line is
+typed only if all of this is true:
 
-| module    | what it decides                                                                            |
-|-----------|--------------------------------------------------------------------------------------------|
-| host      | which host this is, and as whom                                                              |
-| running   | one call of a program: arguments as a list, never a shell; bounded in time and in output      |
-| words     | how text is written where tmux would otherwise read more into it                             |
-| seen      | what tmux tells of a pane, and what must hold of one before something is done to it          |
-| calling   | calls to one tmux server, if it is this user's own                                           |
-| tmux      | what is asked of a tmux server: look, split, paste, Enter, capture, kill                      |
-| turns     | who types into a pane, of several who want to                                                |
-| processes | who runs in front in a pane, by what names, and whether that is a prompt                       |
-| leaving   | waiting for panes to go, one look for all of them                                            |
-| ending    | ending everything that runs in a pane, and making sure of it                                 |
-| coding    | the coding agents: how each is begun, how it is known, how it is told to leave                 |
-| notice    | what is typed: one line without anything that a terminal would obey; the first prompt         |
-| checking  | whether a placement's pane may be typed into, and typing into it                             |
+- the host and the user are those of the placement;
+- the socket belongs to this user;
+- the tmux server behind it has the placement's pid and started before the placement was made;
+- the pane exists, and its process is a child of that server;
+- the coding agent, and not a shell, is in the foreground and reads the pane's terminal.
 
-How it fails. A tmux that is missing, away, stuck or talks too much is a `TmuxError` with a sentence, after so many
-seconds at most. A pane that is no longer what it was is `PaneChanged`, and nothing was typed. What cannot be told for
-certain counts as "no": a notice that was not typed is found at the next poll, and one at a prompt is a command.
+tmux itself compares the pane with these facts once more in the command that types, and again before Enter.
+
+| module         | what it does                                                                           |
+|----------------|----------------------------------------------------------------------------------------|
+| host           | id of this host, and the user                                                          |
+| subprocess_run | runs one program without a shell, bounded in time and output                           |
+| quoting        | quotes text for tmux scripts and formats                                               |
+| pane_info      | what tmux reports of a pane, and guards that a pane must satisfy                       |
+| commands       | runs tmux commands on one socket, if it belongs to this user                           |
+| panes          | list, split, paste, Enter, capture, kill                                               |
+| pane_lock      | lock: one process types into a pane at a time                                          |
+| process_table  | processes of this host: foreground, names, shell prompts                               |
+| wait_closed    | waits for panes to close, with one list of panes for all waiters                       |
+| terminate      | terminates all processes of a pane                                                     |
+| coding_agents  | the coding agents: how to start, recognise and stop each                               |
+| notice_text    | text that is typed: one line without control characters; the first prompt              |
+| keystrokes     | checks whether a placement's pane may be typed into, and types                         |
+| errors         | exceptions                                                                             |
+| version        | the installed tmux version                                                             |
+
+How it fails. If tmux is missing, unreachable or hung, or prints too much, `TmuxError` is raised within a time-out. If a
+pane is no longer what it was, `PaneChanged` is raised and nothing was typed. Whatever cannot be determined counts
+against typing: a notice that was not typed is found by the next poll, but one typed at a prompt runs as a command.
 """

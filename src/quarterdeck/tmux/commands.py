@@ -1,4 +1,4 @@
-"""Calls to one tmux server, by its socket. Each is one run of the tmux binary."""
+"""Runs tmux commands on one socket. Each command is one run of the tmux binary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quarterdeck.tmux.pane_info import PaneGuard
 from quarterdeck.tmux.subprocess_run import ProgramError, ProgramResult, run
 
 CONCURRENT_MAX = 16
-"""At once, of one server: more only wait for each other."""
+"""Concurrent commands per tmux server. More would only wait for each other."""
 ERROR_TEXT_MAX = 300
 
 
@@ -29,9 +29,10 @@ class TmuxCommands:
     async def run_guarded(
         self, guard: PaneGuard, command: str, *, before: Sequence[str] = (), stdin: bytes = b""
     ) -> str:
-        """Does something to a pane if it is the one that is meant, in one step of tmux. What that said.
+        """Run a command on a pane if the guard holds, in one step of tmux. Returns its output.
 
-        `command` is read by tmux as a script: it holds words of ours, ids and numbers, and nothing else."""
+        tmux reads `command` as a script, so it may contain only our own words, ids and numbers.
+        """
         marker = secrets.token_hex(8)
         prefix = [*before, ";"] if before else []
         output = await self.run_checked(
@@ -42,7 +43,7 @@ class TmuxCommands:
         )
         result, found, _ = output.rpartition(marker)
         if not found:
-            raise PaneChanged(f"Pane {guard.pane_id} is gone, or no longer what it was.")
+            raise PaneChanged(f"Pane {guard.pane_id} no longer exists or has changed.")
         return result
 
     async def run_checked(self, *arguments: str, stdin: bytes = b"") -> str:
@@ -58,7 +59,7 @@ class TmuxCommands:
         program = shutil.which("tmux")
         if program is None:
             raise TmuxError("tmux is not installed (on Debian and Ubuntu: apt-get install tmux).")
-        # Of our own environment it is told nothing: it would hand it on to its server.
+        # Our own environment is not passed: tmux would pass it on to its server.
         full_environment = {"TERM": "dumb", **(environment or {})}
         try:
             async with self._slots:
@@ -67,14 +68,16 @@ class TmuxCommands:
             raise TmuxError(f"{error}.") from None
 
     async def is_server_running(self) -> bool:
-        """Whether anybody listens there: that nobody does is an answer, and no error."""
+        """Whether a tmux server listens on the socket. Not listening is not an error."""
         if not self._socket_exists():
             return False
         try:
             async with asyncio.timeout(self._seconds):
                 _, writer = await asyncio.open_unix_connection(self.socket)
         except TimeoutError:
-            raise TmuxError(f"Nobody takes calls on {one_line(self.socket)}.") from None
+            raise TmuxError(
+                f"The tmux server on {one_line(self.socket)} did not accept a connection within {self._seconds:g} s."
+            ) from None
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError as error:
@@ -88,25 +91,25 @@ class TmuxCommands:
         except FileNotFoundError:
             return False
         except (OSError, ValueError):
-            # A name that cannot be one, or a directory that is closed to us: who is meant is not to be found out.
+            # An invalid path, or a directory without access: the check below raises.
             pass
         self._require_own_socket()
         return True
 
     def _require_own_socket(self) -> None:
-        """Whoever listens there hears what is typed: it must be this user's own."""
+        """Raise unless the socket belongs to this user: its owner sees everything that is typed."""
         path_text = one_line(self.socket)[:ERROR_TEXT_MAX]
         try:
             socket_stat = Path(self.socket).stat()
         except (OSError, ValueError):
             raise TmuxError(f"There is no tmux socket at {path_text}.") from None
         if not Path(self.socket).is_absolute():
-            raise TmuxError(f"The path of a tmux socket begins at the root, not as {path_text} does.")
+            raise TmuxError(f"The path of a tmux socket must be absolute, and {path_text} is not.")
         if not stat.S_ISSOCK(socket_stat.st_mode) or socket_stat.st_uid != os.geteuid():
             raise TmuxError(f"{path_text} is not a socket of this user.")
 
 
 def error_text(result: ProgramResult, summary: str) -> str:
-    """What it said, in one line."""
+    """The summary and the program's output, in one line."""
     output = one_line((result.stderr + result.stdout).decode(errors="replace"))[:ERROR_TEXT_MAX]
     return f"{summary}: {output}." if output else f"{summary}."

@@ -1,15 +1,15 @@
-"""What can go wrong with a pane. Each is a sentence for people."""
+"""Exceptions of this package. Their texts are shown to users."""
 
 from __future__ import annotations
 
 
 class TmuxError(Exception):
-    """Why tmux did not do it."""
+    """A tmux command failed."""
 
 
 class NoSpace(TmuxError):
-    """A pane is too small to be split."""
+    """The pane is too small to be split."""
 
 
 class PaneChanged(TmuxError):
-    """The pane is gone, or no longer what it was: nothing was done to it."""
+    """The pane no longer exists or is not the same. Nothing was done to it."""

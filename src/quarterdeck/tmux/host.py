@@ -1,7 +1,7 @@
-"""Which host this is, and as whom: pane ids and pids mean something only there.
+"""The id of this host, and the user. Pane ids and pids are valid only for the same host and user.
 
-The machine's own id is not for others to see, so what is shown is a digest of it. Containers of one image often share
-it, and have pids of their own: outside of the first pid namespace the host's name and the namespace are part of it.
+The machine id is confidential, so the host id is a hash of it. Containers of one image often share a machine id but
+have their own pids. So outside the initial pid namespace the hash also includes the host name and the namespace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 NAMESPACE = Path("/proc/self/ns/pid")
 INITIAL_NAMESPACE = "pid:[4026531836]"
-"""The number that Linux gives to the pid namespace it boots with, always."""
+"""The fixed number of the pid namespace that Linux boots with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ def _machine_id() -> str:
             found = path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
             continue
-        # Before its first boot is over a machine's file may hold a word instead.
+        # Until the first boot is complete, the file may contain a word instead.
         if re.fullmatch(r"[0-9a-f]{32}", found):
             return found
     node = uuid.getnode()
-    # Where no network card has an address, Python makes one up for each process; it marks it by this bit.
+    # Without a network card Python generates a random node id per process and sets this bit.
     is_random = bool(node >> 40 & 1)
     return socket.gethostname() if is_random else f"{socket.gethostname()} {node:012x}"
 

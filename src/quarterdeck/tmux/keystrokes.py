@@ -1,8 +1,9 @@
-"""Whether a placement's pane may be typed into; and typing into it, while that holds.
+"""Checks whether a placement's pane may be typed into, and types into it.
 
-    elsewhere ─► look ─► judge ─► Ready ─► type_to      one look for all panes of a server that are asked about
+    check_host ─► take_snapshot ─► check_pane ─► TypingTarget ─► type_line      one snapshot for all panes of a server
 
-The first reason not to is what is answered, in the order of `judge`. What cannot be told counts against typing.
+`check_pane` returns the first reason against typing, in the order of its checks. Whatever cannot be determined counts
+against typing.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from quarterdeck.tmux.process_table import Process, ProcessTable
 
 BlockReason = Literal["no_pane", "other_host", "other_tmux", "pane_gone", "not_the_agent"]
 CLOCK_SKEW_MAX = 60 * SECOND
-"""Between the database, which says when a placement was made, and this host, which says when tmux began."""
+"""Allowed difference between the database's clock (creation of a placement) and this host's (start of tmux)."""
 
 
 class PlacedPane(Protocol):
-    """Where a pane is, as it was written down."""
+    """The stored location of a pane."""
 
     @property
     def host_id(self) -> str: ...
@@ -45,7 +46,7 @@ class PlacedPane(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TmuxSnapshot:
-    """All panes of one tmux server, and all processes, of one moment."""
+    """All panes of one tmux server and all processes, at one time."""
 
     socket: str
     panes: dict[str, PaneInfo]
@@ -54,22 +55,25 @@ class TmuxSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TypingTarget:
-    """A pane that may be typed into, and what made it so."""
+    """A pane that may be typed into, and the facts that allow it."""
 
     pane: PaneInfo
     agent: CodingAgent
     process: Process
-    """The agent's, in front."""
+    """The agent's process in the foreground."""
 
     def is_still_ready(self) -> bool:
-        """Whether the agent is still in front. A few small files of /proc: cheap enough to ask before each Enter. Where
-        there are none, tmux's own comparison must do."""
+        """Whether the agent is still in the foreground.
+
+        It reads a few small files of /proc, which is cheap enough before each Enter. Without /proc only tmux's own
+        comparison protects the pane.
+        """
         if not process_table.has_procfs():
             return True
         process, root = process_table.read_process(self.process.pid), process_table.read_process(self.pane.pid)
         if process is None or root is None or not process.is_same(self.process) or process.is_gone:
             return False
-        # Whoever executes a shell in its own place keeps its pid, its start and its group.
+        # A process that replaces itself with a shell by exec keeps its pid, start time and group.
         is_agent = is_agent_process(self.agent, process) and not process_table.is_interactive_shell(process)
         return is_agent and root.foreground_group == process.group_id
 
@@ -82,7 +86,10 @@ async def take_snapshot(tmux: Tmux) -> TmuxSnapshot:
 def check_pane(
     snapshot: TmuxSnapshot, placement: PlacedPane, host: Host, agent: CodingAgent | None
 ) -> TypingTarget | BlockReason:
-    """`agent` is None where the configuration does not know the placement's. Blocks: the kernel is asked who runs."""
+    """Check a placement against a snapshot. `agent` is None if the placement's coding agent is not configured.
+
+    Blocks: reads process data from the kernel.
+    """
     if (reason := check_host(placement, host)) is not None:
         return reason
     if snapshot.socket != placement.tmux_socket:
@@ -95,7 +102,7 @@ def check_pane(
 
 
 def find_pane(panes: Mapping[str, PaneInfo], placement: PlacedPane) -> PaneInfo | BlockReason:
-    """The placement's pane among those of a tmux server on its socket, whatever runs in it."""
+    """Find the placement's pane among the panes of the tmux server on its socket, whatever runs in it."""
     if any(_is_other_server(other, placement) for other in panes.values()):
         return "other_tmux"
     pane = panes.get(placement.tmux_pane_id or "")
@@ -103,7 +110,7 @@ def find_pane(panes: Mapping[str, PaneInfo], placement: PlacedPane) -> PaneInfo 
 
 
 def check_host(placement: PlacedPane, host: Host) -> BlockReason | None:
-    """What can be told without asking any tmux; on another host, or as another user, none may even be asked."""
+    """The checks that need no tmux. On another host or as another user, tmux must not even be called."""
     if placement.tmux_pane_id is None:
         return "no_pane"
     is_here = (placement.host_id, placement.user_id) == (host.id, host.user_id)
@@ -111,7 +118,7 @@ def check_host(placement: PlacedPane, host: Host) -> BlockReason | None:
 
 
 async def type_line(tmux: Tmux, target: TypingTarget, text: str, *, press_enter: bool = True) -> BlockReason | None:
-    """Types a line and Enter, unless the agent has left meanwhile."""
+    """Type a line and press Enter, unless the agent has left the foreground meanwhile."""
     try:
         await tmux.type_line(target.pane, text, is_still_ready=target.is_still_ready, press_enter=press_enter)
     except PaneChanged:
@@ -120,8 +127,10 @@ async def type_line(tmux: Tmux, target: TypingTarget, text: str, *, press_enter:
 
 
 def _is_other_server(pane: PaneInfo, placement: PlacedPane) -> bool:
-    """Another server than that of the placement: by its pid, or, since a restarted machine may give out the same one
-    again, because it began when the placement was there already."""
+    """Whether the pane's tmux server is not the placement's: another pid, or started after the placement was made.
+
+    The pid alone is not enough, because it may be reused after a reboot.
+    """
     created_at = placement.created_at
     created_ms = (
         created_at if isinstance(created_at, int) else int(datetime.fromisoformat(created_at).timestamp() * SECOND)

@@ -1,4 +1,4 @@
-"""What tmux tells of a pane, and what must hold of one before something is done to it."""
+"""What tmux reports of a pane, and guards: conditions that a pane must satisfy before a command changes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quarterdeck.tmux.quoting import COMMAND_FORMAT, sanitize_command
 
 _FIELDS = (
     *("pane_id", "window_id", "pane_pid", "pid", "start_time", "pane_dead", "pane_input_off", "pane_tty"),
-    # No session has a colon in its name. What runs in a pane is named by itself, so it stands last.
+    # Session names contain no colon. A program chooses its own command name, so that field comes last.
     *("session_name", "pane_current_command"),
 )
 
@@ -23,36 +23,36 @@ class PaneInfo:
     window_id: str
     pid: int
     command: str
-    """Of whoever leads the group in front, as tmux names it."""
+    """Name of the foreground group's leader, as tmux reports it."""
     is_dead: bool
     server_pid: int = 0
     server_started: int = 0
-    """Seconds since 1970."""
+    """Unix time in seconds."""
     tty: str = ""
     takes_input: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PaneGuard:
-    """What must hold of a pane in the moment in which something is done to it; None: whatever it is."""
+    """What must be true of a pane when a command runs on it. None is not checked."""
 
     pane_id: str
     server_pid: int | None = None
     pid: int | None = None
     command: str | None = None
     takes_input: bool = False
-    """It is not dead, and nobody has closed it to input."""
+    """The pane must not be dead, and its input must not be disabled."""
 
     @property
     def condition(self) -> str:
-        """As a format of tmux: one comparison, of what is with what should be."""
+        """The guard as a tmux format: one comparison of actual and expected values."""
         comparisons = [("#{pane_id}", self.pane_id)]
         if self.server_pid is not None:
             comparisons.append(("#{pid}", str(self.server_pid)))
         if self.pid is not None:
             comparisons.append(("#{pane_pid}", str(self.pid)))
         if self.takes_input:
-            comparisons.append(("#{?pane_dead,dead,lives}", "lives"))
+            comparisons.append(("#{?pane_dead,dead,alive}", "alive"))
             comparisons.append(("#{?pane_input_off,closed,open}", "open"))
         if self.command is not None:
             comparisons.append((COMMAND_FORMAT, sanitize_command(self.command)))
@@ -61,8 +61,11 @@ class PaneGuard:
 
 
 class PaneListFormat:
-    """How a list of panes is asked for and read. What runs in a pane may call itself anything, lines of this very list
-    included; but it cannot know the word that each line of it begins with."""
+    """Format and parser of a list of panes.
+
+    A program may choose any name, even one that looks like lines of this list. So each line starts with a random
+    marker that the program cannot know.
+    """
 
     def __init__(self) -> None:
         self._marker = secrets.token_hex(8)
@@ -76,10 +79,10 @@ class PaneListFormat:
 
 
 def last_lines(screen: str, lines: int) -> str:
-    """The end of what was captured, without what is empty after it, in the colours that it had."""
+    """The last lines of a captured screen, without trailing empty lines, in their colours."""
     all_lines = screen.rstrip().split("\n")
     before, kept = all_lines[:-lines], all_lines[-lines:]
-    # A colour is said where it begins, which may be in a line that is left out.
+    # The code that set a colour may be in a line that is left out.
     colours: list[str] = []
     for code in re.findall(r"\x1b\[[0-9;:]*m", "\n".join(before)):
         colours = [] if code in ("\x1b[m", "\x1b[0m") else [*colours[-16:], code]
@@ -93,7 +96,7 @@ def _parse_pane(fields: Mapping[str, str]) -> PaneInfo:
         window_id=fields["window_id"],
         pid=int(fields["pane_pid"] or 0),
         command=fields["pane_current_command"],
-        # Empty where it does not: a pane that lives has nothing to say of its death.
+        # Empty for a live pane.
         is_dead=fields["pane_dead"] == "1",
         server_pid=int(fields["pid"]),
         server_started=int(fields["start_time"] or 0),

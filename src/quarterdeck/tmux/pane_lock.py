@@ -1,9 +1,8 @@
-"""One at a time types into a pane, whoever they are: the server, the monitor, a replica on the same host.
+"""Lock of a pane: one process types at a time, be it the server, the monitor or a replica on the same host.
 
-A line is text and, a moment later, Enter: two who type at once would make one line of theirs. The lock is a file beside
-the tmux server's socket, in a directory of this user's alone, and the kernel gives it back when its holder is killed.
-Whoever types is bounded in time, and so is whoever waits: one who stands still with its turn taken holds up nobody for
-ever.
+A line is typed as text and, a moment later, Enter. Two processes that type at once would merge their lines. The lock is
+an flock on a file next to the tmux server's socket, in a directory that only this user can access. The kernel releases
+it when its holder is killed. Both typing and waiting have a time-out, so a hung holder blocks others only for a time.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from quarterdeck.tmux.errors import TmuxError
 
 @contextlib.asynccontextmanager
 async def lock_pane(socket: str, pane_id: str, seconds: float) -> AsyncIterator[None]:
-    """Entered when nobody else types into this pane; raises if somebody does for so many seconds."""
+    """Hold the lock of a pane during the `with` block. Raises `TmuxError` if it is not free within `seconds`."""
     name = f"{socket}.{pane_id.removeprefix('%')}.typing"
     try:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise TmuxError(f"Nobody can type by turns beside {socket}: {error.strerror}.") from error
+        raise TmuxError(f"Cannot create the pane lock {name}: {error.strerror}.") from error
     loop = asyncio.get_running_loop()
     locked: asyncio.Future[None] = loop.create_future()
 
     def acquire() -> None:
-        # In a thread of its own: those who wait for one pane must not keep anybody from another.
+        # In its own thread: waiting for one pane must not block typing into another.
         fcntl.flock(file, fcntl.LOCK_EX)
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
             loop.call_soon_threadsafe(_on_locked, locked, file)
 
-    threading.Thread(target=acquire, name=f"turn {pane_id}", daemon=True).start()
+    threading.Thread(target=acquire, name=f"pane lock {pane_id}", daemon=True).start()
     try:
         async with asyncio.timeout(seconds):
             await locked
     except (asyncio.CancelledError, TimeoutError) as error:
         if not locked.cancelled():
-            os.close(file)  # its turn had come in the same moment, and nobody else would give it back
+            os.close(file)  # the lock was acquired at the same time, and nothing else would release it
         if isinstance(error, TimeoutError):
-            raise TmuxError(f"Somebody else has been typing into {pane_id} for {seconds:g} s.") from None
+            raise TmuxError(f"Another process has been typing into {pane_id} for {seconds:g} s.") from None
         raise
     try:
         yield
@@ -53,6 +52,6 @@ async def lock_pane(socket: str, pane_id: str, seconds: float) -> AsyncIterator[
 
 def _on_locked(locked: asyncio.Future[None], file: int) -> None:
     if locked.done():
-        os.close(file)  # whoever waited has gone
+        os.close(file)  # the waiter has timed out or was cancelled
     else:
         locked.set_result(None)

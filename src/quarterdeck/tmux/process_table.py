@@ -1,9 +1,9 @@
-"""Who runs in front in a pane: the processes of this host at one moment, and what can be told of each.
+"""The processes of this host at one time, and which of them are in the foreground of a pane.
 
-A terminal has one process group in front; what is typed goes to whoever of it reads. So an agent that was suspended, or
-runs in a terminal inside an editor, is not there to be typed to, although it lives.
+A terminal has one foreground process group, and typed text goes to the process of that group that reads the terminal.
+So an agent that is suspended, or runs in a terminal inside an editor, cannot be typed to although it is running.
 
-Linux tells all of this in /proc. Elsewhere `ps` tells most of it: not what a process reads from.
+On Linux all of this comes from /proc. Elsewhere `ps` reports most of it, but not what a process reads from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHELLS = frozenset(
     }
 )
 INTERPRETERS = SHELLS | {"node", "nodejs", "bun", "deno", "python", "ruby", "perl", "php"}
-"""Programs that run a file: the file is what people call them by."""
+"""Programs that run a file. Users know the program by the name of that file."""
 _DEAD_STATES = frozenset("ZXx")
 _OPTIONS_WITH_VALUE = frozenset(("-o", "+o", "-O", "+O", "--rcfile", "--init-file", "-C", "--init-command"))
 
@@ -37,15 +37,15 @@ class Process:
     parent_pid: int
     group_id: int
     session_id: int
-    """UNKNOWN where only `ps` tells."""
+    """UNKNOWN if read from `ps`."""
     foreground_group: int
-    """The group in front of its terminal."""
+    """The foreground process group of its terminal."""
     state: str
     start_time: str
-    """Together with its pid, which process it is: pids are given out again."""
+    """Identifies the process together with the pid, because pids are reused."""
     command: str
     argv: tuple[str, ...] | None = None
-    """None: not read yet."""
+    """None if not read yet."""
 
     @property
     def is_gone(self) -> bool:
@@ -60,7 +60,7 @@ class Process:
 
 
 class ProcessTable(Mapping[int, Process]):
-    """All of a moment, by pid."""
+    """All processes at one time, by pid."""
 
     def __init__(self, processes: Iterable[Process]) -> None:
         self._by_pid = {process.pid: process for process in processes}
@@ -75,7 +75,7 @@ class ProcessTable(Mapping[int, Process]):
         return len(self._by_pid)
 
     def foreground_processes(self, pid: int) -> list[Process]:
-        """Of the terminal of this process, the group in front."""
+        """The foreground process group of this process's terminal."""
         root = self._by_pid.get(pid)
         if root is None or root.foreground_group <= 0:
             return []
@@ -86,7 +86,7 @@ class ProcessTable(Mapping[int, Process]):
         ]
 
     def with_descendants(self, pids: Iterable[int]) -> list[Process]:
-        """These and whatever they have begun, as far as nobody in between has ended."""
+        """These processes and their descendants. Descendants whose parent has exited are not found."""
         children: dict[int, list[Process]] = {}
         for child in self._by_pid.values():
             children.setdefault(child.parent_pid, []).append(child)
@@ -101,7 +101,7 @@ class ProcessTable(Mapping[int, Process]):
 
 
 def list_processes() -> ProcessTable:
-    """Those of this moment. Blocks, for some milliseconds."""
+    """The current processes. Blocks for some milliseconds."""
     if not has_procfs():
         return _list_with_ps()
     numbers = (int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal())
@@ -113,12 +113,12 @@ def has_procfs() -> bool:
 
 
 def read_process(pid: int) -> Process | None:
-    """As /proc shows it now; None if there is none."""
+    """Read a process from /proc. None if it does not exist."""
     try:
         stat_text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except (OSError, ValueError):
         return None
-    # Its name stands in parentheses and may hold some itself.
+    # The name is in parentheses and may itself contain some.
     name, _, rest = stat_text.partition("(")[2].rpartition(")")
     fields = rest.split()
     return Process(
@@ -134,7 +134,7 @@ def read_process(pid: int) -> Process | None:
 
 
 def read_argv(process: Process) -> tuple[str, ...]:
-    """Its arguments, as it shows them; none if it is gone or has none to show."""
+    """The arguments of a process. Empty if it has exited or shows none."""
     if process.argv is not None:
         return process.argv
     try:
@@ -145,7 +145,7 @@ def read_argv(process: Process) -> tuple[str, ...]:
 
 
 def process_names(process: Process) -> frozenset[str]:
-    """What people would call it: its program, its name for itself, and the file that it runs if it runs one."""
+    """Names of a process: its program, the name it gives itself, and the file that an interpreter runs."""
     argv = read_argv(process)
     names = {process.command}
     if argv:
@@ -157,7 +157,7 @@ def process_names(process: Process) -> frozenset[str]:
 
 
 def is_interactive_shell(process: Process) -> bool:
-    """Whether it is a shell that takes commands from whoever types: one without a file or a command of its own."""
+    """Whether it is a shell that reads commands from its terminal: one without a script file and without `-c`."""
     argv = read_argv(process)
     programs = {process.command, *(_base_name(argument) for argument in argv[:1]), _executable_name(process)}
     if SHELLS.isdisjoint(map(_strip_version, programs)):
@@ -166,7 +166,7 @@ def is_interactive_shell(process: Process) -> bool:
 
 
 def reads_terminal(process: Process, terminal: str) -> bool | None:
-    """Whether its standard input is this terminal; None where nobody can tell."""
+    """Whether its standard input is this terminal. None if unknown."""
     if not terminal:
         return None
     try:
@@ -176,7 +176,7 @@ def reads_terminal(process: Process, terminal: str) -> bool | None:
 
 
 def _has_command(argv: tuple[str, ...]) -> bool:
-    """`bash -lc …`: a cluster of letters with a c among them, before anything that is no option."""
+    """Whether a shell was started with `-c`, also within a group of options as in `bash -lc …`."""
     for argument in argv[1:]:
         if not argument.startswith("-") or argument in ("-", "--"):
             return False
@@ -186,7 +186,7 @@ def _has_command(argv: tuple[str, ...]) -> bool:
 
 
 def _script_argument(argv: tuple[str, ...]) -> str | None:
-    """The first argument that is no option, nor belongs to one. A shell told `-s` reads no file."""
+    """The first argument that is neither an option nor the value of one. A shell with `-s` reads no file."""
     arguments = iter(argv[1:])
     for argument in arguments:
         if argument in _OPTIONS_WITH_VALUE:
@@ -201,12 +201,12 @@ def _script_argument(argv: tuple[str, ...]) -> str | None:
 
 
 def _base_name(path: str) -> str:
-    # A login shell is marked by a dash; a title may go on after a space.
+    # A login shell has a leading dash. A process title may continue after a space.
     return path.split(" ")[0].rpartition("/")[2].removeprefix("-")
 
 
 def _strip_version(name: str) -> str:
-    """python3.11 is python."""
+    """`python3.11` becomes `python`."""
     return re.sub(r"[0-9.]+$", "", name)
 
 
@@ -232,7 +232,7 @@ def _list_with_ps() -> ProcessTable:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        # Nobody is known to run, so nothing may be typed anywhere.
+        # No process is known, so nothing may be typed.
         return ProcessTable(())
     lines = completed.stdout.decode(errors="replace").splitlines()
     return ProcessTable(process for line in lines if (process := _parse_ps_line(line)) is not None)

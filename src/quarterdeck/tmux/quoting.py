@@ -1,8 +1,8 @@
-"""How text is written where tmux would otherwise read more into it than text.
+"""Quotes text for tmux, so that tmux reads it as text only.
 
-tmux reads three languages. Arguments of its own are plain, but for a `;` at the end of one. A script, as `source-file`
-reads it, has quotes, escapes, variables and conditions. And formats, in which `#(…)` runs a command: a directory of a
-new pane is one. What comes from outside goes through here before it becomes part of any of them.
+tmux has three syntaxes. Command-line arguments are plain, except for a `;` at the end of one. A script, as
+`source-file` reads it, has quotes, escapes, variables and conditions. In a format `#(…)` runs a command, and the
+directory of a new pane is a format. All text from outside is quoted here before it becomes part of any of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNSAFE_CHARACTERS = "[^a-zA-Z0-9_.+-]+"
 COMMAND_FORMAT = f"#{{s/{_UNSAFE_CHARACTERS}/_/:pane_current_command}}"
-"""What runs in a pane, with whatever could mean something in a format replaced; `command_word` does the same."""
+"""The command of a pane, with characters that are special in a format replaced. `sanitize_command` does the same."""
 
 
 def require_pane_id(text: str) -> str:
@@ -31,16 +31,16 @@ def sanitize_command(command: str) -> str:
 
 
 def quote(text: str) -> str:
-    """A string of a script: every byte that is not harmless as its number."""
+    """Quote a string for a script. Every unsafe byte becomes an octal escape."""
     return '"' + "".join(chr(b) if b in _SAFE else f"\\{b:03o}" for b in text.encode()) + '"'
 
 
 def escape_format(text: str) -> str:
-    """Text where a format is expected: nothing in it is expanded, and no command in it is run."""
+    """Escape text for a format, so that nothing in it is expanded or run."""
     return text.replace("#", "##")
 
 
 def _require_id(text: str, pattern: str, noun: str) -> str:
     if re.fullmatch(pattern, text) is None:
-        raise TmuxError(f"{text[:80]!r} is not the id of a {noun} of tmux.")
+        raise TmuxError(f"{text[:80]!r} is not a tmux {noun} id.")
     return text

@@ -1,8 +1,8 @@
-"""One call of a program: its arguments are a list, and no shell ever sees them; its time and its output are bounded.
+"""Runs one program with a list of arguments, without a shell, bounded in time and output.
 
-Each has a thread of its own for as long as it takes. Loops can start programs too, and the one that serves does it by a
-fork that stops everything else for some milliseconds: with forty-six panes to type into, that was four times as slow,
-and its neighbours waited for most of a second.
+Each run has its own thread. An event loop can start programs too, but the server's loop does so with a fork that blocks
+everything else for some milliseconds. Typing into 46 panes was four times slower that way, and other requests waited
+for most of a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHUNK_SIZE = 64 * 1024
 
 
 class ProgramError(Exception):
-    """A program that could not be run to its end. The sentence says why."""
+    """A program could not be run to its end. The text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ProgramResult:
 async def run(
     argv: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", seconds: float = 5.0
 ) -> ProgramResult:
-    """`said` goes to its standard input. It does not outlast this, however that ends."""
+    """Run a program with `stdin` as its standard input. The program is killed when this call ends early."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[ProgramResult] = loop.create_future()
     program_run = _ProgramRun(argv, environment, stdin, seconds)
@@ -51,11 +51,11 @@ async def run(
 
     def run_in_thread() -> None:
         result = program_run.run()
-        # A loop that has ended waits for nobody.
+        # The event loop may be closed by now.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(deliver, result)
 
-    # Nobody waits for it at the end of the process, either: what it has begun is ended by its time.
+    # A daemon thread, so that the end of the process does not wait for it. The time-out ends the program.
     threading.Thread(target=run_in_thread, name=argv[0], daemon=True).start()
     try:
         return await future
@@ -72,7 +72,7 @@ class _ProgramRun:
     is_canceled: bool = False
     process: subprocess.Popen[bytes] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Between whoever begins it and whoever does not want it any more."""
+    """Orders the start of the process and its cancellation."""
 
     def run(self) -> ProgramResult | ProgramError:
         deadline = time.monotonic() + self.seconds
@@ -84,7 +84,7 @@ class _ProgramRun:
         try:
             output = _communicate(process, self.stdin, deadline)
             if sum(map(len, output)) > OUTPUT_MAX:
-                return ProgramError(f"it said more than {OUTPUT_MAX} bytes")
+                return ProgramError(f"{self.argv[0]} wrote more than {OUTPUT_MAX} bytes")
             return ProgramResult(process.wait(max(0.0, deadline - time.monotonic())), *output)
         except (TimeoutError, subprocess.TimeoutExpired):
             return ProgramError(f"{self.argv[0]} did not answer within {self.seconds:g} s")
@@ -94,7 +94,7 @@ class _ProgramRun:
     def _start(self) -> subprocess.Popen[bytes]:
         with self.lock:
             if self.is_canceled:
-                raise OSError("nobody wants it any more")
+                raise OSError("canceled")
             self.process = subprocess.Popen(  # noqa: S603 - a list, and never a shell
                 [*self.argv],
                 stdin=subprocess.PIPE,
@@ -103,7 +103,7 @@ class _ProgramRun:
                 bufsize=0,
                 cwd="/",
                 env=dict(self.environment),
-                # What is sent to our own group, from a terminal say, is not meant for it.
+                # Signals to our own process group, for example from a terminal, must not reach it.
                 start_new_session=True,
             )
             return self.process
@@ -112,12 +112,12 @@ class _ProgramRun:
         with self.lock:
             self.is_canceled = True
             if self.process is not None:
-                # Asks first whether it was waited for: a pid that is somebody else's by now is left alone.
+                # `kill` first checks whether the process was reaped, so it never signals a reused pid.
                 self.process.kill()
 
 
 def _communicate(process: subprocess.Popen[bytes], stdin: bytes, deadline: float) -> tuple[bytes, bytes]:
-    """Says it while hearing: one after the other would do for what is short, and for what is long each would wait."""
+    """Write and read at the same time. One after the other, both sides could block on a full pipe."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -141,7 +141,7 @@ def _communicate(process: subprocess.Popen[bytes], stdin: bytes, deadline: float
                 if is_closed:
                     selector.unregister(key.fileobj)
                 if is_closed and key.data is None:
-                    # By that it knows that it was told everything.
+                    # Signals the end of the input.
                     process.stdin.close()
     return bytes(out), bytes(err)
 
@@ -152,12 +152,12 @@ def _write_stdin(pipe: int, unsent: memoryview) -> memoryview:
     except BlockingIOError:
         return unsent
     except BrokenPipeError:
-        # It has ended without having listened: its answer says why.
+        # The program exited without reading its input. Its output has the reason.
         return unsent[:0]
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Without waiting for its pipes to close: tmux hands them to its server, and a server that is stuck keeps them."""
+    """Kill without waiting for the pipes to close: tmux passes them to its server, and a hung server keeps them."""
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(KILL_WAIT_SECONDS)

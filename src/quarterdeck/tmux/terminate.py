@@ -1,10 +1,11 @@
-"""Ending everything that runs in a pane: asked to, then made to; and looking until it is gone.
+"""Terminates all processes of a pane: SIGTERM first, then SIGKILL, until none is left.
 
-What runs in a pane is the session that tmux began there, its groups in front and behind, and whatever descends from it.
-Each look finds who was begun since the last one, which no signal to a group and no wait for a process would.
+The processes of a pane are the process session that tmux started there, its foreground and background groups, and all
+descendants. Each pass also finds processes that were started since the last one. A signal to a group would miss those,
+and so would waiting for one process.
 
-A pid is given out again. So a process is known by its pid and its start, and where the system can it is held by a
-handle while that is compared: what is signalled is what was looked at, or nothing.
+Pids are reused. So a process is identified by its pid and start time. On Linux a pidfd holds it while they are
+compared, so that a signal reaches the process that was found, or none.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from quarterdeck.tmux import process_table
 from quarterdeck.tmux.process_table import Process, ProcessTable
 
 TERM_SECONDS = 2.0
-"""Between asking and ending."""
+"""Time between SIGTERM and SIGKILL."""
 KILL_SECONDS = 5.0
 PAUSE_SECONDS = 0.02
-"""Before the second look. A look reads all of /proc, so those that follow come ever later."""
+"""Pause before the second pass. It doubles each time, because a pass reads all of /proc."""
 PAUSE_MAX_SECONDS = 0.25
 
 
 class ContainsThisProcess(Exception):
-    """Among what is to be ended is whoever would end it."""
+    """The processes to terminate include this process."""
 
 
 class ProcessTree:
-    """A process, its session, and all that descend from it."""
+    """A process, its process session, and all descendants."""
 
     def __init__(self, root: Process) -> None:
         self._root = root
         self._processes = {(root.pid, root.start_time): root}
 
     def find_alive(self, table: ProcessTable) -> list[Process]:
-        """Those of it that live, the ones that came since the last look among them."""
+        """The live processes of the tree, including those that were started since the last call."""
         alive = self._still_alive(table)
-        # The number of a session is given out again when nobody of it is left: only then is it somebody else's.
+        # A session id is not reused while a process of the session is alive.
         has_session = any(self._root.pid in (member.session_id, member.group_id) for member in alive)
         found = table.with_descendants(member.pid for member in alive)
         if has_session:
@@ -59,7 +60,7 @@ class ProcessTree:
 
 
 async def terminate_tree(root: Process) -> list[Process]:
-    """Returns those that would not go, if there are any."""
+    """Terminate the tree. Returns the processes that did not end."""
     tree = ProcessTree(root)
     alive: list[Process] = []
     for signal_number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
@@ -83,20 +84,20 @@ async def terminate_tree(root: Process) -> list[Process]:
 
 
 def send_signal(process: Process, signal_number: signal.Signals) -> None:
-    """To this process, and to no other that has its pid by now."""
-    # Gone, or not ours to signal: the next look tells which.
+    """Signal this process, but no other process that has its pid by now."""
+    # It has exited, or we may not signal it. The next pass finds out which.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if not _send_by_pidfd(process, signal_number) and is_same_process(process):
             os.kill(process.pid, signal_number)
 
 
 def is_same_process(process: Process) -> bool:
-    """Whether that pid is still this process's; taken on trust where only a whole look could tell."""
+    """Whether the pid still belongs to this process. Assumed to be true without /proc."""
     return not process_table.has_procfs() or process.is_same(process_table.read_process(process.pid))
 
 
 def _send_by_pidfd(process: Process, signal_number: signal.Signals) -> bool:
-    """False where there are no handles."""
+    """False if the system has no pidfds."""
     if sys.platform != "linux":
         return False
     try:
@@ -104,7 +105,7 @@ def _send_by_pidfd(process: Process, signal_number: signal.Signals) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        # A kernel that does not know it.
+        # The kernel does not support it.
         return False
     try:
         if is_same_process(process):

@@ -1,4 +1,4 @@
-"""Which tmux is installed here, and which one it takes."""
+"""The installed tmux version, and the required one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import shutil
 import subprocess
 
 MIN_VERSION = (3, 2)
-"""Panes are given their environment, and commands are read from standard input."""
+"""The first version that can set the environment of a new pane and read commands from standard input."""
 TIMEOUT_SECONDS = 5.0
 
 
 def installed_version() -> tuple[tuple[int, int], str] | None:
-    """Its numbers and what it says of itself; None: none is installed, or it does not say. Blocks."""
+    """The version numbers and the version text. None if tmux is not installed or reports no version. Blocks."""
     program = shutil.which("tmux")
     if program is None:
         return None
@@ -26,6 +26,6 @@ def installed_version() -> tuple[tuple[int, int], str] | None:
 
 
 def parse_version(text: str) -> tuple[tuple[int, int], str] | None:
-    """`tmux 3.3a`, and `tmux next-3.5`, which is before 3.5 and has most of it."""
+    """Parse `tmux 3.3a`, or `tmux next-3.5`, a pre-release that counts as 3.5."""
     found = re.search(r"([0-9]+)\.([0-9]+)", text)
     return None if found is None else ((int(found[1]), int(found[2])), text)

@@ -1,7 +1,7 @@
-"""Waiting for panes to go: one look at a tmux server for all that are waited for in it.
+"""Waits for panes to close, with one list of panes per tmux server for all waiters.
 
-tmux tells of a pane that closes to its own clients alone, and its hooks are its user's. So it is looked, again and
-again, but no more often for a hundred panes than for one; and at tmux only, since who runs in a pane does not matter.
+tmux reports closed panes only to its own clients, and its hooks belong to its user. So this polls, but no more often
+for 100 panes than for one. It lists panes only, because the processes in them do not matter.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ POLL_SECONDS = 0.1
 class PaneCloseWaiter:
     def __init__(self) -> None:
         self._pending_lists: dict[str, asyncio.Task[dict[str, PaneInfo]]] = {}
-        """By socket, the look that has not begun yet."""
+        """The next list of panes per socket, while it has not started."""
 
     async def wait_closed(self, tmux: Tmux, pane: PaneInfo, seconds: float) -> bool:
-        """Whether the pane that was seen has gone, or died, within so many seconds."""
+        """Wait until this pane has closed or is dead. False after a time-out."""
         deadline = asyncio.get_running_loop().time() + seconds
         while _is_open(pane, await self._list_panes(tmux)):
             if asyncio.get_running_loop().time() >= deadline:
@@ -31,12 +31,12 @@ class PaneCloseWaiter:
         task = self._pending_lists.get(tmux.socket)
         if task is None:
             task = self._pending_lists[tmux.socket] = asyncio.create_task(self._list_later(tmux))
-        # Whoever does not wait any longer takes it from nobody else.
+        # A waiter that is cancelled must not cancel the list for the others.
         return await asyncio.shield(task)
 
     async def _list_later(self, tmux: Tmux) -> dict[str, PaneInfo]:
         await asyncio.sleep(POLL_SECONDS)
-        # What was asked for from here on is seen by the next look for certain.
+        # Remove it first: a caller that arrives now needs a newer list than this one.
         del self._pending_lists[tmux.socket]
         return await tmux.panes()
 

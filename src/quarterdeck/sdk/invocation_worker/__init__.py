@@ -1,30 +1,30 @@
-"""A worker: serves the methods of a service as functions.
+"""A worker that serves the methods of a service with functions.
 
-| module    | what it decides                                                                              |
-|-----------|----------------------------------------------------------------------------------------------|
-| serving   | the worker's life: registering, serving, stopping                                             |
-| claiming  | when to ask for work, for how much, and under which id                                        |
-| holding   | which leases run, wait or are given back; keeping them alive                                  |
-| methods   | which function is meant, what it is given, and what its return or its exception means         |
-| reporting | telling outcomes in batches until they are heard                                              |
-| signals   | the worker as a whole program                                                                 |
-| threads   | where plain functions run, and that they keep no program from ending                          |
+| module    | what it does                                                                                  |
+|-----------|-----------------------------------------------------------------------------------------------|
+| worker    | registers the service, runs the loops, stops                                                  |
+| claims    | claims invocations: when, how many, and under which claim id                                  |
+| in_flight | leases that wait, run or are given back; extends them                                         |
+| methods   | calls the function of a method, and turns its return value or exception into an outcome       |
+| reports   | reports outcomes in batches until the server has accepted them                                |
 
-Three loops, which meet in what is held. The *claimer* asks for as many invocations as there is room for and waits for
-them on the server, while what was taken before still runs. Each method that ends hands its outcome to the *reporter*,
-which tells whatever has gathered in one call. The *heartbeat* prolongs every lease in one call, a third of a lease
-after the last, and hears in its answer which attempts are not wanted any more.
+Signal handling and the thread pool are in `sdk.worker_core`.
 
-What it promises. Never more than `concurrency` methods run, and never more than `concurrency + prefetch` leases are
-held. An attempt whose method has ended is told until the server has heard it, over restarts and outages of the server.
-A worker that stops gives back what it has not begun, and that counts as no attempt.
+Three loops share the set of held leases. The *claimer* claims as many invocations as there are free slots, and waits
+for them on the server while earlier ones still run. The *reporter* gets the outcome of each method, and sends all that
+have accumulated in one call. The *heartbeat* extends all leases in one call, every third of a lease. Its response names
+the attempts that were canceled.
 
-How it fails. A worker that is killed loses its leases when they run out; each counts as a failed attempt. One that was
-frozen past its leases finds its outcomes refused (`stale_attempt`), logs that and goes on: what it did is done twice,
-and counts once, which is why methods must bear being called again. A method that raises fails its attempt, and another
-follows; one that raises `Fatal` fails the invocation. If the server refuses the worker itself (its token is no longer
-good, its session has ended), it winds down and raises that; outcomes are told again until its end where another token
-may help. A plain function that does not return keeps nobody: its thread ends with the program.
+Guarantees. At most `concurrency` methods run, and at most `concurrency + prefetch` leases are held. The outcome of a
+method is reported until the server has accepted it, also after restarts and outages of the server. A worker that stops
+gives back the leases whose method has not started, and these attempts do not count.
+
+How it fails. The leases of a killed worker expire, and each counts as a failed attempt. If a worker was frozen for
+longer than its leases, the server refuses its outcomes (`stale_attempt`). The worker logs that and continues: the work
+is done twice and counts once, so methods must be idempotent. If a method raises, its attempt fails and another follows.
+If it raises `Fatal`, the invocation fails. If the server refuses the worker itself (invalid token, ended session), the
+worker shuts down and raises that. Until then it keeps reporting outcomes if a new token may help. A plain function that
+does not return does not keep the program running: its thread is a daemon thread.
 """
 
 from quarterdeck.sdk.invocation_worker.methods import Context

@@ -1,7 +1,7 @@
-"""Taking work: one claim after another, each for as much as there is room for.
+"""Claims invocations, one claim after another, each for as many as there are free slots.
 
-While one batch runs the next is waited for. A claim whose outcome is unknown is made again under its own id, which
-gives the same leases again, so none is left held by nobody. A server that is away is asked again for as long as the
+The worker waits for the next batch while one runs. A claim with an unknown outcome is repeated under the same claim id,
+which returns the same leases, so no lease is lost. While the server is unreachable, claims are retried as long as the
 worker runs.
 """
 
@@ -19,12 +19,12 @@ from quarterdeck.sdk.invocation_worker.in_flight import InFlight
 from quarterdeck.sdk.invocations import Invocations
 from quarterdeck.sdk.types import BULK_MAX, Lease, Token
 
-log = logging.getLogger("quarterdeck.sdk.invocation_worker")
+log = logging.getLogger("quarterdeck.sdk.worker")
 WAIT_SECONDS = 30.0
 RETRY_POLICY = Policy(max_attempts=0, base_ms=200, cap_ms=15_000)
 SUSPENDED = "agent_suspended"
 Register = Callable[[], Awaitable[tuple[str, bool]]]
-"""Gives the id of the service, and whether it was registered by this: where it is this worker's to register."""
+"""Returns the service's id, and whether this worker registered it. False if the service was given to the worker."""
 
 
 class Claimer:
@@ -34,13 +34,13 @@ class Claimer:
         self._register = register
         self._service_id = ""
         self._claim_id: str | None = None
-        """Of a claim whose outcome is not known yet."""
+        """The id of a claim whose outcome is unknown."""
         self._failures = 0
         self._is_registered = False
-        """Whether the service was there when it was last heard of."""
+        """Whether the service was registered at the last response."""
 
     async def run(self, add_leases: Callable[[tuple[Lease, ...]], None]) -> None:
-        """Until cancelled, or until the server refuses for good."""
+        """Claim until cancelled. Raises if the server refuses permanently."""
         while True:
             free_slots = await self._in_flight.wait_for_slots()
             started_at = asyncio.get_running_loop().time()
@@ -55,13 +55,13 @@ class Claimer:
             if leases:
                 add_leases(leases)
             elif asyncio.get_running_loop().time() - started_at < min(1.0, WAIT_SECONDS / 2):
-                # Nothing, and not for lack of patience: this server lets nobody wait, or is about to stop.
+                # An empty response before the wait time: the server does not let claims wait, or is about to stop.
                 await self._pause()
                 continue
             self._failures = 0
 
     async def release_pending_claim(self) -> None:
-        """After `run` was cancelled in the middle of a claim: whatever that was given goes back."""
+        """Give back the leases of a claim during which `run` was cancelled."""
         if self._claim_id is None or not self._service_id:
             return
         leases = await self._claim(1, 0.0)
@@ -82,11 +82,11 @@ class Claimer:
         return leases
 
     async def _handle_problem(self, problem: Problem) -> None:
-        """Raises it, unless work may be had later."""
+        """Raise the problem unless a later claim may succeed."""
         if isinstance(problem, Fault) or (isinstance(problem, Conflict) and problem.code == SUSPENDED):
-            log.warning("no work can be taken now: %s", problem.detail)
+            log.warning("cannot claim invocations now: %s", problem.detail)
         elif isinstance(problem, NotFound) and self._is_registered:
-            # It went with a session that had registered it. Whoever still serves it may say so.
+            # The service ended with the session that had registered it. This worker still serves it.
             log.warning("%s Registering it again.", problem.detail)
             self._service_id, self._is_registered = "", False
         else:

@@ -1,11 +1,11 @@
-"""What a worker holds: leases that wait for their turn, that run, and whose outcome is not told yet.
+"""The leases that a worker holds: waiting, running, or ended and not yet reported.
 
-All of them are kept alive by one heartbeat for all, a third of a lease after the last. Its answer says which attempts
-are not wanted any more, and which leases are lost.
+One heartbeat call extends all of them, every third of a lease. Its response names attempts that were canceled and
+leases that were lost.
 
-Leases are taken ahead only as far as they are begun soon: a lease that waits here runs against its deadline, and keeps
-others from serving it. How far that is follows from how long methods take. One that has waited for a whole beat all the
-same is given back, without counting.
+Leases are claimed ahead only as far as they will start soon: while a lease waits here its deadline approaches, and no
+other worker can serve it. The mean duration of methods decides how far ahead. A lease that has waited for a full
+heartbeat interval is given back, and its attempt does not count.
 """
 
 from __future__ import annotations
@@ -22,28 +22,26 @@ from quarterdeck.sdk.invocation_worker.methods import Context
 from quarterdeck.sdk.invocations import Invocations
 from quarterdeck.sdk.types import BULK_MAX, Item, Lease, Token
 
-log = logging.getLogger("quarterdeck.sdk.invocation_worker")
+log = logging.getLogger("quarterdeck.sdk.worker")
 PREFETCH_SECONDS = 0.25
-"""How soon what is taken ahead should begin."""
+"""Leases are claimed ahead if they are expected to start within this time."""
 MEAN_WEIGHT = 0.2
-"""Of the last method in how long methods take."""
+"""Weight of the last method in the mean duration."""
 RETRY_SECONDS = 0.5
 MIN_HEARTBEAT_SECONDS = 0.05
 
 
 @dataclass(slots=True, eq=False)
 class HeldLease:
-    """One lease."""
-
     lease: Lease
     context: Context
     task: asyncio.Task[None] | None = None
     has_ended: bool = False
-    """Its method has; its outcome is yet to be told."""
+    """The method has ended. The outcome may not be reported yet."""
     is_dropped: bool = False
-    """Nobody wants to know what becomes of it."""
+    """The outcome will not be reported."""
     heartbeats: int = 0
-    """How often it was prolonged before it began."""
+    """How often it was extended before it started."""
 
     @property
     def token(self) -> Token:
@@ -75,10 +73,10 @@ class InFlight:
     def running(self) -> int:
         return len(self._running)
 
-    # -- taking and beginning ----------------------------------------------------------------------------------------
+    # -- slots and starts --------------------------------------------------------------------------------------------
 
     def free_slots(self) -> int:
-        """How many more may be taken now."""
+        """How many more may be claimed now."""
         return self._limits.concurrency + self._prefetch_count() - len(self._held)
 
     async def wait_for_slots(self) -> int:
@@ -90,7 +88,7 @@ class InFlight:
     def add(self, held: Iterable[HeldLease]) -> None:
         for entry in held:
             if entry.lease.attempt_token in self._held:
-                continue  # given once more by a claim that was made once more
+                continue  # returned again by a repeated claim
             self._held[entry.lease.attempt_token] = entry
             self._waiting.append(entry)
             lease_seconds = (entry.lease.lease_expires_at - entry.lease.updated_at).total_seconds()
@@ -99,7 +97,7 @@ class InFlight:
         self._start_waiting()
 
     def mark_ended(self, held: HeldLease, seconds: float) -> None:
-        """Its method has returned; its lease is held until the outcome is told."""
+        """The method has ended. The lease is held until the outcome is reported."""
         if held.has_ended:
             return
         self._running.discard(held)
@@ -129,20 +127,20 @@ class InFlight:
             held = self._waiting.popleft()
             self._running.add(held)
             held.task = loop.create_task(self._start(held))
-            # Heard of by the task and not within it: one that is dropped before its first step never runs at all.
+            # A callback, not a `finally` in the coroutine: a task that is cancelled before its first step never runs.
             held.task.add_done_callback(partial(self._on_task_done, held, loop.time()))
 
     def _on_task_done(self, held: HeldLease, started_at: float, task: asyncio.Task[None]) -> None:
         self.mark_ended(held, asyncio.get_running_loop().time() - started_at)
 
-    # -- letting go --------------------------------------------------------------------------------------------------
+    # -- drops -------------------------------------------------------------------------------------------------------
 
     def drop_waiting(self) -> list[Token]:
-        """What has not begun, to be given back."""
+        """Drop the leases that have not started. Returns them, to be given back."""
         return self._drop(list(self._waiting))
 
     def drop_running(self) -> list[Token]:
-        """What has not ended. Coroutines are canceled; threads are told, and nobody waits for them."""
+        """Drop the running leases. Coroutines are cancelled. Threads are notified, but not waited for."""
         return self._drop(list(self._running))
 
     async def wait_until_none_running(self) -> None:
@@ -161,10 +159,10 @@ class InFlight:
         self._slot_freed.set()
         return [held.token for held in dropped]
 
-    # -- keeping alive -----------------------------------------------------------------------------------------------
+    # -- heartbeats --------------------------------------------------------------------------------------------------
 
     async def keep_alive(self, invocations: Invocations) -> None:
-        """Beats for everything that is held, until cancelled."""
+        """Extend all held leases until cancelled."""
         pause = 0.0
         while True:
             if not self._held:
@@ -176,7 +174,7 @@ class InFlight:
                 await self._send_heartbeats(invocations)
                 pause = 0.0
             except Fault as fault:
-                log.warning("%d leases cannot be prolonged now: %s", len(self._held), fault.detail)
+                log.warning("cannot extend %d leases now: %s", len(self._held), fault.detail)
                 pause = min(RETRY_SECONDS, self._heartbeat_seconds)
 
     async def _release_stale(self, invocations: Invocations) -> None:
@@ -197,9 +195,9 @@ class InFlight:
     def _handle_heartbeat_item(self, held: HeldLease, item: Item) -> None:
         if item.cancel:
             held.context.cancel()
-        # Of one that has ended the report will say whether it counts: it may have been told in this very moment.
+        # If the method has ended, the report decides whether it counts: it may have been accepted just now.
         if item.error is not None and not item.error.passes and not held.has_ended:
-            log.warning("the lease of %s is lost: %s", item.id, item.error.detail)
+            log.warning("lost the lease of %s: %s", item.id, item.error.detail)
             self._drop([held])
 
 

@@ -1,4 +1,4 @@
-"""The methods of a worker: functions by name, what they are given, and what becomes of what they return or raise."""
+"""The methods of a worker: functions by name, their arguments, and the outcome of what they return or raise."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from quarterdeck.sdk.types import Completion, Lease
 from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
 RESULT_MAX = 200 * 1024
-"""The server takes 256 KiB at once, and a result does not travel alone."""
+"""A request body may have 256 KiB, and it contains more than the result."""
 _MESSAGE_MAX = 4_096
 _MAX_PARAMETERS = 2
 Function = Callable[..., object]
 
 
 class Context:
-    """What a method may know beside its params, as its second parameter."""
+    """The optional second parameter of a method: the invocation, the client, and whether the attempt was canceled."""
 
     def __init__(self, invocation: Lease, client: Quarterdeck) -> None:
         self.invocation = invocation
@@ -33,31 +33,34 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt is not wanted any more. A method that takes long looks now and then, and stops by
-        raising `Canceled`; one that does not look runs to its end, and its result does not count."""
+        """Whether this attempt was canceled.
+
+        A long method should check this from time to time and raise `Canceled` to stop. A method that does not check
+        runs to its end, and its result is ignored.
+        """
         return self._cancelled_in_threads.is_set()
 
     def check(self) -> None:
-        """Raises `Canceled` if this attempt is not wanted any more."""
+        """Raise `Canceled` if this attempt was canceled."""
         if self.cancelled:
-            raise Canceled("this attempt is not wanted any more")
+            raise Canceled("this attempt was canceled")
 
     async def until_cancelled(self) -> None:
-        """For methods that are coroutines: returns when the attempt is not wanted any more."""
+        """For coroutine methods: wait until this attempt is canceled."""
         await self._cancelled.wait()
 
     def wait_cancelled(self, seconds: float) -> bool:
-        """For methods that run in a thread: waits so long, and tells whether the attempt is not wanted any more."""
+        """For methods that run in a thread: wait up to `seconds`. Returns whether this attempt was canceled."""
         return self._cancelled_in_threads.wait(seconds)
 
     def cancel(self) -> None:
-        """By the worker, on its loop."""
+        """Called by the worker, on its event loop."""
         self._cancelled.set()
         self._cancelled_in_threads.set()
 
 
 class Method:
-    """One function. What its annotations say of its params is checked before it is called."""
+    """One function. Its params are converted to the annotated type before it is called."""
 
     def __init__(self, name: str, function: Function) -> None:
         self.name = name
@@ -65,14 +68,14 @@ class Method:
         self._is_async = inspect.iscoroutinefunction(function)
         parameters = [*inspect.signature(function).parameters.values()]
         if len(parameters) > _MAX_PARAMETERS or any(p.kind is p.KEYWORD_ONLY for p in parameters):
-            raise TypeError(f"a method is given its params and a context; {name} wants something else")
+            raise TypeError(f"method {name} must take at most two positional parameters: params and context")
         self._arity = len(parameters)
         self._params_type = _params_type_of(function, parameters[0].name) if parameters else object
-        # Said when it is declared, and not when it is called: what no params can be converted to.
+        # Raises now, not at the first call, if the annotated type cannot be decoded.
         msgspec.json.Decoder(self._params_type)
 
     async def run(self, context: Context, threads: DaemonThreadPool) -> Completion:
-        """What became of an attempt. Of a cancellation of this very task nothing is told: it is not the method's."""
+        """Run the method and return the outcome. A cancellation of this task is not an outcome and is raised."""
         lease = context.invocation
         try:
             params = msgspec.convert(lease.params, self._params_type)
@@ -85,7 +88,7 @@ class Method:
         except Fatal as fatal:
             return build_failure(lease, "fatal", str(fatal), retryable=False, **fatal.data)
         except Exception as error:
-            # Whatever a method raises is the outcome of its attempt, and nothing of the worker's.
+            # Every exception of a method is the outcome of its attempt, not an error of the worker.
             return build_failure(lease, "method_failed", str(error), type=type(error).__name__)
         return build_success(lease, result)
 
@@ -98,7 +101,7 @@ class Method:
 
 
 class Methods:
-    """The functions of a worker by their names."""
+    """The methods of a worker by name."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Method] = {}
@@ -108,7 +111,7 @@ class Methods:
 
     def add(self, name: str, function: Function) -> None:
         if name in self._by_name:
-            raise ValueError(f"there is a method {name!r} already")
+            raise ValueError(f"method {name!r} is already declared")
         self._by_name[name] = Method(name, function)
 
     async def run(self, context: Context, threads: DaemonThreadPool) -> Completion:
@@ -116,7 +119,7 @@ class Methods:
         method = self._by_name.get(lease.method)
         if method is None:
             names = ", ".join(self) or "none"
-            message = f"there is no method {lease.method!r} here; there is: {names}"
+            message = f"the service has no method {lease.method!r}; its methods: {names}"
             return build_failure(lease, "method_not_found", message, retryable=False)
         return await method.run(context, threads)
 
@@ -127,7 +130,7 @@ def build_success(lease: Lease, result: object) -> Completion:
     except (TypeError, ValueError, RecursionError) as error:
         return build_failure(lease, "result_not_json", str(error), retryable=False)
     if len(encoded) > RESULT_MAX:
-        message = f"the result has {len(encoded)} bytes, and may have {RESULT_MAX}"
+        message = f"the result has {len(encoded)} bytes; the limit is {RESULT_MAX}"
         return build_failure(lease, "result_too_large", message, retryable=False)
     return Completion(lease.id, lease.attempt_token, "succeeded", msgspec.Raw(encoded))
 
@@ -137,12 +140,12 @@ def build_failure(lease: Lease, code: str, message: str, *, retryable: bool = Tr
     try:
         msgspec.json.encode(error)
     except (TypeError, ValueError, RecursionError):
-        error = _build_error(code, message)  # what cannot be told is left out; that it failed must be
+        error = _build_error(code, message)  # leave out data that is not JSON: the failure itself must be reported
     return Completion(lease.id, lease.attempt_token, "failed", error=error, retryable=retryable)
 
 
 def _build_error(code: str, message: object, **extra: object) -> dict[str, object]:
-    # Lone surrogates and U+0000, which a message may hold, are refused by the server.
+    # The server refuses lone surrogates and U+0000, which a message may contain.
     text = str(message).encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
     return {**extra, "code": code, "message": text[:_MESSAGE_MAX]}
 
@@ -151,5 +154,5 @@ def _params_type_of(function: Function, name: str) -> type[object]:
     try:
         hint = typing.get_type_hints(function).get(name, object)
     except NameError as unknown:
-        raise TypeError(f"the annotations of {function.__name__} cannot be understood: {unknown}") from None
+        raise TypeError(f"the annotations of {function.__name__} cannot be resolved: {unknown}") from None
     return typing.cast(type[object], hint)

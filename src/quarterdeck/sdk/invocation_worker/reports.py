@@ -1,11 +1,11 @@
-"""What became of attempts, told in batches: whatever has finished since the last report goes with the next.
+"""Reports the outcomes of attempts in batches: everything that ended since the last report goes with the next.
 
-There are no timers: an idle reporter tells at once, and a busy one takes what has gathered. What could not be told is
-told again, for as long as the worker runs. A worker that cannot tell anything goes on holding its leases, and so takes
+There are no timers: an idle reporter sends immediately, and a busy one sends what has accumulated. Outcomes that could
+not be sent are sent again as long as the worker runs. A worker that cannot report keeps its leases, and so claims
 nothing new.
 
-A result that the server does not take (a character that no database stores, too many bytes) is found by halving its
-batch, and becomes a failure that says so; its neighbours lose nothing.
+If the server refuses a batch because of one result (a character that cannot be stored, too many bytes), that result is
+found by halving the batch. Its attempt is reported as failed with the reason. The others are not affected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quarterdeck.sdk.errors import Fault, Invalid, Problem, TooLarge, Unauthenti
 from quarterdeck.sdk.invocations import Invocations
 from quarterdeck.sdk.types import BULK_MAX, Completion, Item
 
-log = logging.getLogger("quarterdeck.sdk.invocation_worker")
+log = logging.getLogger("quarterdeck.sdk.worker")
 BYTES_MAX = 220 * 1024
 RETRY_POLICY = Policy(max_attempts=0, base_ms=100, cap_ms=10_000)
 RESULT_REFUSED = "result_refused"
@@ -34,7 +34,7 @@ class Reporter:
     def __init__(self, invocations: Invocations, on_reported: Callable[[Completion], None]) -> None:
         self._invocations = invocations
         self._on_reported = on_reported
-        """Called for each that needs to be told no more, whether it counted or not."""
+        """Called for each outcome that need not be sent again, whether it counted or not."""
         self._waiting: deque[Completion] = deque()
         self._has_waiting = asyncio.Event()
         self._all_sent = asyncio.Event()
@@ -46,7 +46,7 @@ class Reporter:
         self._has_waiting.set()
 
     async def wait_until_sent(self) -> None:
-        """Returns when everything has been told."""
+        """Wait until all outcomes are reported."""
         await self._all_sent.wait()
 
     async def run(self) -> None:
@@ -77,15 +77,15 @@ class Reporter:
         return batch
 
     async def _try_send(self, batch: Sequence[Completion]) -> Sequence[Completion]:
-        """Tells them; what must be told again."""
+        """Send a batch. Returns the outcomes that must be sent again."""
         try:
             return await self._send(batch)
         except Problem as problem:
             if _is_retryable(problem):
-                log.warning("%d outcomes cannot be told now and are kept: %s", len(batch), problem.detail)
+                log.warning("cannot report %d outcomes now, retrying: %s", len(batch), problem.detail)
                 return batch
-            # Whoever speaks so is not listened to any more; the claims are about to hear the same, and end the worker.
-            log.error("%d outcomes are refused: %s", len(batch), problem.detail)
+            # The server refuses this worker. The next claim gets the same refusal and ends the worker.
+            log.error("the server refused %d outcomes: %s", len(batch), problem.detail)
             for completion in batch:
                 self._on_reported(completion)
             return ()
@@ -104,7 +104,7 @@ class Reporter:
             return [*await self._send(batch[:half]), *await self._send(batch[half:])]
         [completion] = batch
         if completion.error is not None and completion.error.get("code") == RESULT_REFUSED:
-            log.error("the outcome of %s cannot be told: %s", completion.id, refusal.detail)
+            log.error("the outcome of %s cannot be reported: %s", completion.id, refusal.detail)
             self._on_reported(completion)
             return []
         error: dict[str, object] = {"code": RESULT_REFUSED, "message": f"{completion.status}, but {refusal.detail}"}
@@ -117,13 +117,16 @@ class Reporter:
         if problem is not None and problem.passes:
             return True
         if problem is not None:
-            # Its lease has passed, or it was canceled meanwhile, or this was the answer that got lost: told already.
+            # The lease expired, the invocation was canceled, or an earlier report counted and its response was lost.
             log.warning("the outcome of %s does not count: %s", completion.id, problem.detail)
         self._on_reported(completion)
         return False
 
 
 def _is_retryable(problem: Problem) -> bool:
-    """A token that is no longer good may be renewed, also while the worker winds down, and what has been done is not to
-    be done again for it. A session that has ended does not come back."""
+    """Whether sending again may help.
+
+    An invalid token may be renewed, also during the shutdown, and finished work should not be repeated because of it.
+    An ended session stays ended.
+    """
     return isinstance(problem, Fault) or (isinstance(problem, Unauthenticated) and problem.code != SESSION_ENDED)

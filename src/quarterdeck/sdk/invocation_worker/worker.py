@@ -1,4 +1,4 @@
-"""The worker itself: from claims over methods to reports, and its end."""
+"""The worker: registers its service, claims invocations, runs methods, reports outcomes, shuts down."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ from quarterdeck.sdk.types import Completion, Lease, Service, Token
 from quarterdeck.sdk.worker_core.signals import run_until_signal
 from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
-log = logging.getLogger("quarterdeck.sdk.invocation_worker")
+log = logging.getLogger("quarterdeck.sdk.worker")
 F = TypeVar("F", bound=Function)
 HEARTBEAT_SECONDS = 30.0
 FINAL_REPORT_SECONDS = 5.0
-"""For giving back and telling what the grace was too short for."""
+"""Time after the grace period to give back running leases and report outcomes."""
 PULL_ENDPOINT_BASE = "http://worker.invalid"
-"""Services are known by an address. That of one whose work is fetched is only a name: `.invalid` leads nowhere."""
+"""A service needs an endpoint URL. For a pull service it is only a name: `.invalid` resolves to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A service as a worker registers it. Workers that register the same share its work."""
+    """The service that a worker registers. Workers that register the same service share its invocations."""
 
     application_id: str
     endpoint_url: str | None = None
-    """Without one the application's own: every worker of the application serves the same service."""
+    """Default: one URL per application, so that all its workers serve the same service."""
     agent_id: str | None = None
-    """A session, with which the registration ends."""
+    """A session. The registration ends with it."""
     described: ServiceOptions = field(default_factory=lambda: ServiceOptions())
+    """Further fields of the service."""
 
 
 class Worker:
-    """Serves the methods of a service.
+    """Serves the methods of a service with functions.
 
     worker = Worker(Quarterdeck.connect(), "summariser")
 
@@ -63,11 +64,15 @@ class Worker:
         prefetch: int | None = None,
         grace: float = 30.0,
     ) -> None:
-        """`service` names the application whose service this is, or says more about it, or is one that somebody else
-        registered. So many methods run at once, at most; so many leases more may be held, by default as many again. At
-        its end it waits `grace` seconds for what runs."""
+        """Create a worker.
+
+        `service`: an application id, an `Offer` with more details, or a service that is already registered.
+        `concurrency`: methods that run at once.
+        `prefetch`: leases that may be held in addition. Default: `concurrency`.
+        `grace`: seconds that running methods may take when the worker stops.
+        """
         if concurrency < 1:
-            raise ValueError("a worker without any concurrency would do nothing")
+            raise ValueError("concurrency must be at least 1")
         self._client = client
         self._offer = Offer(service) if isinstance(service, str) else service
         self._grace = grace
@@ -82,9 +87,11 @@ class Worker:
         self._service: Service | None = None
 
     def method(self, name: str | None = None) -> Callable[[F], F]:
-        """Declares a function as a method, by its own name or another. It is given the params, as the type its
-        annotation names, and a `Context` if it has a second parameter. Coroutines run on the loop, others in
-        threads."""
+        """Declare a function as a method, under its own name or another.
+
+        The function gets the params, converted to the annotated type, and a `Context` if it has a second parameter.
+        Coroutine functions run on the event loop, others in threads.
+        """
 
         def decorator(function: F) -> F:
             self._methods.add(name or function.__name__, function)
@@ -92,15 +99,14 @@ class Worker:
 
         return decorator
 
-    # -- its life ----------------------------------------------------------------------------------------------------
+    # -- run and stop ------------------------------------------------------------------------------------------------
 
     def main(self) -> None:
-        """Serves until SIGTERM or SIGINT: for a program that does nothing else. A second signal does not wait."""
+        """Serve until SIGTERM or SIGINT, for a program that does nothing else. A second signal stops immediately."""
         asyncio.run(run_until_signal(self, self._client))
 
     async def run(self) -> None:
-        """Serves until `stop` is called, or until it is cancelled, or until the server refuses for good, which is
-        raised."""
+        """Serve until `stop` is called or this call is cancelled. Raises if the server refuses permanently."""
         loop = asyncio.get_running_loop()
         claim_task = loop.create_task(self._claimer.run(self._add_leases))
         other_tasks = [
@@ -124,11 +130,11 @@ class Worker:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Takes nothing new, finishes what runs, gives back what has not begun. To be called on the loop."""
+        """Stop: claim nothing new, finish running methods, give back the rest. Call it on the event loop."""
         self._stopping.set()
 
     async def until_registered(self) -> Service:
-        """The service that is served, once it is registered."""
+        """Wait until the service is registered, and return it."""
         await self._registered.wait()
         assert self._service is not None
         return self._service
@@ -137,13 +143,13 @@ class Worker:
         await _cancel_and_wait([claim_task])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._grace):
-                with _log_problems("work that was taken at the last moment is not given back"):
+                with _log_problems("could not give back the leases of the last claim"):
                     await self._claimer.release_pending_claim()
                 await self._release(self._in_flight.drop_waiting())
                 await self._in_flight.wait_until_none_running()
                 await self._reporter.wait_until_sent()
                 return
-        log.warning("%d methods did not end within %g s and are given up", self._in_flight.running, self._grace)
+        log.warning("%d methods did not end within %g s; giving them back", self._in_flight.running, self._grace)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FINAL_REPORT_SECONDS):
                 await self._release(self._in_flight.drop_running())
@@ -151,10 +157,10 @@ class Worker:
 
     async def _release(self, tokens: Sequence[Token]) -> None:
         for batch in split_batches(tokens):
-            with _log_problems(f"{len(batch)} leases are not given back, and end by themselves"):
+            with _log_problems(f"could not give back {len(batch)} leases, which will expire"):
                 await self._client.invocations.release(batch)
 
-    # -- what it is made of ------------------------------------------------------------------------------------------
+    # -- registration, methods, heartbeat ----------------------------------------------------------------------------
 
     async def _register(self) -> tuple[str, bool]:
         offer = self._offer
@@ -184,7 +190,7 @@ class Worker:
         try:
             completion = await self._methods.run(held.context, self._threads)
         except asyncio.CancelledError:
-            # Either the worker has given it up, or the method canceled itself, which is one way to fail.
+            # Either the worker dropped the lease, or the method canceled itself, which counts as a failure.
             completion = build_failure(held.lease, "method_failed", "the method was canceled", type="CancelledError")
         if not held.is_dropped:
             self._reporter.add(completion)
@@ -196,7 +202,7 @@ class Worker:
         service = await self.until_registered()
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            with _log_problems("the service's heartbeat is not heard", logging.DEBUG):
+            with _log_problems("could not send the service's heartbeat", logging.DEBUG):
                 await self._client.services.heartbeat(
                     service.id, health="healthy", active_invocations=self._in_flight.running
                 )
@@ -204,7 +210,7 @@ class Worker:
 
 @contextlib.contextmanager
 def _log_problems(message: str, level: int = logging.WARNING) -> Iterator[None]:
-    """For what a worker can do without."""
+    """Log a `Problem` instead of raising it, for calls that the worker can do without."""
     try:
         yield
     except Problem as problem:

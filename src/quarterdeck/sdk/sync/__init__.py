@@ -1,12 +1,12 @@
-"""The client for code without a loop.
+"""The blocking client, for code without an event loop.
 
     with Quarterdeck.connect() as qd:
         planner = qd.sessions.spawn("planner")
 
-Every class here stands for the one of the same name that has a loop, and every method waits for its own. Calls of any
-number of threads run side by side, on one loop in a thread that belongs to the client; an interrupt cancels the call
-that was waited for. The modules are written by `make sdk`, each from the one of the same name above: nothing here is
-decided by hand, and it fails as that does.
+Each class wraps the asynchronous class of the same name, and each method blocks until that class's method has returned.
+Calls from any number of threads run concurrently, on one event loop in a thread of the client. An interrupt cancels the
+call. `make sdk` generates the modules, each from the module of the same name in `quarterdeck.sdk`. They fail in the
+same way.
 """
 
 from quarterdeck.sdk.sync.client import Quarterdeck

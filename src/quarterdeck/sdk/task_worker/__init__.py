@@ -1,31 +1,30 @@
-"""A task worker: does the tasks of an agent by functions.
+"""A worker that does the tasks of an agent with functions.
 
-| module    | what it decides                                                                              |
-|-----------|----------------------------------------------------------------------------------------------|
-| serving   | the worker's life: registering, working, stopping                                             |
-| claiming  | when to ask for tasks, for how many, and under which id                                       |
-| holding   | which attempts run, wait or are given back                                                    |
-| attempts  | what a function may know of its attempt, and say of it                                        |
-| handlers  | which function is meant, and what its return or its exception means                           |
-| reporting | telling outcomes and progress in batches until they are heard                                 |
-| beating   | one heartbeat for the whole agent; which tasks are not wanted any more                        |
+| module    | what it does                                                                                  |
+|-----------|-----------------------------------------------------------------------------------------------|
+| worker    | registers the agent, runs the loops, stops                                                    |
+| claims    | claims tasks: when, how many, and under which claim id                                        |
+| in_flight | attempts that wait, run or are given back                                                     |
+| attempt   | what a function sees of its attempt, and its progress and log calls                           |
+| handlers  | calls the function of a task type, and turns its return value or exception into an outcome    |
+| reports   | reports outcomes and progress in batches until the server has accepted them                   |
+| heartbeat | one heartbeat for the agent; its response names tasks to cancel or pause                      |
 
-*Claims*, two at a time, ask for as many tasks as there is room for and wait for them on the server. *Runners* take what
-came, one attempt after another. Each outcome goes to an *outbox*, which tells whatever has gathered in one call. The
-*heartbeat* names everything that is held, as often as the server asks, and hears in its answer what is not wanted any
-more.
+Two concurrent *claims* request as many tasks as there are free slots, and wait for them on the server. *Runners* take
+the attempts one after another. Each outcome goes to an *outbox*, which sends all that have accumulated in one call. The
+*heartbeat* names all held tasks, as often as the server wants it. Its response names tasks to cancel or pause.
 
-What it promises. Never more than `concurrency` functions run, and never more than `concurrency + prefetch` tasks are
-held. An attempt whose function has ended is told until the server has heard it, over restarts and outages of the
-server. A worker that stops gives back what it has not begun, and that counts as no attempt.
+Guarantees. At most `concurrency` functions run, and at most `concurrency + prefetch` tasks are held. The outcome of a
+function is reported until the server has accepted it, also after restarts and outages of the server. A worker that
+stops gives back the tasks that have not started, and these attempts do not count.
 
-How it fails. The tasks of a worker that is killed are given to others when its agent has been silent for too long, or
-as soon as another worker begins as the same agent: an agent is one worker at a time, and the last to begin is it. That
-attempt counts, and the next goes on from the last checkpoint. One that was frozen for longer finds its outcomes refused
-(`stale_attempt`), logs that and goes on: what it did is done twice, and counts once, which is why functions must bear
-being called again. A function that raises fails its attempt, and another follows while retries remain. If the server
-refuses the worker itself (its token is no longer good), it winds down and raises that. It ends with its agent: at
-once where that was terminated, with the last task where it is draining.
+How it fails. The tasks of a killed worker go to others when its agent is stale, or as soon as another worker starts as
+the same agent: an agent has one worker at a time, and the last one to start replaces the others. The attempt counts,
+and the next one continues from the last checkpoint. If a worker was frozen for longer, the server refuses its outcomes
+(`stale_attempt`). The worker logs that and continues: the work is done twice and counts once, so functions must be
+idempotent. If a function raises, its attempt fails, and another follows while retries remain. If the server refuses
+the worker itself (invalid token), the worker shuts down and raises that. The worker also stops with its agent:
+immediately if the agent was terminated, after the last task if it is draining.
 """
 
 from quarterdeck.sdk.task_worker.attempt import Attempt, Done, ThreadAttempt

@@ -1,7 +1,7 @@
 """One attempt at a task, as its function sees it.
 
-What the task holds is read when it is looked at, and what waits for its cancellation is made when somebody waits: an
-attempt that looks at nothing costs next to nothing.
+The task's fields are decoded when they are read, and events are created when the function waits for a cancellation. So
+an attempt that uses neither costs little.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class AttemptReporter(Protocol):
-    """Where an attempt's words go."""
+    """Sends progress and log lines of an attempt."""
 
     async def progress(self, update: TaskProgress) -> None: ...
 
@@ -29,7 +29,7 @@ class AttemptReporter(Protocol):
 
 
 class Done:
-    """What a function may return instead of a plain result: the same with a summary for people, and what it cost."""
+    """A result with a summary for people and costs. A function may return it instead of a plain result."""
 
     def __init__(self, result: object = None, *, summary: str | None = None, costs: Sequence[Cost] = ()) -> None:
         self.result = result
@@ -62,23 +62,23 @@ class _Attempt:
 
     @property
     def attempt(self) -> int:
-        """Which it is, from 1."""
+        """The number of this attempt, from 1."""
         return self.lease.attempt
 
     @property
     def input(self) -> dict[str, object]:
-        """The task's `inputContext`, its secrets in clear."""
+        """The task's `inputContext`, with decrypted secrets."""
         if self._input is None:
             self._input = msgspec.json.decode(self.lease.input_context, type=dict[str, object])
         return self._input
 
     def input_as(self, kind: type[T]) -> T:
-        """The same as this type; raises `msgspec.ValidationError` where it is none."""
+        """The input, converted to this type. Raises `msgspec.ValidationError` if it does not match."""
         return msgspec.json.decode(self.lease.input_context, type=kind)
 
     @property
     def checkpoint(self) -> dict[str, object]:
-        """What the last attempt left for this one; empty if none did."""
+        """The last checkpoint of an earlier attempt. Empty if there is none."""
         return msgspec.json.decode(self.lease.checkpoint_data, type=dict[str, object])
 
     @property
@@ -89,26 +89,29 @@ class _Attempt:
     def tags(self) -> list[str]:
         return msgspec.json.decode(self.lease.tags, type=list[str])
 
-    # -- its end, before its time ----------------------------------------------------------------------------------
+    # -- cancellation ----------------------------------------------------------------------------------------------
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt is not wanted any more. A function that takes long looks now and then, and stops by
-        raising `Canceled`; one that does not look runs to its end, and its result does not count."""
+        """Whether this attempt was canceled.
+
+        A long function should check this from time to time and raise `Canceled` to stop. A function that does not
+        check runs to its end, and its result is ignored.
+        """
         return self._cancel_reason is not None
 
     @property
     def why_cancelled(self) -> str | None:
-        """`canceled`, `paused`, `lost` (it was taken from this worker) or `stopping` (the worker is)."""
+        """`canceled`, `paused`, `lost` (it was taken from this worker) or `stopping` (the worker stops)."""
         return self._cancel_reason
 
     def check(self) -> None:
-        """Raises `Canceled` if this attempt is not wanted any more."""
+        """Raise `Canceled` if this attempt was canceled."""
         if self._cancel_reason is not None:
-            raise Canceled(f"this attempt is not wanted any more: {self._cancel_reason}")
+            raise Canceled(f"this attempt was canceled: {self._cancel_reason}")
 
     def cancel(self, reason: str) -> None:
-        """By the worker, on its loop."""
+        """Called by the worker, on its event loop."""
         if self._cancel_reason is None:
             self._cancel_reason = reason
         if self._cancel_event is not None:
@@ -131,7 +134,7 @@ class _Attempt:
 
 
 class Attempt(_Attempt):
-    """For functions that are coroutines."""
+    """The attempt that a coroutine function gets."""
 
     __slots__ = ()
 
@@ -143,16 +146,18 @@ class Attempt(_Attempt):
         checkpoint: Mapping[str, object] | None = None,
         costs: Sequence[Cost] = (),
     ) -> None:
-        """Tells how far it is; returns when the server has kept it. Another attempt goes on from the last `checkpoint`.
-        Raises `Canceled` if this attempt does not count any more."""
+        """Report progress, and return when the server has stored it. The next attempt gets the last `checkpoint`.
+
+        Raises `Canceled` if this attempt no longer counts.
+        """
         await self._reporter.progress(self._build_progress(percent, step, checkpoint, costs))
 
     async def log(self, level: Level, message: str, **details: object) -> None:
-        """Adds a line to the task's log."""
+        """Add a line to the task's log."""
         await self._reporter.log(self.lease, {"level": level, "message": message, "details": details})
 
     async def until_cancelled(self) -> None:
-        """Returns when the attempt is not wanted any more."""
+        """Wait until this attempt is canceled."""
         if self._cancel_event is None:
             self._cancel_event = asyncio.Event()
         if self._cancel_reason is None:
@@ -160,7 +165,7 @@ class Attempt(_Attempt):
 
 
 class ThreadAttempt(_Attempt):
-    """For plain functions, which run in a thread: the same calls, and they block."""
+    """The attempt that a plain function gets, which runs in a thread. The same calls as `Attempt`, but they block."""
 
     __slots__ = ("_loop",)
 
@@ -176,20 +181,22 @@ class ThreadAttempt(_Attempt):
         checkpoint: Mapping[str, object] | None = None,
         costs: Sequence[Cost] = (),
     ) -> None:
-        """Tells how far it is; returns when the server has kept it. Another attempt goes on from the last `checkpoint`.
-        Raises `Canceled` if this attempt does not count any more."""
+        """Report progress, and return when the server has stored it. The next attempt gets the last `checkpoint`.
+
+        Raises `Canceled` if this attempt no longer counts.
+        """
         self._wait_for(self._reporter.progress(self._build_progress(percent, step, checkpoint, costs)))
 
     def log(self, level: Level, message: str, **details: object) -> None:
-        """Adds a line to the task's log."""
+        """Add a line to the task's log."""
         self._wait_for(self._reporter.log(self.lease, {"level": level, "message": message, "details": details}))
 
     def wait_cancelled(self, seconds: float) -> bool:
-        """Waits so long, and tells whether the attempt is not wanted any more."""
+        """Wait up to `seconds`. Returns whether this attempt was canceled."""
         event = self._thread_cancel_event
         if event is None:
             event = self._thread_cancel_event = threading.Event()
-        # Looked at after the bell hangs: whoever cancels in between has seen it, or is seen here.
+        # Check the reason after the event is stored: a concurrent `cancel` then either sets the event or is seen here.
         return self._cancel_reason is not None or event.wait(seconds)
 
     def _wait_for(self, coroutine: Coroutine[None, None, None]) -> None:

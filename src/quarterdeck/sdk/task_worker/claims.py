@@ -1,8 +1,8 @@
-"""Taking tasks: two claims at once, each for as much as there is room for.
+"""Claims tasks: two concurrent claims, each for as many as there are free slots.
 
-While what one brought is begun, the other is under way. A claim whose outcome is unknown is made again under its own
-id, which gives the same tasks again, so none is left held by nobody. A server that is away is asked again for as long
-as the worker runs. An agent that is not there any more (another database, say) is registered again.
+While the tasks of one claim are started, the other is in transit. A claim with an unknown outcome is repeated under the
+same claim id, which returns the same tasks, so no task is lost. While the server is unreachable, claims are retried as
+long as the worker runs. If the agent no longer exists, for example in another database, it is registered again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quarterdeck.sdk.task_worker.in_flight import InFlight
 from quarterdeck.sdk.tasks import Tasks
 from quarterdeck.sdk.work_types import TaskLease, TaskReturn
 
-log = logging.getLogger("quarterdeck.sdk.invocation_worker")
+log = logging.getLogger("quarterdeck.sdk.worker")
 WAIT_SECONDS = 30.0
 CLAIM_MAX = 250
 CONCURRENT_CLAIMS = 2
@@ -29,7 +29,7 @@ AddLeases = Callable[[Sequence[TaskLease]], None]
 
 
 class Claimer:
-    """One claim after another, of those that may be under way at once."""
+    """Makes one claim after another. A worker has `CONCURRENT_CLAIMS` of these."""
 
     def __init__(self, tasks: Tasks, in_flight: InFlight, agent_id: str, task_types: list[str] | None) -> None:
         self._tasks = tasks
@@ -37,11 +37,11 @@ class Claimer:
         self._agent_id = agent_id
         self._task_types = task_types
         self._claim_id: str | None = None
-        """Of a claim whose outcome is not known yet."""
+        """The id of a claim whose outcome is unknown."""
         self._failures = 0
 
     async def run(self, add_leases: AddLeases, register: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled, or until the server refuses for good."""
+        """Claim until cancelled. Raises if the server refuses permanently."""
         while True:
             free_slots = await self._in_flight.wait_for_slots(CLAIM_MAX)
             started_at = asyncio.get_running_loop().time()
@@ -49,7 +49,7 @@ class Claimer:
                 with self._in_flight.reserve_slots(free_slots):
                     leases = await self._claim(free_slots, WAIT_SECONDS)
             except Fault as fault:
-                log.warning("no tasks can be taken now: %s", fault.detail)
+                log.warning("cannot claim tasks now: %s", fault.detail)
                 leases = ()
             except NotFound as problem:
                 if problem.code != NO_AGENT:
@@ -61,15 +61,15 @@ class Claimer:
                 self._failures = 0
                 add_leases(leases)
             elif asyncio.get_running_loop().time() - started_at < min(1.0, WAIT_SECONDS / 2):
-                # Nothing, and not for lack of patience: something is wrong, or this server is about to stop.
+                # An empty response before the wait time: there was a problem, or the server is about to stop.
                 await self._pause()
 
     async def claim_now(self) -> Sequence[TaskLease]:
-        """What there is now."""
+        """Claim the tasks that are ready now, without waiting."""
         return await self._claim(max(1, self._in_flight.free_slots(CLAIM_MAX)), 0.0)
 
     async def release_pending_claim(self) -> None:
-        """After `run` was cancelled in the middle of a claim: whatever that was given goes back."""
+        """Give back the tasks of a claim during which `run` was cancelled."""
         if self._claim_id is None:
             return
         leases = await self._claim(1, 0.0)
@@ -95,5 +95,5 @@ class Claimer:
 
 
 def is_agent_ending(error: BaseException | None) -> bool:
-    """Whether somebody has decided that the agent is to end, or has ended: that is no failure of the worker's."""
+    """Whether the agent is draining or terminated, which is not a failure of the worker."""
     return isinstance(error, Problem) and error.code in (DRAINING, TERMINATED)

@@ -1,4 +1,4 @@
-"""The functions of a task worker by the types of tasks, and what becomes of what they return or raise."""
+"""The functions of a task worker by task type, and the outcome of what they return or raise."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
 Function = Callable[..., object]
 Outcome = TaskCompletion | TaskFailure | TaskReturn | None
-"""None: nobody wants to hear of it."""
+"""None: the attempt was canceled, and there is nothing to report."""
 RESULT_MAX = 1024 * 1024
 _ERROR_MAX = 60_000
 _TRACE_MAX = 200_000
 
 
 class Handler:
-    """One function, and what it is given."""
+    """The function for one task type."""
 
     def __init__(self, name: str, function: Function) -> None:
         parameters = [*inspect.signature(function).parameters.values()]
         if len(parameters) != 1 or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
-            raise TypeError(f"a task's function is given the attempt and nothing else; {name} wants otherwise")
+            raise TypeError(f"the function for {name} must take exactly one parameter, the attempt")
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function)
 
@@ -40,11 +40,11 @@ class Handler:
         return ThreadAttempt(lease, reporter, asyncio.get_running_loop())
 
     async def run(self, attempt: Attempt | ThreadAttempt, threads: DaemonThreadPool) -> Outcome:
-        """What became of an attempt. Of a cancellation of this very task nothing is told: it is not the function's."""
+        """Run the function and return the outcome. A cancellation of this task is not an outcome and is raised."""
         lease = attempt.lease
         try:
             if self._is_async:
-                # Not asked whether it is one: that was seen when it was declared, and asking costs as much as calling.
+                # A cast, not a check: it was checked at declaration, and an isinstance check costs as much as the call.
                 result = await cast(Awaitable[object], self._function(attempt))
             else:
                 result = await threads.call(self._function, attempt)
@@ -57,7 +57,7 @@ class Handler:
         except Fatal as fatal:
             return build_failure(lease, str(fatal), retryable=False)
         except Exception as error:
-            # Whatever a function raises is the outcome of its attempt, and nothing of the worker's.
+            # Every exception of a function is the outcome of its attempt, not an error of the worker.
             message = f"{type(error).__name__}: {_error_text(error)}"
             trace = _clean("".join(traceback.format_exception(error)))
             return TaskFailure(*_attempt_key(lease), message, trace[-_TRACE_MAX:])
@@ -72,8 +72,8 @@ class Handlers:
 
     def add(self, task_type: str | None, function: Function, capabilities: Iterable[str]) -> None:
         if task_type in self._by_type or (task_type is None and self._default is not None):
-            raise ValueError(f"there is a function for {task_type or 'all other types'} already")
-        handler = Handler(task_type or "that for all other types", function)
+            raise ValueError(f"a function for {task_type or 'all other types'} is already declared")
+        handler = Handler(task_type or "all other types", function)
         if task_type is None:
             self._default = handler
         else:
@@ -82,7 +82,7 @@ class Handlers:
 
     @property
     def task_types(self) -> list[str] | None:
-        """Those to ask for; None: all."""
+        """The task types to claim. None: all."""
         return None if self._default is not None else sorted(self._by_type)
 
     def find(self, task_type: str) -> Handler | None:
@@ -96,9 +96,9 @@ def build_completion(lease: TaskLease, result: object) -> Outcome:
     try:
         encoded = msgspec.json.encode(done.result)
     except (TypeError, ValueError, RecursionError) as error:
-        return build_failure(lease, f"the result is no JSON: {error}", retryable=False)
+        return build_failure(lease, f"the result cannot be encoded as JSON: {error}", retryable=False)
     if len(encoded) > RESULT_MAX:
-        message = f"the result has {len(encoded)} bytes, and may have {RESULT_MAX}"
+        message = f"the result has {len(encoded)} bytes; the limit is {RESULT_MAX}"
         return build_failure(lease, message, retryable=False)
     output = UNSET if done.result is None else msgspec.Raw(encoded)
     return TaskCompletion(lease.id, lease.attempt_token, output, done.summary, done.costs)
@@ -117,5 +117,5 @@ def _error_text(error: Exception) -> str:
 
 
 def _clean(text: str) -> str:
-    # Lone surrogates and U+0000, which a message may hold, are refused by the server.
+    # The server refuses lone surrogates and U+0000, which a message may contain.
     return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")

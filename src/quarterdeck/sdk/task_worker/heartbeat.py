@@ -1,7 +1,7 @@
-"""The heartbeat of a task worker: one for the whole agent, as often as the server wants it.
+"""The heartbeat of a task worker: one for the agent, as often as the server wants it.
 
-It names every task that is held; the answer says which of them are not wanted any more. A server that is away is told
-as soon as it is back; until then what is held goes on.
+It names all held tasks, and the response names those to cancel or pause. While the server is unreachable, the held
+tasks continue and the heartbeat is retried every second.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from quarterdeck.sdk.agents import Agents
 from quarterdeck.sdk.errors import Fault, NotFound
 from quarterdeck.sdk.task_worker.in_flight import InFlight
 
-log = logging.getLogger("quarterdeck.sdk.invocation_worker")
+log = logging.getLogger("quarterdeck.sdk.worker")
 RETRY_SECONDS = 1.0
 TASK_IDS_MAX = 1_000
-"""Tasks that one heartbeat may name."""
+"""Tasks that one heartbeat can name."""
 
 
 class HeartbeatSender:
@@ -33,7 +33,7 @@ class HeartbeatSender:
         self._usage = _ProcessUsage()
 
     async def run(self, seconds: float, register: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled, or until the server refuses for good; first after so many seconds."""
+        """Send heartbeats until cancelled, the first after `seconds`. Raises if the server refuses permanently."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -42,18 +42,18 @@ class HeartbeatSender:
             try:
                 seconds = await self.send()
             except Fault as fault:
-                log.warning("the heartbeat of %s is not heard now: %s", self._agent_id, fault.detail)
+                log.warning("cannot send the heartbeat of %s now: %s", self._agent_id, fault.detail)
                 seconds = min(seconds, RETRY_SECONDS)
             except NotFound as problem:
                 log.warning("%s Registering it again.", problem.detail)
                 await register()
 
     def send_soon(self) -> None:
-        """The next is due now."""
+        """Make the next heartbeat due now."""
         self._due.set()
 
     async def send(self) -> float:
-        """One heartbeat, now; in how many seconds the server wants the next."""
+        """Send one heartbeat. Returns in how many seconds the server wants the next."""
         memory_mb, cpu_percent = self._usage.measure()
         feedback = await self._agents.heartbeat(
             self._agent_id,
@@ -69,16 +69,16 @@ class HeartbeatSender:
 
 
 class _ProcessUsage:
-    """What this process uses of its machine."""
+    """Memory and CPU use of this process."""
 
     def __init__(self) -> None:
         self._measured_at, self._cpu_seconds = time.monotonic(), time.process_time()
 
     def measure(self) -> tuple[float, float]:
-        """Megabytes at most so far; percent of one core since the last time."""
+        """Peak memory in MB, and CPU use since the last call in percent of one core."""
         measured_at, cpu_seconds = time.monotonic(), time.process_time()
         percent = 100 * (cpu_seconds - self._cpu_seconds) / max(measured_at - self._measured_at, 1e-3)
         self._measured_at, self._cpu_seconds = measured_at, cpu_seconds
-        # macOS counts bytes here, others kibibytes.
+        # macOS reports bytes, other systems KiB.
         unit = 1024 * 1024 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, percent

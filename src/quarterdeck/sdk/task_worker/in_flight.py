@@ -1,11 +1,11 @@
-"""What a task worker holds: attempts that wait for their turn, that run, and whose outcome is not told yet.
+"""The attempts that a task worker holds: waiting, running, or ended and not yet reported.
 
-Functions are run by a few runners, each of which takes one attempt after another until none waits, and then ends. So a
-hundred tasks whose functions return at once cost one `asyncio.Task` and not a hundred; a runner lets others have the
-loop after some of them. All that run in one runner share its context variables.
+Functions run in runners. A runner takes one attempt after another until none waits, and then ends. So 100 tasks whose
+functions return immediately need one `asyncio.Task`, not 100. A runner yields to the event loop after 32 attempts. All
+attempts of one runner share its context variables.
 
-Tasks are taken ahead only as far as they are begun soon: one that waits here could be done elsewhere meanwhile. How far
-that is follows from how long functions take.
+Tasks are claimed ahead only as far as they will start soon, because another worker could do a task that waits here. The
+mean duration of functions decides how far ahead.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ from quarterdeck.sdk.task_worker.handlers import Handler, Outcome, build_failure
 from quarterdeck.sdk.work_types import TaskReturn
 
 PREFETCH_SECONDS = 0.25
-"""How soon what is taken ahead should begin."""
+"""Tasks are claimed ahead if they are expected to start within this time."""
 MEAN_WEIGHT = 0.05
-"""Of the last function in how long functions take."""
+"""Weight of the last function in the mean duration."""
 YIELD_EVERY = 32
-"""Attempts that one runner runs before others get the loop."""
+"""Attempts after which a runner yields to the event loop."""
 RunAttempt = Callable[["HeldAttempt"], Coroutine[None, None, Outcome]]
 
 
 class HeldAttempt:
-    """One attempt."""
-
     __slots__ = ("attempt", "handler", "is_dropped", "runner", "token")
 
     def __init__(self, attempt: Attempt | ThreadAttempt, handler: Handler) -> None:
@@ -39,9 +37,9 @@ class HeldAttempt:
         self.handler = handler
         self.token = attempt.lease.attempt_token
         self.runner: asyncio.Task[None] | None = None
-        """While it runs."""
+        """Set while the attempt runs."""
         self.is_dropped = False
-        """Nobody wants to know what becomes of it."""
+        """The outcome will not be reported."""
 
     def to_return(self) -> TaskReturn:
         return TaskReturn(self.attempt.lease.id, self.token)
@@ -62,14 +60,14 @@ class InFlight:
         self._limits = limits
         self._run = run
         self._on_ended = on_ended
-        """Told what became of each that was not dropped."""
+        """Gets the outcome of each attempt that was not dropped."""
         self._held: dict[str, HeldAttempt] = {}
         self._waiting: deque[HeldAttempt] = deque()
         self._running: dict[HeldAttempt, None] = {}
         self._runners: set[asyncio.Task[None]] = set()
         self._mean_seconds: float | None = None
         self._requested = 0
-        """For how many a claim is under way."""
+        """Tasks that claims in transit have requested."""
         self._slot_freed = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -86,15 +84,15 @@ class InFlight:
         return [held.attempt.lease.id for held in self._held.values()]
 
     async def wait_until_idle(self) -> None:
-        """Returns when nothing is held."""
+        """Wait until no attempt is held."""
         await self._idle.wait()
 
-    # -- taking and beginning --------------------------------------------------------------------------------------
+    # -- slots and starts ------------------------------------------------------------------------------------------
 
     def free_slots(self, limit: int) -> int:
-        """How many more are to be asked for now, up to `most`; 0 where it is better to wait."""
+        """How many more tasks to claim now, up to `limit`. 0 if it is better to wait."""
         free = self._limits.concurrency + self._prefetch_count() - len(self._held) - self._requested
-        # While there is enough to do, many small claims would cost more than they bring.
+        # While enough tasks wait here, many small claims would cost more than they bring.
         if self._waiting and free < min(limit, self._limits.total // 4):
             return 0
         return max(0, min(free, limit))
@@ -107,7 +105,7 @@ class InFlight:
 
     @contextlib.contextmanager
     def reserve_slots(self, count: int) -> Iterator[None]:
-        """While a claim for so many is under way, no other is made for the same room."""
+        """Reserve slots while a claim is in transit, so that no other claim uses them."""
         self._requested += count
         try:
             yield
@@ -117,7 +115,7 @@ class InFlight:
 
     def add(self, attempts: Iterable[HeldAttempt]) -> None:
         for held in attempts:
-            if held.token not in self._held:  # else given once more by a claim that was made once more
+            if held.token not in self._held:  # otherwise returned again by a repeated claim
                 self._held[held.token] = held
                 self._waiting.append(held)
         if self._held:
@@ -145,7 +143,7 @@ class InFlight:
 
     def _on_runner_done(self, runner: asyncio.Task[None]) -> None:
         self._runners.discard(runner)
-        # One that was dropped took its runner along, and there may be others to run.
+        # A dropped attempt cancels its runner, and other attempts may still wait.
         self._start_runners()
 
     async def _run_waiting(self) -> None:
@@ -161,7 +159,7 @@ class InFlight:
             except asyncio.CancelledError:
                 if held.is_dropped or (this_task is not None and this_task.cancelling()):
                     raise
-                # The function canceled itself, which is one way to fail.
+                # The function canceled itself, which counts as a failure.
                 outcome = build_failure(held.attempt.lease, "the function was canceled")
             finally:
                 held.runner = None
@@ -179,10 +177,10 @@ class InFlight:
                 self._slot_freed.set()
                 await asyncio.sleep(0)
 
-    # -- letting go ------------------------------------------------------------------------------------------------
+    # -- drops -----------------------------------------------------------------------------------------------------
 
     def cancel(self, task_ids: Iterable[str], reason: str) -> None:
-        """These are not wanted any more. What has not begun is dropped; what runs is told, and ends as it likes."""
+        """Cancel these tasks. Waiting attempts are dropped. Running ones are notified, and end by themselves."""
         canceled_ids = set(task_ids)
         found = [held for held in self._held.values() if held.attempt.lease.id in canceled_ids]
         for held in found:
@@ -191,11 +189,11 @@ class InFlight:
         self._drop([held for held in found if held in waiting])
 
     def drop_waiting(self) -> list[TaskReturn]:
-        """What has not begun, to be given back."""
+        """Drop the attempts that have not started. Returns them, to be given back."""
         return self._drop(list(self._waiting))
 
     def drop_running(self) -> list[TaskReturn]:
-        """What has not ended. Coroutines are canceled; threads are told, and nobody waits for them."""
+        """Drop the running attempts. Coroutines are cancelled. Threads are notified, but not waited for."""
         return self._drop(list(self._running))
 
     async def wait_until_none_running(self) -> None:

@@ -1,11 +1,11 @@
-"""What became of attempts, told in batches: whatever has gathered since the last report goes with the next.
+"""Reports outcomes and progress of attempts in batches: everything since the last report goes with the next.
 
-There are no timers: an idle outbox tells at once, and a busy one takes what has gathered. Two reports may be under way
-at once, so that the server works on one while the other is on its way. What could not be told is told again, for as
-long as the worker runs. A worker that cannot tell anything goes on holding its tasks, and so takes nothing new.
+There are no timers: an idle outbox sends immediately, and a busy one sends what has accumulated. Two calls may be in
+transit, so that the server works on one while the other is on its way. Reports that could not be sent are sent again as
+long as the worker runs. A worker that cannot report keeps its tasks, and so claims nothing new.
 
-What the server does not take (a key that is its own, too many bytes) it names, or, where it cannot read the whole for
-it (a character that no database stores), it is found by halving its batch; its neighbours lose nothing.
+The server names a report that it refuses (a reserved key, too many bytes). If it cannot read the batch because of one
+report (a character that cannot be stored), that report is found by halving the batch. The others are not affected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quarterdeck.sdk.errors import Fault, Invalid, Problem, TooLarge, Unauthenti
 from quarterdeck.sdk.types import ItemProblem
 from quarterdeck.sdk.work_types import TaskItem
 
-log = logging.getLogger("quarterdeck.sdk.invocation_worker")
+log = logging.getLogger("quarterdeck.sdk.worker")
 E = TypeVar("E")
 RETRY_POLICY = Policy(max_attempts=0, base_ms=100, cap_ms=10_000)
 BATCH_MAX = 500
@@ -31,20 +31,20 @@ BYTES_MAX = 16 * 1024 * 1024
 SENDERS = 2
 SESSION_ENDED = "session_ended"
 PERMANENT_PROBLEMS: Mapping[int | None, type[Problem]] = {kind.status: kind for kind in (Invalid, TooLarge)}
-"""Of one word among many: the word itself is wrong, and its attempt is as it was before."""
+"""Statuses of a bulk item that mean: the report itself is invalid, and its attempt is unchanged."""
 ITEM_OVERHEAD_BYTES = 512
-"""Bytes that one word about an attempt is taken to have beside what it carries."""
+"""Estimated bytes of a report in addition to its content."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxCallbacks(Generic[E]):
-    """How an outbox tells, and whom it tells what came of it."""
+    """How an outbox sends reports, and which functions it calls with the results."""
 
     send: Callable[[Sequence[E]], Awaitable[Sequence[TaskItem]]]
     on_reported: Callable[[E, ItemProblem | None], None]
-    """For each that needs to be told no more: the problem says why it did not count."""
+    """Called for each report that need not be sent again. The problem, if any, is the reason why it did not count."""
     on_refused: Callable[[E, Problem], None]
-    """For each that the server will never take."""
+    """Called for each report that the server refuses permanently."""
     size: Callable[[E], int] = lambda report: 0
 
 
@@ -64,7 +64,7 @@ class Outbox(Generic[E]):
         self._has_waiting.set()
 
     async def wait_until_sent(self) -> None:
-        """Returns when everything has been told."""
+        """Wait until all reports are sent."""
         await self._all_sent.wait()
 
     async def run(self) -> None:
@@ -80,7 +80,7 @@ class Outbox(Generic[E]):
             if not batch:
                 self._has_waiting.clear()
                 continue
-            unsent: Sequence[E] = batch  # what is not heard of, for whatever reason, is not lost
+            unsent: Sequence[E] = batch  # if anything raises, the batch goes back to the queue
             self._sending += 1
             try:
                 unsent = await self._try_send(batch)
@@ -114,15 +114,15 @@ class Outbox(Generic[E]):
         return len(self._waiting) * ITEM_OVERHEAD_BYTES + sum(sizes) <= BYTES_MAX
 
     async def _try_send(self, batch: Sequence[E]) -> Sequence[E]:
-        """Tells them; what must be told again."""
+        """Send a batch. Returns the reports that must be sent again."""
         try:
             return await self._send_batch(batch)
         except Problem as problem:
             if _is_retryable(problem):
-                log.warning("%d %s cannot be told now and are kept: %s", len(batch), self._name, problem.detail)
+                log.warning("cannot report %d %s now, retrying: %s", len(batch), self._name, problem.detail)
                 return batch
-            # Whoever speaks so is not listened to any more; the claims are about to hear the same, and end the worker.
-            log.error("%d %s are refused: %s", len(batch), self._name, problem.detail)
+            # The server refuses this worker. The next claim gets the same refusal and ends the worker.
+            log.error("the server refused %d %s: %s", len(batch), self._name, problem.detail)
             for report in batch:
                 self._callbacks.on_reported(report, ItemProblem(problem.code, problem.detail))
             return ()
@@ -153,6 +153,9 @@ class Outbox(Generic[E]):
 
 
 def _is_retryable(problem: Problem) -> bool:
-    """A token that is no longer good may be renewed, also while the worker winds down, and what has been done is not to
-    be done again for it. A session that has ended does not come back."""
+    """Whether sending again may help.
+
+    An invalid token may be renewed, also during the shutdown, and finished work should not be repeated because of it.
+    An ended session stays ended.
+    """
     return isinstance(problem, Fault) or (isinstance(problem, Unauthenticated) and problem.code != SESSION_ENDED)

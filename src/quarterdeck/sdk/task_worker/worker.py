@@ -1,4 +1,4 @@
-"""The task worker itself: from claims over functions to reports, and its end."""
+"""The task worker: registers its agent, claims tasks, runs functions, reports outcomes, shuts down."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from quarterdeck.sdk.work_types import Agent, TaskCompletion, TaskFailure, TaskI
 from quarterdeck.sdk.worker_core.signals import run_until_signal
 from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
-log = logging.getLogger("quarterdeck.sdk.invocation_worker")
+log = logging.getLogger("quarterdeck.sdk.worker")
 F = TypeVar("F", bound=Function)
 FINAL_REPORT_SECONDS = 5.0
-"""For giving back and telling what the grace was too short for."""
+"""Time after the grace period to give back running tasks and report outcomes."""
 PREFETCH = 500
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
     prefetch: int | None = None
-    """Tasks that may be held beyond those that run; only as many are taken as begin within a quarter of a second."""
+    """Tasks that may be held in addition to running ones. Only as many are claimed as start within 0.25 s."""
     grace: float = 30.0
-    """Seconds that what runs may take at the worker's end."""
+    """Seconds that running functions may take when the worker stops."""
     described: AgentOptions = field(default_factory=lambda: AgentOptions())
-    """What is said of the agent when it is registered, beside its capabilities and how many tasks it takes."""
+    """Further fields of the agent's registration. The worker sets its capabilities and maximum of concurrent tasks."""
 
 
 @dataclass(slots=True, eq=False)
 class _PendingProgress:
-    """One word about how far an attempt is, and who waits for it to be heard."""
+    """A progress report, and the future of the function that waits for it."""
 
     update: TaskProgress
     future: asyncio.Future[None]
 
 
 class TaskWorker:
-    """Does the tasks of one agent.
+    """Does the tasks of one agent with functions.
 
     worker = TaskWorker(Quarterdeck.connect(), "dev-1", concurrency=8)
 
@@ -70,9 +70,14 @@ class TaskWorker:
         concurrency: int = 8,
         options: WorkerOptions | None = None,
     ) -> None:
-        """So many functions run at once, at most. The agent is registered when it begins."""
+        """Create a worker. It registers the agent when it starts.
+
+        `agent`: the agent's id.
+        `capabilities`: capabilities of the agent, in addition to those of its functions.
+        `concurrency`: functions that run at once.
+        """
         if not 1 <= concurrency <= TASK_IDS_MAX:
-            raise ValueError(f"a task worker does 1 to {TASK_IDS_MAX} tasks at once")
+            raise ValueError(f"concurrency must be 1 to {TASK_IDS_MAX}")
         self._client = client
         self._agent_id = agent
         self._run_id = new_id()
@@ -81,7 +86,7 @@ class TaskWorker:
         self._handlers = Handlers()
         self._threads = DaemonThreadPool(concurrency)
         prefetch = PREFETCH if self._options.prefetch is None else self._options.prefetch
-        # No more than a heartbeat can name: what it does not name is taken back.
+        # At most as many as a heartbeat can name: the server takes back tasks that it does not name.
         self._limits = Limits(concurrency, min(max(0, prefetch), TASK_IDS_MAX - concurrency))
         self._in_flight = InFlight(self._limits, self._run_attempt, self._on_ended)
         tasks = client.tasks
@@ -91,7 +96,7 @@ class TaskWorker:
         self._failures = Outbox("failures", OutboxCallbacks(tasks.fail, self._on_reported, self._on_report_refused))
         self._returns = Outbox("returns", OutboxCallbacks(tasks.release, self._on_reported, self._on_report_refused))
         self._progress_updates = Outbox(
-            "words of progress",
+            "progress updates",
             OutboxCallbacks(self._send_progress, _on_progress_reported, _on_progress_refused, _checkpoint_size),
         )
         self._heartbeat = HeartbeatSender(client.agents, self._in_flight, agent)
@@ -100,9 +105,11 @@ class TaskWorker:
         self._agent: Agent | None = None
 
     def task(self, task_type: str | None = None, *, capabilities: Iterable[str] = ()) -> Callable[[F], F]:
-        """Declares a function for the tasks of a type, or for those of all other types. It is given the attempt:
-        coroutines an `Attempt`, plain functions, which run in threads, a `ThreadAttempt`. The `capabilities` are added
-        to the agent's."""
+        """Declare a function for the tasks of a type. Without a type it gets the tasks of all other types.
+
+        A coroutine function gets an `Attempt`. A plain function runs in a thread and gets a `ThreadAttempt`. The
+        `capabilities` are added to the agent's.
+        """
 
         def decorator(function: F) -> F:
             self._handlers.add(task_type, function, capabilities)
@@ -110,15 +117,17 @@ class TaskWorker:
 
         return decorator
 
-    # -- its life ----------------------------------------------------------------------------------------------------
+    # -- run and stop ------------------------------------------------------------------------------------------------
 
     def main(self) -> None:
-        """Works until SIGTERM or SIGINT: for a program that does nothing else. A second signal does not wait."""
+        """Work until SIGTERM or SIGINT, for a program that does nothing else. A second signal stops immediately."""
         asyncio.run(run_until_signal(self, self._client))
 
     async def run(self) -> None:
-        """Works until `stop` is called, until it is cancelled, until its agent ends, or until the server refuses for
-        good, which is raised."""
+        """Work until `stop` is called, this call is cancelled, or the agent ends.
+
+        Raises if the server refuses permanently.
+        """
         agent = await self._register_with_retry()
         if agent is None:
             return
@@ -139,9 +148,11 @@ class TaskWorker:
         _raise_first([*claim_tasks, *other_tasks])
 
     async def _wait_for_agent_end(self, stopping: asyncio.Task[None]) -> None:
-        """An agent that is to end does so with its last task, however long that takes; one that has ended holds none,
-        and whatever still runs for it is told."""
-        log.warning("the agent %s is to end, and its worker with it", self._agent_id)
+        """Wait for the last task of a draining agent, however long that takes.
+
+        A terminated agent holds no tasks, so the attempts that still run are canceled.
+        """
+        log.warning("the agent %s is draining or terminated; its worker stops", self._agent_id)
         if (await self._client.agents.get(self._agent_id)).status == "TERMINATED":
             self._in_flight.cancel(self._in_flight.task_ids, "canceled")
             return
@@ -152,8 +163,10 @@ class TaskWorker:
             idle.cancel()
 
     async def drain(self) -> int:
-        """Does what there is to do now, and returns when nothing is left: how many attempts it has made. For programs
-        that are started by a clock, and for tests. Not beside `run`."""
+        """Do all ready tasks, and return the number of attempts when none is left.
+
+        For scheduled programs and for tests. Do not call it while `run` is active.
+        """
         other_tasks = self._start_background(await self._register())
         claimer, attempts = self._new_claimer(), 0
         try:
@@ -179,27 +192,27 @@ class TaskWorker:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Takes nothing new, finishes what runs, gives back what has not begun. To be called on the loop."""
+        """Stop: claim nothing new, finish running functions, give back the rest. Call it on the event loop."""
         self._stopping.set()
 
     async def until_registered(self) -> Agent:
-        """The agent that it is, once it is registered."""
+        """Wait until the agent is registered, and return it."""
         await self._registered.wait()
         assert self._agent is not None
         return self._agent
 
     async def until_idle(self) -> None:
-        """Returns when it holds nothing, and everything has been told."""
+        """Wait until no task is held and everything is reported."""
         await self._in_flight.wait_until_idle()
         for outbox in self._outboxes():
             await outbox.wait_until_sent()
 
     async def beat(self) -> None:
-        """A heartbeat now, out of turn: what the server has to say of its tasks is heard when this returns."""
+        """Send a heartbeat now. Cancellations in its response have taken effect when this returns."""
         try:
             await self._heartbeat.send()
         except Problem:
-            self._heartbeat.send_soon()  # whatever it is, the worker is to hear of it as well
+            self._heartbeat.send_soon()  # so that the worker's own loop gets the problem as well
             raise
 
     def _outboxes(
@@ -211,15 +224,13 @@ class TaskWorker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.grace):
                 for claimer in claimers:
-                    with _log_problems("tasks that were taken at the last moment are not given back"):
+                    with _log_problems("could not give back the tasks of the last claim"):
                         await claimer.release_pending_claim()
                 self._return_tasks(self._in_flight.drop_waiting())
                 await self._in_flight.wait_until_none_running()
                 await self._wait_until_sent()
                 return
-        log.warning(
-            "%d tasks were not done within %g s and are given back", self._in_flight.running, self._options.grace
-        )
+        log.warning("%d tasks did not end within %g s; giving them back", self._in_flight.running, self._options.grace)
         self._return_tasks(self._in_flight.drop_running())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FINAL_REPORT_SECONDS):
@@ -233,16 +244,16 @@ class TaskWorker:
         for item in returned:
             self._returns.add(item)
 
-    # -- what it is made of ------------------------------------------------------------------------------------------
+    # -- registration, attempts, outcomes ----------------------------------------------------------------------------
 
     async def _register_with_retry(self) -> Agent | None:
-        """However long the server is away; None if the worker is to stop before it is back."""
+        """Register the agent, and retry while the server is unreachable. None if the worker is stopped before that."""
         failures = 0
         while not self._stopping.is_set():
             try:
                 return await self._register()
             except Fault as fault:
-                log.warning("the agent cannot be registered now: %s", fault.detail)
+                log.warning("cannot register the agent now: %s", fault.detail)
             failures += 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(backoff(RETRY_POLICY, attempt=failures, jitter=random.random()) / 1000):
@@ -263,7 +274,7 @@ class TaskWorker:
         return self._agent
 
     async def _reregister(self) -> None:
-        with _log_problems("the agent cannot be registered again now"):
+        with _log_problems("cannot register the agent again now"):
             await self._register()
 
     def _add_leases(self, leases: Sequence[TaskLease]) -> None:
@@ -271,8 +282,9 @@ class TaskWorker:
         for lease in leases:
             handler = self._handlers.find(lease.task_type)
             if handler is None:
-                # Assigned to this agent by somebody who knows better, or of a type that was served before.
-                self._failures.add(build_failure(lease, f"nobody here does {lease.task_type!r}", retryable=True))
+                # The task was assigned to this agent by hand, or an earlier version of the worker had this type.
+                message = f"this worker has no function for task type {lease.task_type!r}"
+                self._failures.add(build_failure(lease, message, retryable=True))
             else:
                 attempts.append(HeldAttempt(handler.create_attempt(lease, self), handler))
         self._in_flight.add(attempts)
@@ -292,22 +304,22 @@ class TaskWorker:
 
     def _on_reported(self, report: TaskCompletion | TaskFailure | TaskReturn, problem: ItemProblem | None) -> None:
         if problem is not None:
-            # It was taken from this worker meanwhile, or this was the answer that got lost: told already.
-            log.warning("what became of %s does not count: %s", report.id, problem.detail)
+            # The task was taken from this worker, or an earlier report counted and its response was lost.
+            log.warning("the outcome of %s does not count: %s", report.id, problem.detail)
         self._in_flight.remove(report.attempt_token)
 
     def _on_completion_refused(self, completion: TaskCompletion, refusal: Problem) -> None:
-        error = f"The task was done, but its result cannot be kept: {refusal.detail}"
+        error = f"The task was done, but its result cannot be stored: {refusal.detail}"
         self._failures.add(TaskFailure(completion.id, completion.attempt_token, error, retryable=False))
 
     def _on_report_refused(self, report: TaskFailure | TaskReturn, refusal: Problem) -> None:
-        log.error("what became of %s cannot be told: %s", report.id, refusal.detail)
+        log.error("the outcome of %s cannot be reported: %s", report.id, refusal.detail)
         self._in_flight.remove(report.attempt_token)
 
-    # -- what attempts say -------------------------------------------------------------------------------------------
+    # -- progress and log lines of attempts --------------------------------------------------------------------------
 
     async def progress(self, update: TaskProgress) -> None:
-        """Told for an attempt; returns when it is kept, and raises what is wrong with it."""
+        """Report progress of an attempt. Returns when the server has stored it, and raises if it is refused."""
         pending = _PendingProgress(update, asyncio.get_running_loop().create_future())
         self._progress_updates.add(pending)
         await pending.future
@@ -355,7 +367,7 @@ def _raise_first(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 @contextlib.contextmanager
 def _log_problems(message: str) -> Iterator[None]:
-    """For what a worker can do without."""
+    """Log a `Problem` instead of raising it, for calls that the worker can do without."""
     try:
         yield
     except Problem as problem:

@@ -1,7 +1,7 @@
-"""What both workers share: a bounded pool of threads for plain functions, and signal handling for `run()`.
+"""What both workers share: a bounded pool of threads for plain functions, and signal handling for `main()`.
 
-| module  | what it holds                                                                       |
+| module  | what it does                                                                        |
 |---------|-------------------------------------------------------------------------------------|
-| threads | runs handlers that are not coroutines, without blocking the event loop                |
-| signals | runs a worker until SIGINT or SIGTERM; a second signal stops it without waiting         |
+| threads | runs handlers that are not coroutines, without blocking the event loop              |
+| signals | runs a worker until SIGINT or SIGTERM; a second signal stops it without waiting     |
 """

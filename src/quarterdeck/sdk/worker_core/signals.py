@@ -1,4 +1,4 @@
-"""A worker as a whole program: it serves until a signal comes, and at the second one it does not wait."""
+"""Runs a worker as a program: the first signal stops it gracefully, the second one without waiting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def run_until_signal(worker: RunnableWorker, client: Quarterdeck) -> None:
     assert main_task is not None
 
     def cancel_repeatedly() -> None:
-        # Again and again: one that comes in the same moment as the first signal only has it begin to wind down.
+        # Repeat it: a cancellation that arrives together with the first signal only starts the shutdown.
         if not main_task.done():
             main_task.cancel()
             loop.call_later(CANCEL_INTERVAL_SECONDS, cancel_repeatedly)

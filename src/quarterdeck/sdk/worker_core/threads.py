@@ -1,8 +1,8 @@
-"""Threads for the methods that are plain functions.
+"""Thread pool for handlers that are plain functions.
 
-The library's own pool joins its threads when the program ends, so that one function which never returns would keep its
-worker alive past its grace and past every signal. These are left behind: what ran in them was given back, and another
-worker does it again. They are kept from one call to the next, as people keep connections in them.
+Python's own pool joins its threads at the end of the program, so a function that never returns would keep the worker
+running past its grace period and every signal. The threads here are daemon threads: the work in them was given back,
+and another worker does it again. Threads are reused between calls, because user code may keep connections in them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DaemonThreadPool:
         self._queue: SimpleQueue[WorkItem | None] = SimpleQueue()
 
     async def call(self, function: Callable[..., object], *arguments: object) -> object:
-        """What it returns or raises. Whoever is cancelled does not wait for it, and it runs on."""
+        """Run a function in a thread and return its result. If the caller is cancelled, the function keeps running."""
         future: Future[object] = Future()
         self._queue.put((future, partial(function, *arguments)))
         if not self._idle.acquire(blocking=False) and self._started < self._max_threads:
@@ -35,7 +35,7 @@ class DaemonThreadPool:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Those that have nothing to do end now, and the others after what they do."""
+        """End idle threads now, and the others after their current call."""
         for _ in range(self._started):
             self._queue.put(None)
 
@@ -45,10 +45,10 @@ class DaemonThreadPool:
             if future.set_running_or_notify_cancel():
                 try:
                     result = work()
-                except BaseException as error:  # whatever it is, somebody waits for it, and it is theirs
+                except BaseException as error:  # every error belongs to the waiting caller
                     future.set_exception(error)
                 else:
                     future.set_result(result)
-            # Nothing of a call outlives it here, while the thread waits for the next.
+            # Drop references to the call while the thread waits for the next one.
             del item, future, work
             self._idle.release()
