@@ -1,4 +1,4 @@
-"""A promise in the documentation is only as good as the test it names."""
+"""docs/guarantees.md names a test for each promise; the tests must exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
-def test_every_test_that_the_guarantees_name_exists() -> None:
+def test_every_test_named_by_the_guarantees_exists() -> None:
     named = NAMED.findall((ROOT / "docs" / "guarantees.md").read_text())
     missing = [
         f"{file}::{name}"

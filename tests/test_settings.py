@@ -1,4 +1,4 @@
-"""Settings: flag > environment > quarterdeck.toml > default, and a sentence for whatever cannot be."""
+"""Settings: flag > environment > quarterdeck.toml > default, and a readable error for an invalid value."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ EXAMPLES = {
     "sweeps": ("false", "true", "false"),
     "push_private_addresses": ("false", "true", "false"),
 }
-"""Three values for each setting that is no number."""
+"""Three values for each setting that is not a number."""
 FLAGS = {"host": "--host", "port": "--port", "database_url": "--database"}
-"""What can be said on the command line, as it is said there."""
+"""The settings that have a flag on the command line."""
 TABLES = {"launchers", "coding_agents"}
-"""What is no single value, and stands only in the file."""
+"""Settings that are tables, so they can only be set in the file."""
 NAMES = [field.name for section in SECTIONS for field in fields(section) if field.name not in TABLES]
 
 
@@ -60,7 +60,7 @@ def found(settings: Settings, name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(name: str, tmp_path: Path) -> None:
+def test_flag_overrides_environment_overrides_file_overrides_default(name: str, tmp_path: Path) -> None:
     in_file, in_environment, as_flag = values(name)
     variable, flag = f"QD_{name.upper()}", FLAGS.get(name)
     assert load_settings(tmp_path, {}, {}).values[name].source == "default"
@@ -86,10 +86,10 @@ headers = { Authorization = "GATEWAY_TOKEN" }
 """
 
 
-def test_launchers_are_tables_of_the_file_and_the_gateway_is_one_of_them(tmp_path: Path) -> None:
+def test_launchers_are_tables_of_the_file_and_include_the_gateway(tmp_path: Path) -> None:
     write(tmp_path, LAUNCHERS)
-    told = load_settings(tmp_path, {}, {"GATEWAY_URL": "http://gateway.example"}).section(CoordinationSettings)
-    found = launcher_configs(told)
+    section = load_settings(tmp_path, {}, {"GATEWAY_URL": "http://gateway.example"}).section(CoordinationSettings)
+    found = launcher_configs(section)
     assert found["local"] == ProcessLauncherConfig(
         command=("agent", "--once"), environment=("PATH",), task_types=("research", "review")
     )
@@ -99,12 +99,12 @@ def test_launchers_are_tables_of_the_file_and_the_gateway_is_one_of_them(tmp_pat
 
 def test_coding_agents_are_tables_of_the_file(tmp_path: Path) -> None:
     write(tmp_path, "[coding_agents.aider]\nargv = ['aider', '{name}']\nprocesses = ['aider', 'python3']\n")
-    told = load_settings(tmp_path, {}, {}).section(FleetSettings)
-    assert told.coding_agents == {"aider": CodingAgentConfig(argv=("aider", "{name}"), processes=("aider", "python3"))}
+    section = load_settings(tmp_path, {}, {}).section(FleetSettings)
+    assert section.coding_agents == {"aider": CodingAgentConfig(argv=("aider", "{name}"), processes=("aider", "python3"))}
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "content",
     [
         'launchers = "sh -c true"',
         "[launchers.x]\nkind = 'shell'\ncommand = ['sh']",
@@ -120,14 +120,14 @@ def test_coding_agents_are_tables_of_the_file(tmp_path: Path) -> None:
         "[coding_agents.'a b']\nargv = ['x']\nprocesses = ['x']",
     ],
 )
-def test_a_malformed_launcher_or_coding_agent_stops_the_start_with_a_sentence(wrong: str, tmp_path: Path) -> None:
-    write(tmp_path, wrong + "\n")
+def test_malformed_launcher_or_coding_agent_stops_the_start_with_an_error(content: str, tmp_path: Path) -> None:
+    write(tmp_path, content + "\n")
     with pytest.raises(SettingsError, match=rf"^{FILE_NAME} is "):
         load_settings(tmp_path, {}, {})
 
 
 @pytest.mark.parametrize(("name", "shared"), SHARED_NAMES.items())
-def test_a_shared_variable_counts_as_environment_after_its_own_name(name: str, shared: str, tmp_path: Path) -> None:
+def test_shared_variable_counts_as_environment_after_the_own_name(name: str, shared: str, tmp_path: Path) -> None:
     in_file, given, own = values(name)
     write(tmp_path, f'{name} = "{in_file}"\n')
     assert found(load_settings(tmp_path, {}, {shared: given}), name) == (given, shared)
@@ -137,7 +137,7 @@ def test_a_shared_variable_counts_as_environment_after_its_own_name(name: str, s
     assert found(load_settings(tmp_path, {}, {shared: ""}), name) == (in_file, FILE_NAME), "set to nothing is not set"
 
 
-def test_without_the_shared_ones_a_malformed_variable_of_another_project_is_nobodys_business(tmp_path: Path) -> None:
+def test_shared_variables_are_not_read_when_disabled_even_if_malformed(tmp_path: Path) -> None:
     shell = {"PORT": "tcp://172.17.0.2:80", "DATABASE_URL": "mysql://elsewhere", "LOG_LEVEL": "chatty"}
     settings = load_settings(tmp_path, {}, shell, shared=False)
     assert (settings.server.port, settings.server.database_url) == (4000, None)
@@ -145,7 +145,7 @@ def test_without_the_shared_ones_a_malformed_variable_of_another_project_is_nobo
         load_settings(tmp_path, {}, shell)
 
 
-def test_the_contracts_variables_of_this_server_are_honoured_by_their_own_names() -> None:
+def test_the_contracts_variables_are_read_by_their_own_names() -> None:
     served = {
         "PORT", "DATABASE_URL", "REDIS_URL", "STS_URL", "ISSUER_URL", "AGENT_COORDINATOR_SCOPE", "DB_POOL_MAX",
         "OUTBOX_INTERVAL_MS", "OUTBOX_BATCH_SIZE", "OUTBOX_MAX_ATTEMPTS", "TTL_SWEEP_INTERVAL_MS",
@@ -155,7 +155,7 @@ def test_the_contracts_variables_of_this_server_are_honoured_by_their_own_names(
     assert served <= set(SHARED_NAMES.values())
 
 
-def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
+def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, {}, {})
     assert (settings.server.host, settings.server.port, settings.server.log_level) == ("127.0.0.1", 4000, "info")
     assert settings.database_url == f"sqlite:///{tmp_path / 'quarterdeck.db'}"
@@ -173,14 +173,14 @@ def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
         ("QD_MAX_DEPTH", "101"), ("QD_MAX_SESSIONS", "-1"), ("QD_MAX_CHILDREN", "ten"),
     ],
 )  # fmt: skip
-def test_a_malformed_value_stops_the_start_with_a_sentence_that_names_it(name: str, value: str, tmp_path: Path) -> None:
+def test_malformed_value_stops_the_start_with_an_error_that_names_it(name: str, value: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refusal:
         load_settings(tmp_path, {}, {name: value})
     assert str(refusal.value).startswith(f"{name} is {value!r}: ")
     assert str(refusal.value).endswith(".")
 
 
-def test_a_malformed_flag_and_a_malformed_line_of_the_file_are_named_too(tmp_path: Path) -> None:
+def test_malformed_flag_and_file_entry_are_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"^--port is 'http': "):
         load_settings(tmp_path, {"port": "http"}, {})
     write(tmp_path, "port = [4000]\n")
@@ -191,7 +191,7 @@ def test_a_malformed_flag_and_a_malformed_line_of_the_file_are_named_too(tmp_pat
 @pytest.mark.parametrize(
     "name", ["QD_PROT", "QD_DATABASE", "QD_DATABSE_URL", "QD_DATA_DIR", "QD_URLS", "QD_Port", "QD_", "QD_ZONES"]
 )
-def test_an_unknown_name_stops_the_start_also_one_that_begins_like_a_known_one(name: str, tmp_path: Path) -> None:
+def test_unknown_variable_stops_the_start_even_if_it_starts_like_a_known_one(name: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=f"^{name} is not a setting"):
         load_settings(tmp_path, {}, {name: "x"})
 
@@ -200,18 +200,18 @@ def test_an_unknown_name_stops_the_start_also_one_that_begins_like_a_known_one(n
     "name",
     ["QD_DATA", "QD_URL", "QD_TOKEN", "QD_ZONE", "QD_ROUNDS", "QD_SOAK_SECONDS", "QD_SEED", "QD_TEST_POSTGRES_URL"],
 )
-def test_names_of_the_command_line_and_of_the_tests_are_no_settings_and_no_errors(name: str, tmp_path: Path) -> None:
+def test_variables_of_the_command_line_and_of_tests_are_ignored(name: str, tmp_path: Path) -> None:
     load_settings(tmp_path, {}, {name: "x", "PATH": "x", "QDX": "x"})
 
 
-def test_an_unknown_name_in_the_file_stops_the_start(tmp_path: Path) -> None:
+def test_unknown_name_in_the_file_stops_the_start(tmp_path: Path) -> None:
     write(tmp_path, "prot = 4000\n")
     with pytest.raises(SettingsError, match=f"^{FILE_NAME}: prot is not a setting"):
         load_settings(tmp_path, {}, {})
 
 
 @pytest.mark.parametrize("content", [b"port = ", b"port 4000", b"[", b"\xff\xfe", b"port = 1\nport = 2\n"])
-def test_a_file_that_is_no_toml_stops_the_start(content: bytes, tmp_path: Path) -> None:
+def test_file_that_is_not_toml_stops_the_start(content: bytes, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(content)
     with pytest.raises(SettingsError, match="is not valid TOML"):
         load_settings(tmp_path, {}, {})
@@ -233,11 +233,11 @@ def test_a_file_that_is_no_toml_stops_the_start(content: bytes, tmp_path: Path) 
         ("127.0.0.1", "127.0.0.1"),
     ],
 )
-def test_a_password_is_masked_wherever_a_url_may_hold_one(url: str, shown: str) -> None:
+def test_password_is_masked_wherever_a_url_may_contain_one(url: str, shown: str) -> None:
     assert mask(url) == shown
 
 
-def test_a_secret_is_never_shown_not_even_where_it_is_malformed(tmp_path: Path) -> None:
+def test_secret_is_never_shown_even_if_malformed(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, {}, {"STREAMS_HMAC_KEY": "hush hush hush hush", "REDIS_URL": "redis://u:hush@h"})
     shown = {name: setting.display_value() for name, setting in settings.values.items()}
     assert (shown["streams_hmac_key"], shown["redis_url"]) == ("***", "redis://u:***@h")
@@ -246,13 +246,13 @@ def test_a_secret_is_never_shown_not_even_where_it_is_malformed(tmp_path: Path) 
     assert "hush" not in str(refusal.value)
 
 
-def test_a_malformed_value_is_shown_without_its_password(tmp_path: Path) -> None:
+def test_malformed_value_is_shown_without_its_password(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refusal:
         load_settings(tmp_path, {}, {"QD_PORT": "postgresql://user:hush@host/db"})
     assert "hush" not in str(refusal.value)
 
 
-def test_every_setting_has_one_name_and_every_number_its_bounds(tmp_path: Path) -> None:
+def test_every_setting_has_one_name_and_every_number_has_bounds(tmp_path: Path) -> None:
     assert len(set(NAMES)) == len(NAMES)
     for name in CEILINGS:
         with pytest.raises(SettingsError, match=f"^QD_{name.upper()} is "):
