@@ -1,6 +1,6 @@
-"""Quarterdeck: the coordination plane for fleets of AI agents.
+"""Quarterdeck: a coordination server for fleets of AI agents.
 
-This module stays empty but for the version and one door, because every `qd` command imports it.
+This module holds only the version and `embedded`, because every `qd` command imports it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ def embedded(
     data: str | os.PathLike[str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Embedded:
-    """A server inside this program: `async with quarterdeck.embedded("work") as qd:` gives a client of it.
+    """Run a server inside this program: `async with quarterdeck.embedded("work") as qd:` gives a client of it.
 
-    `database` is a data directory, a file that ends in `.db`, or a PostgreSQL URL (whose keys lie in `data`); without
-    one it is a directory that is gone afterwards. `settings` are told by their names."""
-    from quarterdeck.embedded_server import Embedded, EmbeddedConfig  # the whole server, for those who ask for it
+    `database` is a data directory, a file that ends in `.db`, or a PostgreSQL URL (then `data` is the directory of the
+    keys). Without `database`, the server uses a temporary directory and deletes it at the end. `settings` maps setting
+    names to values.
+    """
+    from quarterdeck.embedded_server import Embedded, EmbeddedConfig  # late: it imports all of the server
 
     return Embedded(EmbeddedConfig(database, data, settings or {}), zone)

@@ -1,15 +1,15 @@
-"""`python -m quarterdeck`: what needs the server's own code. The `qd` command hands over to this.
+"""`python -m quarterdeck`: the commands that need the server's code. The `qd` command executes this module for them.
 
-up                 serve, until told to stop
-sweep              make the passes of a server without serving
-db init            the schema, made or brought up to date; never among the tables of something else
-db upgrade|status  the schema
-db backup FILE     a copy of a SQLite database
-audit verify       the log, proved by its seals
-audit anchor       the newest seal, to be noted elsewhere
-check              counters, trees and log against each other; clients' histories against all of them
-config show        every setting and where it came from
-token              a bearer token of the local issuer
+up                 run a server until it gets a signal
+sweep              run the sweeps of a server without serving requests
+db init            create or upgrade the schema; refuses a database that holds other tables
+db upgrade|status  upgrade the schema, or print its revision
+db backup FILE     copy a SQLite database
+audit verify       verify the event log by its seals
+audit anchor       print the newest seal, to be stored elsewhere
+check              compare counters, session trees and event log, and clients' histories with all of them
+config show        print every setting and its source
+token              print a bearer token of the local issuer
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from quarterdeck.settings import SHARED_NAMES, Settings, SettingsError, environm
 from quarterdeck.store.interface import StoreError
 
 EXIT_INTERRUPTED = 130
-"""As a shell has it for a program that SIGINT ended."""
+"""The shell's exit code for a program ended by SIGINT."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
-    # What lies in a data directory is its owner's alone, whoever made the directory.
+    # Files in a data directory are readable by their owner only, whatever the mode of the directory.
     os.umask(0o077)
     try:
         settings = _settings(args)
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(output + "\n")
         return int(getattr(error, "exit_code", EXIT_FAILED))
     except KeyboardInterrupt:
-        # Before whoever runs had taken the signal for itself, and so before anything was begun that needs an end.
+        # The command had not installed its own signal handler yet, so it had started nothing that needs a cleanup.
         return EXIT_INTERRUPTED
 
 
@@ -156,7 +156,7 @@ def _db_upgrade(args: argparse.Namespace, settings: Settings) -> int:
 
 @contextlib.contextmanager
 def _exclusive_lock(args: argparse.Namespace, settings: Settings) -> Iterator[None]:
-    """A SQLite file is migrated only while no server has it; PostgreSQL has a lock of its own for that."""
+    """Migrate a SQLite file only while no server uses it. For PostgreSQL the migration takes a database lock."""
     from quarterdeck.server_process import take_lock
     from quarterdeck.store.migrate import sqlite_path
 
@@ -232,7 +232,7 @@ def _token(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.server_process import open_issuer
 
     lifecycle = settings.section(AuthSettings).lifecycle_scope
-    # Whoever asks for an agent's token, or names a role, asks for no more than that.
+    # A token for an agent or with a role does not get the administrator's scope by default.
     is_plain = args.agent is None and args.role is None
     default_scopes = (lifecycle, COORDINATOR_ADMIN) if args.app == "local" and is_plain else (lifecycle,)
     scopes = tuple(args.scope) if args.scope else default_scopes

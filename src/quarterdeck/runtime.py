@@ -1,4 +1,4 @@
-"""A part of the composition root: what every room of a process stands on, and what a room brings along."""
+"""The runtime that all components of a process share, and what a component adds to a server."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from quarterdeck.store.postgres_roles import SWEEP
 from quarterdeck.store.sqlite import SqliteStore
 
 SWEEP_CONNECTIONS = 6
-"""Half of them read: one for whoever follows the log, one for a sweep that takes its time."""
+"""Half of them are for reads: one for the event tailer, one for a slow sweep."""
 
 
 async def open_stores(settings: Settings) -> tuple[Store, Store]:
-    """The store for what is done for callers, held to their zones, and the one that sees across zones."""
+    """Return the store for callers, confined to their zones, and the store that sees all zones."""
     url = settings.database_url
     if path := sqlite_path(url):
         store = SqliteStore(path, settings.clock)
         return store, store
-    from quarterdeck.store.postgres import PostgresStore  # the driver is an extra, and costs a laptop nothing
+    from quarterdeck.store.postgres import PostgresStore  # late: the driver is an optional extra
 
     zone_store = await PostgresStore.open(url, settings.server.db_pool_max)
     try:
         return zone_store, await PostgresStore.open(url, SWEEP_CONNECTIONS, SWEEP)
     except BaseException:
-        # Nobody else knows of the first yet, who could close it.
+        # No other code has the first store yet, so close it here.
         await zone_store.close()
         raise
 
 
 def wakeup_transport_for(settings: Settings) -> WakeupTransport | None:
-    """SQLite has one process, which wakes itself."""
+    """None on SQLite: its one process needs no notification from others."""
     if sqlite_path(settings.database_url):
         return None
     from quarterdeck.store.postgres_notify import NotifyTransport
@@ -54,23 +54,23 @@ def wakeup_transport_for(settings: Settings) -> WakeupTransport | None:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What every room of this process stands on."""
+    """What all components of a process share."""
 
     settings: Settings
     stores: tuple[Store, Store]
     wakeups: Wakeups
     metrics: Metrics
     engine: Engine
-    """Held to the zones of whoever asks."""
+    """Confined to the zones of the caller."""
     cross_zone_engine: Engine
-    """Sees across zones: for sweeps, the tailer, and whoever administers all zones."""
+    """Sees all zones: for sweeps, the event tailer and administrators."""
     lanes: Lanes
     commit_listeners: list[Callable[[Sequence[NewEvent]], None]]
-    """Who is told what this process has committed, right after it."""
+    """Called with the events of each commit of this process, right after the commit."""
 
 
 class Startable(Protocol):
-    """Something that goes on by itself as long as the process serves, and is no sweep."""
+    """Background work other than a sweep. It runs while the process serves."""
 
     def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -78,14 +78,14 @@ class Startable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """What a room brings along."""
+    """What a component adds to a server."""
 
     routes: Sequence[Route]
     sweeps: Sequence[Sweep] = ()
     leases: Sequence[Lease] = ()
     startables: Sequence[Startable] = ()
     on_drain: Sequence[Callable[[], None]] = ()
-    """Told when the server begins to stop, before anything else is: whoever waits for long is let go."""
+    """Called first when the server begins to stop, so that long polls return."""
 
 
 async def build_runtime(settings: Settings, transaction_listeners: Sequence[TransactionListener]) -> Runtime:
@@ -103,7 +103,7 @@ async def build_runtime(settings: Settings, transaction_listeners: Sequence[Tran
     engine = Engine(store, transaction_listeners, after_commit)
 
     def wait_for_zone_lock(zone_id: str) -> Awaitable[object]:
-        # One round trip, at whose end the lock is free again: a transaction would keep it for another.
+        # A read takes one round trip and then frees the lock. A transaction would keep it for a second round trip.
         return engine.read(lambda tx: zones.wait_for_lock(tx, zone_id), zones=[zone_id], for_writer=True)
 
     lanes = Lanes(engine, settings.section(EngineSettings), metrics, wait_for_zone=wait_for_zone_lock)

@@ -1,4 +1,4 @@
-"""A server's life on its data directory: one at a time, from the lock to the last answer."""
+"""The server process: lock, schema check, sockets, serving, shutdown. A data directory has at most one server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOCK_TRIES = 5
 
 
 class ServerRecord(msgspec.Struct, frozen=True):
-    """What a server leaves in its directory for whoever wants to find it."""
+    """The content of `server.json` in the data directory. Clients read it to find the server."""
 
     pid: int
     url: str
@@ -48,11 +48,11 @@ class ServerProcess:
         self._ready_fd = ready_fd
 
     def run_until_stopped(self) -> int:
-        """Runs until told to stop. What cannot be is said in a sentence, before anything is touched."""
+        """Serve until a signal. Invalid settings raise a SettingsError before anything is changed."""
         if not self._settings.server.sweeps and migrate.sqlite_path(self._settings.database_url):
             raise SettingsError(
                 f"`sweeps` is false (from {self._settings.values['sweeps'].source}), but the database is SQLite, "
-                "which belongs to one process: nobody else can sweep it."
+                "which only one process can use. Remove the setting, or use PostgreSQL."
             )
         self._settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = take_lock(self._settings.data / "server.lock")
@@ -69,7 +69,7 @@ class ServerProcess:
         server = self._settings.server
         lines = json_logging.set_up_logging(server.log_level)
         logs_requests = json_logging.LEVELS[server.log_level] <= json_logging.LEVELS["info"]
-        # First, because an address that is taken should cost nobody a connection to the database.
+        # Before the database is opened: if the address is in use, no connection is opened.
         tcp = serve.listen_tcp(server.host, server.port)
         local_url = serve.local_url_of(tcp)
         app = await build(self._settings, issuer, lines if logs_requests else None, url=local_url)
@@ -81,7 +81,7 @@ class ServerProcess:
         http_server = build_http_server(self._settings, app.dispatcher)
         app.start(None if server.sweeps else ())
         tokens.start()
-        # What was made while starting lives as long as the process: the collector need not look at it again.
+        # Objects created at start live as long as the process, so exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         gc.set_threshold(10_000, 20, 50)
@@ -114,13 +114,13 @@ class ServerProcess:
         print_line(f"token         {self._settings.data / 'admin-token'} (or: qd token)")
         print_line("try           qd session spawn --app demo")
         if self._ready_fd is not None:
-            # Whoever wanted to know may be gone; the server is no worse for it.
+            # The process that waits for this line may have exited. The server does not need it.
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._ready_fd, f"ready {url}\n".encode())
             os.close(self._ready_fd)
 
 
-# -- what a server and a daemon share ------------------------------------------------------------------------------
+# -- shared by the server and the sweeper daemon ---------------------------------------------------------------------
 
 
 def print_database(settings: Settings) -> None:
@@ -130,7 +130,7 @@ def print_database(settings: Settings) -> None:
 
 
 def check_schema(settings: Settings, *, may_migrate: bool) -> None:
-    """Returns when the schema is this release's, after bringing it there if that is allowed."""
+    """Return if the schema has this release's revision. Upgrade it first if that is allowed, otherwise raise."""
     url = settings.database_url
     current = migrate.current_revision(url)
     problem = migrate.schema_mismatch(current)
@@ -138,9 +138,9 @@ def check_schema(settings: Settings, *, may_migrate: bool) -> None:
         return
     is_known = current is None or current in migrate.revisions()
     if is_known and (may_migrate or migrate.sqlite_path(url)):
-        # In a process of its own: what migrating imports is a third of what a serving process should weigh.
-        # The URL goes by the environment, because anybody may read the arguments of a process; what else the
-        # environment says of databases has been weighed here already.
+        # In a separate process: the modules of a migration would use a third of a server's memory budget. The URL is
+        # passed in the environment, because other users can read the arguments of a process. The shared variables are
+        # ignored there (`--only-own-variables`), because this process has already chosen the database.
         command = [sys.executable, "-P", "-m", "quarterdeck", "db", "upgrade", "--only-own-variables"]
         result = subprocess.run(  # noqa: S603 - our own interpreter and arguments
             [*command, f"--data={settings.data}", "--lock-is-held"],
@@ -150,12 +150,12 @@ def check_schema(settings: Settings, *, may_migrate: bool) -> None:
         )
         if result.returncode == 0:
             return
-        raise SettingsError("The database could not be upgraded; the lines above say why.")
+        raise SettingsError("The database upgrade failed. See the lines above for the reason.")
     raise SettingsError(problem)
 
 
 def build_http_server(settings: Settings, dispatcher: Dispatcher) -> serve.Server:
-    """Serves the shell once it is given sockets, until a signal comes."""
+    """Build the HTTP server for a dispatcher. `serve` runs it on sockets until a signal."""
     server = settings.server
     stall_seconds = settings.section(StreamSettings).stream_stall_ms / 1000
     connections = Connections(server.request_timeout_ms / 1000, server.connections_max, stall_seconds)
@@ -171,17 +171,17 @@ def socket_path(data: Path) -> Path:
 
 
 def take_lock(path: Path) -> int:
-    """The lock of a data directory, held until the descriptor is closed or the process is gone."""
+    """Lock a data directory. The lock is held until the descriptor is closed or the process exits."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for _ in range(LOCK_TRIES):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return descriptor
         except BlockingIOError:
-            # Whoever merely looks whether a server runs holds the lock for an instant, shared: ask again.
+            # A check for a running server holds a shared lock for an instant, so try again.
             time.sleep(0.02)
     os.close(descriptor)
-    raise SettingsError(f"Another server runs on {path.parent}. `qd status` tells where; `qd stop` stops it.")
+    raise SettingsError(f"Another server runs on {path.parent}. `qd status` shows its URL, `qd stop` stops it.")
 
 
 def _replace_file(path: Path, content: bytes) -> None:

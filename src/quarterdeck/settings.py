@@ -1,11 +1,12 @@
-"""The only reader of the environment.
+"""Settings of the server. The only module that reads the environment.
 
-Flag > environment > `quarterdeck.toml` > default. Each room declares a struct of what it can be told, with bounds and a
-sentence; this module gathers them. A field `batch_max` is the variable `QD_BATCH_MAX` and the key `batch_max` of the
-file, which lies in the data directory; what is typed most is a flag of `qd up`, too. The shared variables
-(DATABASE_URL, PORT, …), names that other programs also use, are honoured after our own, unless the start was automatic:
-a laptop's shell may hold another project's DATABASE_URL. An unknown QD_* name or a malformed value stops the start with
-a sentence.
+Precedence: flag > environment > `quarterdeck.toml` in the data directory > default. Each component declares a struct of
+its settings with limits and descriptions; `SECTIONS` lists them. The field `batch_max` is the variable `QD_BATCH_MAX`
+and the key `batch_max` of the file. A few settings are also flags of `qd up`.
+
+The shared variables (DATABASE_URL, PORT, …) are names that other programs use too. They rank after the `QD_*` variables
+and are ignored when the server was started automatically: a laptop's shell may hold the DATABASE_URL of another
+project. An unknown `QD_*` variable or an invalid value stops the start with an error.
 """
 
 from __future__ import annotations
@@ -46,16 +47,18 @@ LogLevel = Literal["debug", "info", "warning", "warn", "error", "fatal", "critic
 
 class ServerSettings(msgspec.Struct, frozen=True):
     host: Annotated[str, Meta(min_length=1, description="address to listen on")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65_535, description="port to listen on; 0 takes a free one")] = 4000
+    port: Annotated[int, Meta(ge=0, le=65_535, description="port to listen on; 0 picks a free port")] = 4000
     database_url: Annotated[str, Meta(description="postgresql://… or sqlite:///FILE")] | None = None
-    db_pool_max: Annotated[int, Meta(ge=2, le=1_000, description="PostgreSQL connections for callers")] = 20
-    signing_key: Annotated[str, Meta(description="file of the local issuer's key, for replicas to share")] | None = None
-    shutdown_grace_ms: Annotated[int, Meta(ge=0, le=600_000, description="how long draining may take")] = 15_000
-    request_timeout_ms: Annotated[int, Meta(ge=10, le=600_000, description="for a request to arrive whole")] = 30_000
-    connections_max: Annotated[int, Meta(ge=1, le=1_000_000, description="open connections at most")] = 10_000
-    log_level: Annotated[LogLevel, Meta(description="what is logged")] = "info"
+    db_pool_max: Annotated[int, Meta(ge=2, le=1_000, description="maximum PostgreSQL connections for requests")] = 20
+    signing_key: Annotated[str, Meta(description="key file of the local issuer; replicas share it")] | None = None
+    shutdown_grace_ms: Annotated[int, Meta(ge=0, le=600_000, description="maximum time to drain on shutdown")] = 15_000
+    request_timeout_ms: Annotated[int, Meta(ge=10, le=600_000, description="maximum time to receive a request")] = (
+        30_000
+    )
+    connections_max: Annotated[int, Meta(ge=1, le=1_000_000, description="maximum open connections")] = 10_000
+    log_level: Annotated[LogLevel, Meta(description="least severe level that is logged")] = "info"
     sweeps: Annotated[
-        bool, Meta(description="whether this server sweeps; if not, `qd sweep` must run on its database")
+        bool, Meta(description="whether this server runs the sweeps; if false, run `qd sweep` on its database")
     ] = True
 
 
@@ -101,29 +104,29 @@ SHARED_NAMES = {
     "gateway_url": "GATEWAY_URL",
 }
 SECRETS = frozenset({"streams_hmac_key", "secret_keys"})
-"""Settings that are never shown, not even where they are malformed."""
+"""Settings that are never displayed, not even in the error for an invalid value."""
 FLAG_NAMES = {"database_url": "--database"}
 NOT_SETTINGS = re.compile(
     r"QD_(DATA|URL|SERVER|TOKEN|ZONE|FLEET_ID|AGENT_ID|MAX_TEXT_LEN|ROUNDS|SOAK_SECONDS|SEED|TEST_.*|WRITE_.*|BENCH_.*)"
 )
-"""Names that mean something to the CLI or to the tests, and nothing to the server. Whole names, or a slip of the pen in
-QD_DATABASE_URL would pass for QD_DATA."""
+"""Variables of the CLI and the tests, which the server ignores. Matched against the full name: otherwise a misspelled
+QD_DATABASE_URL would match QD_DATA."""
 
 
 class SettingsError(Exception):
-    """A sentence about a value that cannot be."""
+    """A setting is invalid, or the server cannot start with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value, and where it came from."""
+    """A value and its source."""
 
     name: str
     value: object
     source: str
 
     def display_value(self) -> str:
-        """For people: a secret, and what a URL's password is, stay hidden."""
+        """The value as text, with secrets and passwords in URLs masked."""
         return "" if self.value is None else mask(str(self.value), self.name)
 
 
@@ -132,7 +135,7 @@ class Settings:
     data: Path
     values: Mapping[str, Setting]
     clock: Callable[[], Millis] = system_now
-    """SQLite's, which has none of its own. Whoever tests lets it stand still, and moves it."""
+    """The clock of the SQLite store, because SQLite has none. Tests replace it."""
 
     def section(self, section_type: type[S]) -> S:
         return section_type(**{field.name: self.values[field.name].value for field in fields(section_type)})
@@ -152,14 +155,14 @@ class Settings:
 
     @property
     def secret_keys(self) -> Path:
-        """The file of the keys that seal secrets, where none are told."""
+        """The file of the encryption keys, used when the setting `secret_keys` is empty."""
         return self.data / "secret-keys"
 
 
 def load_settings(
     data: Path, flags: Mapping[str, str], environment: Mapping[str, str] | None = None, *, shared: bool = True
 ) -> Settings:
-    """Gathers every setting. `shared` says whether the shared variables count."""
+    """Load every setting. `shared` decides whether the shared variables are read."""
     environment = os.environ if environment is None else environment
     file_values = _read_file(data / FILE_NAME)
     fields_by_name = {field.name: field for section in SECTIONS for field in fields(section)}
@@ -182,12 +185,12 @@ def load_settings(
 
 
 def environment() -> Mapping[str, str]:
-    """For the composition root, which hands it on: nothing else asks."""
+    """The process environment, for the composition root, which passes it on."""
     return os.environ
 
 
 def mask(text: str, name: str = "") -> str:
-    """A URL without its password, wherever PostgreSQL lets one stand; of a secret nothing at all."""
+    """Mask the passwords of a URL in every place where PostgreSQL accepts one. A secret is masked entirely."""
     if name in SECRETS:
         return "***"
     text = re.sub(r"(?i)(password=)[^&\s]*", r"\1***", text)
@@ -204,7 +207,7 @@ def _read_file(path: Path) -> dict[str, object]:
     except FileNotFoundError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not TOML: {error}.") from error
+        raise SettingsError(f"{path} is not valid TOML: {error}.") from error
 
 
 def _reject_unknown(
@@ -213,10 +216,10 @@ def _reject_unknown(
     variables = {f"QD_{name.upper()}" for name in fields_by_name}
     for name in sorted(environment):
         if name.startswith("QD_") and name not in variables and not NOT_SETTINGS.fullmatch(name):
-            raise SettingsError(f"{name} is set, but there is no such setting. `qd config show` lists them.")
+            raise SettingsError(f"{name} is not a setting. `qd config show` lists all settings.")
     for name in sorted(file_values):
         if name not in fields_by_name:
-            raise SettingsError(f"{FILE_NAME} sets {name}, but there is no such setting. `qd config show` lists them.")
+            raise SettingsError(f"{FILE_NAME}: {name} is not a setting. `qd config show` lists all settings.")
 
 
 def _parse(field: FieldInfo, value: object, source: str) -> Setting:

@@ -1,10 +1,10 @@
-"""A daemon's life: it makes the passes that a server makes beside its answers, and answers nobody.
+"""The sweeper daemon (`qd sweep`): runs the sweeps of a server without serving requests.
 
-Any number may run on one PostgreSQL, beside any number of servers. Passes that may run anywhere find what is left to
-do and end it under the zone's lock, where whoever comes second finds it done; passes that must be single hold a lease.
-A daemon that is killed leaves nothing half-done: the others go on where it was, at once or when its lease has ended.
+Any number of daemons and servers may share one PostgreSQL database. Most sweeps may run in several processes at once:
+each unit of work is done under its zone's lock, and a second process finds it done. Sweeps that must run alone hold a
+lease. A killed daemon leaves no partial change: other processes continue its work at once, or when its lease expires.
 
-On SQLite there is none: one process owns the file, and that is the server, which sweeps by itself.
+SQLite has no daemon: the server owns the file and runs the sweeps itself.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from quarterdeck.store import migrate
 
 log = logging.getLogger("quarterdeck.sweeper_process")
 SERVED_PATHS = ("/health", "/ready", "/metrics")
-"""What a daemon tells, if it is given a port."""
+"""What the daemon serves if it has a metrics port."""
 PORT_MAX = 65_535
 LOG_INTERVAL = 10.0
-"""Seconds between two lines about one sweep: a busy one makes many passes."""
+"""Minimum seconds between two log lines about one sweep: a busy sweep makes many passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What was asked of the daemon."""
+    """Command-line options of `qd sweep`."""
 
     only: Collection[str] = ()
-    """The sweeps to run; none named is all of them."""
+    """The sweeps to run. Empty means all."""
     metrics_port: int | None = None
     as_json: bool = False
 
@@ -52,16 +52,16 @@ class SweeperProcess:
     def __init__(self, settings: Settings, options: SweepOptions) -> None:
         if migrate.sqlite_path(settings.database_url):
             raise SettingsError(
-                "`qd sweep` is for PostgreSQL. The database is SQLite, which belongs to one process: its server sweeps "
-                "by itself."
+                "`qd sweep` needs PostgreSQL, but the database is SQLite. The server of a SQLite database runs the "
+                "sweeps itself."
             )
         if options.metrics_port is not None and not 0 <= options.metrics_port <= PORT_MAX:
-            raise SettingsError(f"--metrics-port is {options.metrics_port}: a port is at most {PORT_MAX}.")
+            raise SettingsError(f"--metrics-port is {options.metrics_port}, but must be between 0 and {PORT_MAX}.")
         if not settings.signing_key.exists():
-            # Made anew, the key would sign seals that nobody who knows the servers' key believes.
+            # A new key would sign seals that verification with the servers' key rejects.
             raise SettingsError(
-                f"There is no signing key at {settings.signing_key}. `qd sweep` seals the log with the key of the "
-                "servers: name it with QD_SIGNING_KEY, or their data directory with --data."
+                f"There is no signing key at {settings.signing_key}. `qd sweep` signs seals with the servers' key: set "
+                "QD_SIGNING_KEY to its file, or --data to their data directory."
             )
         self._settings = settings
         self._options = options
@@ -72,7 +72,7 @@ class SweeperProcess:
         return uvloop.run(self._run_until_stopped())
 
     def run_once(self) -> int:
-        """One pass of each: what is due is done when this returns. 1 if any of them failed."""
+        """Run one pass of each sweep. Return 1 if any failed."""
         check_schema(self._settings, may_migrate=False)
         return uvloop.run(self._run_once())
 
@@ -80,11 +80,11 @@ class SweeperProcess:
         check_schema(self._settings, may_migrate=False)
         return uvloop.run(self._print_sweeps())
 
-    # -- the three things it can do -------------------------------------------------------------------------------
+    # -- the three modes -------------------------------------------------------------------------------------------
 
     async def _run_until_stopped(self) -> int:
         port = self._options.metrics_port
-        # First, because a port that is taken should cost nobody a connection to the database.
+        # Before the database is opened: if the port is in use, no connection is opened.
         tcp = None if port is None else server.listen_tcp(self._settings.server.host, port)
         async with self._build_app() as (app, sweeps):
             sweep_logger = SweepLogger()
@@ -105,8 +105,8 @@ class SweeperProcess:
 
     async def _run_once(self) -> int:
         async with self._build_app() as (app, sweeps):
-            # So that the servers hear of what is done here. Nothing else goes on by itself meanwhile: it would be cut
-            # off a moment later, in the middle of something.
+            # Wake-ups notify the servers of these commits. No other background work is started: the process exits right
+            # after the passes and would interrupt it.
             app.runtime.wakeups.start()
             passes = asyncio.create_task(_run_each(app, sweeps))
             stopped = asyncio.create_task(_wait_for_signal())
@@ -115,7 +115,7 @@ class SweeperProcess:
                 task.cancel()
             await asyncio.wait((passes, stopped))
             if passes.cancelled():
-                raise SettingsError("Stopped before every sweep had made its pass.")
+                raise SettingsError("Stopped by a signal before every sweep had run.")
             results = passes.result()
         lines = [f"{result.name:{_name_width(sweeps)}}  {result.text()}" for result in results]
         self._print({"items": msgspec.to_builtins(results)}, "\n".join(lines))
@@ -131,7 +131,7 @@ class SweeperProcess:
 
     @asynccontextmanager
     async def _build_app(self) -> AsyncIterator[tuple[App, list[Sweep]]]:
-        """The whole app, whose sweeps are all that is wanted of it."""
+        """Build the app and select the sweeps to run."""
         lines = json_logging.set_up_logging(self._settings.server.log_level)
         app = await build(self._settings, open_issuer(self._settings), self._request_lines(lines), SERVED_PATHS)
         try:
@@ -147,7 +147,7 @@ class SweeperProcess:
         by_name = {sweep.name: sweep for sweep in app.sweeps.sweeps}
         for name in self._options.only:
             if name not in by_name:
-                raise NotFound("sweep_not_found", f"There is no sweep {name!r}. There are: {', '.join(by_name)}.")
+                raise NotFound("sweep_not_found", f"There is no sweep {name!r}. Sweeps: {', '.join(by_name)}.")
         return [sweep for sweep in by_name.values() if not self._options.only or sweep.name in self._options.only]
 
     def _print_started(self, sweeps: Collection[Sweep], url: str | None) -> None:
@@ -160,7 +160,7 @@ class SweeperProcess:
 
 
 class SweepResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of one pass of `--once`."""
+    """The result of one pass of `--once`."""
 
     name: str
     moved: int | None = None
@@ -175,14 +175,14 @@ async def _run_each(app: App, sweeps: Collection[Sweep]) -> list[SweepResult]:
     for sweep in sweeps:
         try:
             results.append(SweepResult(sweep.name, await app.sweeps.run_now(sweep.name)))
-        except Exception as error:  # whatever it is, the other sweeps have their turn, and the exit code tells
-            log.exception("the sweep %s failed", sweep.name)
+        except Exception as error:  # the other sweeps still run, and the exit code reports the failure
+            log.exception("sweep %s failed", sweep.name)
             results.append(SweepResult(sweep.name, error=f"{type(error).__name__}: {error}"))
     return results
 
 
 class SweepLogger:
-    """Says in the log what sweeps have moved: a line for each that moved something, and not at every pass."""
+    """Logs how many rows each sweep changed, at most once per `LOG_INTERVAL` for each sweep."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -195,19 +195,19 @@ class SweepLogger:
             self._log(sweep)
 
     def on_failed(self, sweep: str) -> None:
-        """The runner has said so, with the error."""
+        """Nothing to do: the runner has logged the error."""
 
     def log_all(self) -> None:
         for sweep in [name for name, count in self._counts.items() if count]:
             self._log(sweep)
 
     def _log(self, sweep: str) -> None:
-        log.info("the sweep %s moved %d", sweep, self._counts.pop(sweep))
+        log.info("sweep %s moved %d", sweep, self._counts.pop(sweep))
         self._logged_at[sweep] = self._clock()
 
 
 async def _wait_for_signal() -> None:
-    """Returns at the first signal. The next one of its kind does not wait for anything."""
+    """Return at the first SIGTERM or SIGINT. The handlers are then removed, so a second signal ends the process."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stopped.set)

@@ -1,10 +1,16 @@
-"""The rooms: one package per group of nouns, bottom first.
+"""The components: one package per noun of the product.
 
-A room holds what it needs of: `model` (frozen structs; what is asked for and what is stored are different types),
-`rules` (the pure part: arrows, admission, the room's refusal codes), `queries` (named statements), `operations` (one
-function per verb, over a batch), `sweeps` (bounded passes) and `routes` (its rows of the route table).
+| module       | holds                                                           |
+|--------------|-----------------------------------------------------------------|
+| `model`      | frozen structs; a command and a stored row are different types  |
+| `rules`      | the pure part: state machines, admission, errors                |
+| `queries`    | named SQL statements                                            |
+| `operations` | functions that run in a transaction: one per verb, over a batch |
+| `sweeps`     | bounded background passes                                       |
+| `routes`     | rows of the route table, and their handlers                     |
 
-A room calls *down*, through another room's `operations`, in the same transaction. It speaks *up* by events, to the
-listeners named in one table in `app.py`. The order of the rooms, and the order of the files in a room, are import
-contracts that `make test` checks.
+A component has those of these modules that it needs. Components are layered. A component calls the `operations` of a
+lower one directly, in the same transaction. It notifies a higher one by events, which go to the listeners listed in
+`app.transaction_listeners`. The layers of the components, and of the modules in a component, are import contracts that
+`make test` checks.
 """

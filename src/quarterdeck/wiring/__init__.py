@@ -1,13 +1,16 @@
-"""A part of the composition root: how each room is put together, of which lanes, sweeps and settings.
+"""Part of the composition root: builds each component with its lanes, sweeps, metrics and settings.
 
-| module   | rooms                                                                     |
-|----------|---------------------------------------------------------------------------|
-| sessions | zones, sessions, keys, services, delegations, invocations                   |
-| work     | members, agents, tasks                                                      |
-| coordination | the coordinator, and whoever launches                                   |
-| webhooks | webhooks, and their sink                                                    |
-| fleets   | fleets, their members and messages; `panes`: who types into panes, makes and closes them |
+| module       | builds                                                  |
+|--------------|---------------------------------------------------------|
+| sessions     | zones, sessions, API keys, services and delegations     |
+| invocations  | invocations and their push delivery                     |
+| agents       | agents and role assignments                             |
+| tasks        | tasks, and their logs, costs and budgets                |
+| coordination | the coordinator and the launchers                       |
+| webhooks     | webhooks, their delivery and their sink                 |
+| fleets       | fleets, members, messages, and the access to tmux panes |
+| redis        | the Redis sinks and mirrors                             |
+| secrets      | the encryption keys, and the routes that rotate them    |
 
-What they have in common is `quarterdeck.runtime`; who listens to whom, and which rooms a server has, stands in
-`quarterdeck.app`.
+All of them take the shared `quarterdeck.runtime`. `quarterdeck.app` calls them and lists the event listeners.
 """

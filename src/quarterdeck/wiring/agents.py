@@ -1,4 +1,4 @@
-"""Builds the components of agents and of role assignments."""
+"""Builds the components of agents and role assignments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quarterdeck.runtime import Component, Runtime
 from quarterdeck.wiring.tasks import HeartbeatPort
 
 HEARTBEATS_GATHER_SECONDS = 0.02
-"""A thousand agents are heard of every second by fifty transactions, and not by three hundred."""
+"""The lane waits this long to fill a batch: 1,000 heartbeats a second then take 50 transactions instead of 300."""
 
 
 def build_role_assignments(runtime: Runtime) -> Component:
@@ -34,7 +34,7 @@ def build_role_assignments(runtime: Runtime) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class AgentLiveness:
-    """What others share of the room of agents: the coordinator looks after them, and Redis hears of heartbeats."""
+    """Parts that other components share: the coordinator refreshes statuses, the Redis mirror gets heartbeats."""
 
     heartbeats: agents.HeartbeatRecorder
     refresh_status: Lane[RefreshStatus, AgentAt]
@@ -45,7 +45,7 @@ def build_agent_liveness(runtime: Runtime) -> AgentLiveness:
 
 
 def build_agent_check(runtime: Runtime) -> Callable[[Caller], Awaitable[None]]:
-    """For the rooms that know nothing of agents: one statement answers for everybody who waits."""
+    """Build the check of agent tokens for components below agents. One statement checks all waiting callers."""
     lane = runtime.lanes.add_read_lane("agent-speaks", agents.check_agent_callers)
 
     async def check(caller: Caller) -> None:
@@ -61,7 +61,7 @@ def build_agents(
     heartbeat_port: HeartbeatPort,
     liveness: AgentLiveness,
 ) -> Component:
-    """`launchers` are those that the server's configuration names."""
+    """`launchers` are the names of the configured launchers."""
     lanes = runtime.lanes
     scopes = (runtime.settings.section(AuthSettings).lifecycle_scope,)
 
@@ -95,7 +95,7 @@ def build_agents(
 
 
 def _build_agent_retention(runtime: Runtime) -> Sweep:
-    """They go when what they have worked on has gone, from its end to when it is forgotten."""
+    """Keep a terminated agent as long as its tasks: their archive days plus their retention days."""
     settings = runtime.settings.section(TaskSettings)
     retention_ms = round((settings.task_archive_days + settings.task_retention_days) * DAY)
     delete_expired = runtime.lanes.add_write_lane("agent-forget", agents.delete_expired)

@@ -1,4 +1,4 @@
-"""The room of coordination: the coordinator's duty, whoever launches, and how both fare."""
+"""Builds the component of coordination: the coordinator's leader loop, the launchers, and their health."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from quarterdeck.bus.redis.key_layout import KeyWriter
 from quarterdeck.core.caller import Role
 from quarterdeck.core.retry import Policy
-from quarterdeck.domain.coordination import coordinator as coordinating, launchers, redis_signals, routes
-from quarterdeck.domain.coordination.coordinator import Coordinator
+from quarterdeck.domain.coordination import launchers, redis_signals, routes
+from quarterdeck.domain.coordination.coordinator import Coordinator, CoordinatorDeps
 from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, HealthCheck, HealthReporter
 from quarterdeck.domain.coordination.launchers import AgentTokenSpec, TaskLauncher
 from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
@@ -28,25 +28,25 @@ from quarterdeck.wiring.agents import AgentLiveness
 from quarterdeck.wiring.tasks import TaskParts
 
 RETRY = Policy(max_attempts=0, base_ms=5_000, multiplier=2.0, cap_ms=40_000, jitter=0.0)
-"""5, 10, 20 and 40 seconds, as the seed has it."""
+"""A failed cycle is retried after 5, 10, 20 and then always 40 seconds."""
 ALARM_SECONDS = 300.0
 GAP_SECONDS = 0.1
-"""Between two turns: every commit wakes, and most have nothing to do with this."""
+"""Minimum time between two cycles: every commit wakes the coordinator, and most give it nothing to do."""
 GATEWAY_TIMEOUT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinationDeps:
-    """What of other rooms, and of the house, the coordinator acts through."""
+    """What the coordinator needs from other components."""
 
     issuer: LocalIssuer
     cipher: FieldCipher
     tasks: TaskParts
     liveness: AgentLiveness
     url: str | None
-    """Where this server is reached from its own machine."""
+    """The server's URL on its own machine."""
     keys: KeyWriter | None = None
-    """Redis, where it is configured."""
+    """None without Redis."""
 
 
 def launcher_names(runtime: Runtime) -> frozenset[str]:
@@ -54,7 +54,7 @@ def launcher_names(runtime: Runtime) -> frozenset[str]:
 
 
 def build_coordination(runtime: Runtime, deps: CoordinationDeps, *, runs_coordinator: bool) -> Component:
-    """What only sweeps leaves coordinating to the servers: it must be told where they are, and launches nothing."""
+    """Without `runs_coordinator` (the sweeper daemon), this process coordinates and launches nothing."""
     settings, coordinator_metrics, cycle_durations = (
         runtime.settings.section(CoordinationSettings),
         CoordinatorMetrics(),
@@ -63,7 +63,7 @@ def build_coordination(runtime: Runtime, deps: CoordinationDeps, *, runs_coordin
     http_client = OutboundClient(ALLOW_ALL)
     launcher = _build_launcher(runtime, deps, http_client)
     rank = runtime.lanes.add_write_lane("task-rank", strategies.run_batch)
-    coordinator_deps = coordinating.CoordinatorDeps(
+    coordinator_deps = CoordinatorDeps(
         runtime.cross_zone_engine,
         deps.tasks.lane.submit,
         deps.liveness.refresh_status.submit,
@@ -84,9 +84,11 @@ def build_coordination(runtime: Runtime, deps: CoordinationDeps, *, runs_coordin
         tuple(sorted(launcher_names(runtime))),
     )
     runtime.commit_listeners.append(coordinator_metrics.record_events)
-    runtime.metrics.add_histogram("coordinator_cycle_duration_seconds", "Time of a coordinator's turn", cycle_durations)
+    runtime.metrics.add_histogram(
+        "coordinator_cycle_duration_seconds", "Duration of a coordinator cycle", cycle_durations
+    )
     _register_metrics(runtime, coordinator_metrics, launcher, leader_loop)
-    # First the duty stops, so that nothing is assigned that nobody would launch.
+    # The leader loop stops first, so that no task is assigned after the launcher has stopped.
     startables: list[Startable] = [leader_loop, launcher, health] if runs_coordinator else [health]
     if runs_coordinator and deps.keys is not None:
         lock_signal = redis_signals.LockPublisher(runtime.cross_zone_engine, deps.keys, leader_loop.holder)
@@ -99,18 +101,18 @@ def build_coordination(runtime: Runtime, deps: CoordinationDeps, *, runs_coordin
 def _build_launcher(runtime: Runtime, deps: CoordinationDeps, http_client: OutboundClient) -> TaskLauncher:
     scopes = (runtime.settings.section(AuthSettings).lifecycle_scope,)
 
-    def mint(mandate: AgentTokenSpec) -> str:
+    def mint(spec: AgentTokenSpec) -> str:
         grant = Grant(
-            zone_id=mandate.zone_id,
+            zone_id=spec.zone_id,
             client_id="launcher",
-            subject=f"agent:{mandate.agent_id}",
+            subject=f"agent:{spec.agent_id}",
             scopes=scopes,
-            agent_id=mandate.agent_id,
+            agent_id=spec.agent_id,
             role=Role.AGENT,
-            attempt=mandate.attempt_token,
-            agent_since=mandate.agent_registered_at,
+            attempt=spec.attempt_token,
+            agent_since=spec.agent_registered_at,
         )
-        return deps.issuer.mint(grant, mandate.seconds)
+        return deps.issuer.mint(grant, spec.seconds)
 
     launcher_deps = launchers.LauncherDeps(
         runtime.cross_zone_engine,
@@ -139,7 +141,7 @@ def _build_health(
     gateways = [launcher.url for launcher in configured if isinstance(launcher, HttpLauncherConfig)]
 
     async def check_gateways() -> None:
-        """Every one of them must answer. Any answer is one: what they say to a stranger is their own affair."""
+        """Each gateway must answer. Any status counts, because this request has no credential."""
         async with asyncio.TaskGroup() as group:
             for url in gateways:
                 request = Request("GET", url, requester="health")
@@ -159,22 +161,24 @@ def _register_metrics(
 ) -> None:
     metrics, label = runtime.metrics, "coordinator"
     metrics.add_gauge(
-        "coordinator_stale_agents", "Agents that are lost", label, lambda: coordinator_metrics.stale_agents
+        "coordinator_stale_agents", "Agents that are stale", label, lambda: coordinator_metrics.stale_agents
     )
-    metrics.add_gauge("tasks_pending", "Tasks that wait for an agent", label, lambda: coordinator_metrics.tasks_pending)
-    metrics.add_counter("tasks_failed", "Tasks that failed for good", label, lambda: coordinator_metrics.tasks_failed)
+    metrics.add_gauge("tasks_pending", "Tasks waiting for an agent", label, lambda: coordinator_metrics.tasks_pending)
+    metrics.add_counter(
+        "tasks_failed", "Tasks that failed without a further retry", label, lambda: coordinator_metrics.tasks_failed
+    )
     metrics.add_counter(
         "tasks_retry_exhausted",
-        "Tasks that failed for good because no retries were left",
+        "Tasks that failed because no retries were left",
         label,
         lambda: coordinator_metrics.retries_exhausted,
     )
     metrics.add_counter("agents_spawned", "Sessions launched", label, lambda: launcher.spawned)
     metrics.add_counter("quarterdeck_launches_failed", "Launches that failed", label, lambda: launcher.failed)
-    metrics.add_gauge("quarterdeck_launches", "Launches under way and processes running", label, launcher.__len__)
+    metrics.add_gauge("quarterdeck_launches", "Launches in progress and running processes", label, launcher.__len__)
     metrics.add_gauge(
         "quarterdeck_coordinator_failing",
-        "Whether the coordinator cannot go on",
+        "1 while the coordinator's cycles fail",
         label,
         lambda: float(leader_loop.error is not None),
     )

@@ -1,4 +1,4 @@
-"""The room of fleets: its lanes, its desks, and those who wait for messages."""
+"""Builds the component of fleets: lanes, handlers, long polls for messages, and the access to tmux panes."""
 
 from __future__ import annotations
 
@@ -48,18 +48,20 @@ from quarterdeck.tmux.host import this_host
 def build_fleets(runtime: Runtime, issuer: LocalIssuer, event_streams: EventStreams) -> Component:
     lanes, settings = runtime.lanes, runtime.settings.section(FleetSettings)
 
-    def delivered(messages: Sequence[Message]) -> None:
+    def on_delivered(messages: Sequence[Message]) -> None:
         notifier.notify(messages)
 
     fleet_lane: Lane[FleetCommand, FleetOutcome] = lanes.add_write_lane("fleet", members.change_fleets)
     message_lane: Lane[MessageCommand, MessageOutcome] = lanes.add_write_lane(
-        "message", MessageBatchRunner(delivered).run
+        "message", MessageBatchRunner(on_delivered).run
     )
-    # Receipts go through the lane of what they are about.
+    # Receipts change messages, so they go through the message lane.
     notifier = build_notifier(runtime, message_lane.submit)
     panes = build_member_panes(runtime, issuer, fleet_lane.submit)
     polls = inbox_long_poll.new_inbox_polls()
-    runtime.metrics.add_gauge("quarterdeck_polls_waiting", "Polls that wait for a message", "messages", polls.__len__)
+    runtime.metrics.add_gauge(
+        "quarterdeck_polls_waiting", "Long polls waiting for a message", "messages", polls.__len__
+    )
     message_handlers = MessageHandlers(
         runtime.engine,
         message_lane.submit,
@@ -93,13 +95,11 @@ def build_notifier(
         runtime.cross_zone_engine, submit_receipt, this_host(), load_coding_agents(settings)
     )
     notifier = PaneNotifier(deps, settings, runtime.settings.server.shutdown_grace_ms / 1000)
-    runtime.metrics.add_gauge(
-        "quarterdeck_notices_waiting", "Notices that have no receipt yet", "panes", notifier.__len__
-    )
+    runtime.metrics.add_gauge("quarterdeck_notices_waiting", "Notices without a receipt yet", "panes", notifier.__len__)
     for outcome in pane_notifier.OUTCOMES:
         runtime.metrics.add_counter(
             "quarterdeck_notices",
-            "Notices of messages, by what came of them",
+            "Notices of messages, by outcome",
             outcome,
             partial(notifier.counts.__getitem__, outcome),
         )
@@ -113,7 +113,7 @@ def build_member_panes(
     scopes = (runtime.settings.section(AuthSettings).lifecycle_scope,)
 
     def mint(member: Member) -> str:
-        assert member.registry_id is not None  # only the administrator is nobody there
+        assert member.registry_id is not None  # only the administrator is not a registered agent
         grant = Grant(
             zone_id=member.zone_id,
             client_id=f"fleet-{member.fleet_id}",
@@ -141,5 +141,5 @@ def load_coding_agents(settings: FleetSettings) -> Mapping[str, CodingAgent]:
 
 
 def _server_environment(settings: Settings) -> dict[str, str]:
-    """The socket, whose name follows from the directory: it is the same when the server is started again."""
+    """The Unix socket: its path depends only on the data directory, so it stays valid when the server restarts."""
     return {"QD_URL": f"unix:{data_dir.socket_path(data_dir.DataDir(str(settings.data)), environment())}"}

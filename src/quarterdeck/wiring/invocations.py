@@ -21,7 +21,7 @@ from quarterdeck.runtime import Component, Runtime
 
 
 def build_invocations(runtime: Runtime, secrets: SecretDeriver | None) -> Component:
-    """With the secrets to sign by, what is to be pushed is pushed."""
+    """`secrets` derives the keys that sign pushes. Without it, this process pushes nothing."""
     settings = runtime.settings.section(InvocationSettings)
     polls, poll_seconds = invocations.ClaimPolls(), settings.claim_poll_ms / 1000
     claim_wakeups = invocations.ReadyPollWaker(runtime.engine, polls, poll_seconds)
@@ -32,7 +32,7 @@ def build_invocations(runtime: Runtime, secrets: SecretDeriver | None) -> Compon
     handlers = InvocationHandlers(runtime.engine, lane.submit, show.submit, polls, settings)
     polls.on_undelivered = handlers.release_undelivered
     push_workers = [] if secrets is None else [build_push_worker(runtime, lane.submit, secrets)]
-    runtime.metrics.add_gauge("quarterdeck_claims_waiting", "Claims that wait for work", "invocations", polls.__len__)
+    runtime.metrics.add_gauge("quarterdeck_claims_waiting", "Claims waiting for work", "invocations", polls.__len__)
     return Component(
         invocation_routes.routes(handlers),
         invocation_sweeps(
@@ -54,9 +54,9 @@ def build_push_worker(
     guard = ALLOW_PRIVATE if settings.section(ServiceSettings).push_private_addresses else PUBLIC_ONLY
     deps = PushDeps(runtime.engine, runtime.cross_zone_engine, runtime.wakeups, submit, OutboundClient(guard), secrets)
     push_worker = PushWorker(deps, settings.section(InvocationSettings), settings.server.shutdown_grace_ms / 1000)
-    runtime.metrics.add_gauge("quarterdeck_pushes_under_way", "Pushes under way", "invocations", push_worker.__len__)
+    runtime.metrics.add_gauge("quarterdeck_pushes_under_way", "Pushes in progress", "invocations", push_worker.__len__)
     for code in CODES:
         runtime.metrics.add_counter(
-            "quarterdeck_pushes", "Pushes, by what came of them", code, partial(push_worker.counts.__getitem__, code)
+            "quarterdeck_pushes", "Pushes, by outcome", code, partial(push_worker.counts.__getitem__, code)
         )
     return push_worker

@@ -1,9 +1,9 @@
-"""A part of the composition root: what is told to other systems, and what is built for it.
+"""Builds the sinks, and the Redis mirrors of keys, slots and heartbeats.
 
-Without REDIS_URL there are only the routes and the retention of sinks: one that this server is no longer told of is
-shown, and forgotten in its time. With it there are the sinks `redis-streams` and `redis-keys`, whoever runs them, the
-slots that this process keeps and compares, and the heartbeats it has heard. Nothing connects before the first is due: a
-server starts, and serves, with Redis away.
+Without REDIS_URL only the routes and the retention of sinks are built: a sink that is no longer configured is still
+listed, and deleted after its retention. With REDIS_URL there are the sinks `redis-streams` and `redis-keys` with their
+leader loops, the slot counters that this process writes and reconciles, and the heartbeats that it received. Nothing
+connects to Redis before the first write: a server starts and serves while Redis is unavailable.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ REDIS_STREAMS = "redis-streams"
 
 @dataclass(frozen=True, slots=True)
 class RedisClients:
-    """What of Redis is used, each over a client of its own."""
+    """The Redis writers, each with its own client."""
 
     streams: StreamWriter
     slots: SlotWriter
     keys: KeyWriter
     errors: Callable[[], int]
-    """How often it could not be reached."""
+    """Returns the number of connection errors."""
 
 
 def open_redis(settings: Settings) -> RedisClients | None:
-    """None where REDIS_URL is not set; a sentence where it cannot be used."""
+    """None if REDIS_URL is not set. Raises SettingsError if it cannot be used."""
     sink_settings = settings.section(SinkSettings)
     if sink_settings.redis_url is None:
         return None
     source = settings.values["redis_url"].source
     if sink_settings.streams_hmac_key is None:
-        raise SettingsError(f"{source} is set, but STREAMS_HMAC_KEY, which entries are signed with, is not.")
+        raise SettingsError(f"{source} is set, but STREAMS_HMAC_KEY is not. Set it: stream entries are signed with it.")
     try:
         from quarterdeck.bus.redis import client, key_writer, slots, streams_writer
     except ImportError as error:
-        raise SettingsError(f"{source} is set, but the extra quarterdeck[redis] is not installed.") from error
+        raise SettingsError(f"{source} is set, but Redis support is missing. Install quarterdeck[redis].") from error
     try:
         clients = [client.connect(sink_settings.redis_url) for _ in range(2)]
         for_keys = client.connect(sink_settings.redis_url, key_writer.CONNECTIONS, "surrogateescape")
@@ -81,7 +81,7 @@ def open_redis(settings: Settings) -> RedisClients | None:
 
 
 class SinkDeps(Protocol):
-    """What of the keel this stands on."""
+    """The part of `Runtime` that sinks use."""
 
     @property
     def settings(self) -> Settings: ...
@@ -105,10 +105,10 @@ class SinkComponent:
 
 @dataclass(frozen=True, slots=True)
 class SinkInputs:
-    """What of the rooms is told to the outside besides the log, or shown with what is."""
+    """What other components give to the sinks."""
 
     sinks: Sequence[LeaderLoop] = ()
-    """Those that rooms run by themselves: they are shown with those that are made here."""
+    """Sinks that other components run. The sink routes list them too."""
     heartbeats: HeartbeatRecorder | None = None
 
 
@@ -130,12 +130,12 @@ async def build_sinks(
             component.startables.append(leader_loop)
         component.startables.append(_build_slot_writer(deps, clients.slots, settings, component.sweeps))
         if inputs.heartbeats is not None:
-            # First of all: when it stops, the client that it shares is still there.
+            # First in the list, so that it stops while the client that it shares is still open.
             component.startables.insert(0, _build_heartbeat_writer(deps.metrics, clients.keys, inputs.heartbeats))
     component.routes += redis_routes.routes(RedisHandlers(mirror, check_bearer, deps.wakeups.notify))
     deps.metrics.add_counter(
         "valkey_connection_errors",
-        "How often Redis could not be reached",
+        "Failed connections to Redis",
         "redis",
         (lambda: 0) if clients is None else clients.errors,
     )
@@ -148,7 +148,7 @@ async def _build_key_mirror(
     mirror = KeyMirror(deps.cross_zone_engine, redis_rows.TaskMirrorSource(), key_writer, settings)
     await mirror.sink.register()
     _register_metrics(deps.metrics, mirror.sink)
-    deps.metrics.add_counter("quarterdeck_redis_keys_repairs", "Keys put right", "redis", lambda: mirror.repairs)
+    deps.metrics.add_counter("quarterdeck_redis_keys_repairs", "Redis keys repaired", "redis", lambda: mirror.repairs)
     return mirror, LeaderLoop(
         mirror.sink.name, deps.cross_zone_engine, deps.wakeups, settings.outbox_interval_ms, mirror
     )
@@ -157,7 +157,7 @@ async def _build_key_mirror(
 def _build_heartbeat_writer(metrics: Metrics, key_writer: KeyWriter, heartbeats: HeartbeatRecorder) -> HeartbeatMirror:
     writer = HeartbeatMirror(key_writer)
     heartbeats.listeners.append(lambda agents: writer.record(map(redis_rows.to_pulse, agents)))
-    metrics.add_counter("quarterdeck_redis_beats_lost", "Heartbeats not shown", "redis", lambda: writer.lost)
+    metrics.add_counter("quarterdeck_redis_beats_lost", "Heartbeats not written to Redis", "redis", lambda: writer.lost)
     return writer
 
 
@@ -177,7 +177,7 @@ def _build_slot_writer(
     deps.commit_listeners.append(slot_writer.on_commit)
     reconciler = SlotReconciler(deps.cross_zone_engine, counts, slot_store, settings.slots_reconcile_interval_ms)
     sweeps.append(reconciler.sweep())
-    deps.metrics.add_counter("quarterdeck_slots_repairs", "Slots put right", "redis", lambda: reconciler.repairs)
+    deps.metrics.add_counter("quarterdeck_slots_repairs", "Slot counters repaired", "redis", lambda: reconciler.repairs)
     return slot_writer
 
 
@@ -189,12 +189,12 @@ def _register_metrics(metrics: Metrics, sink: Sink) -> None:
         return 0.0 if sink.oldest_at is None else max(0, system_now() - sink.oldest_at) / 1000
 
     prefix, name = "quarterdeck_sink", sink.name
-    metrics.add_gauge(f"{prefix}_lag_events", "Events not told yet", name, lag_events)
-    metrics.add_gauge(f"{prefix}_lag_seconds", "How long the oldest of them has waited", name, lag_seconds)
+    metrics.add_gauge(f"{prefix}_lag_events", "Events not delivered yet", name, lag_events)
+    metrics.add_gauge(f"{prefix}_lag_seconds", "Age of the oldest event not delivered yet", name, lag_seconds)
     metrics.add_gauge(
-        f"{prefix}_stuck", "Entries refused time and again that are never given up", name, lambda: sink.stuck
+        f"{prefix}_stuck", "Entries rejected repeatedly that are retried without limit", name, lambda: sink.stuck
     )
     metrics.add_counter(f"{prefix}_delivered", "Entries delivered", name, lambda: sink.delivered)
-    metrics.add_counter(f"{prefix}_refused", "Entries refused, each time", name, lambda: sink.rejected)
-    metrics.add_counter(f"{prefix}_dead", "Entries given up", name, lambda: sink.dead)
-    metrics.add_counter(f"{prefix}_missed", "Events that went before they were told", name, lambda: sink.missed)
+    metrics.add_counter(f"{prefix}_refused", "Rejections of entries", name, lambda: sink.rejected)
+    metrics.add_counter(f"{prefix}_dead", "Entries dropped after too many rejections", name, lambda: sink.dead)
+    metrics.add_counter(f"{prefix}_missed", "Events deleted before they were delivered", name, lambda: sink.missed)

@@ -1,8 +1,8 @@
-"""A part of the composition root: the keys that secrets are sealed with, and what is built on them.
+"""Opens the keys that encrypt secrets, and builds the cipher and the key rotation.
 
-Keys are told (QD_SECRET_KEYS), or lie in a file of the data directory that the first start makes. Nothing is derived
-from another key: whoever rotates the one must not lose what the other has sealed. Before anything is served the
-database is asked whether these are its keys; a server that lacks one says so and does not start.
+The keys come from QD_SECRET_KEYS, or from a file in the data directory that the first start creates. They are not
+derived from the signing key: rotating that key must not make secrets unreadable. Before anything is served, the keys
+are checked against the database. A server that lacks one of its keys does not start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("quarterdeck.secrets")
 
 
 class SecretDeps(Protocol):
-    """What of the keel this stands on."""
+    """The part of `Runtime` that secrets use."""
 
     @property
     def settings(self) -> Settings: ...
@@ -43,8 +43,10 @@ class SecretDeps(Protocol):
 
 
 async def open_cipher(deps: SecretDeps, issuer: LocalIssuer, *, create_key: bool) -> FieldCipher:
-    """Raises SettingsError with a sentence where the keys cannot be had, or are not the database's. `makes`: whether a
-    first key is made; a daemon makes none, because the servers would not know it."""
+    """Raises SettingsError if the keys cannot be read or are not the database's.
+
+    `create_key` creates the first key if there is none. The sweeper daemon creates none: the servers would not have it.
+    """
     keyring = open_keyring(deps.settings, create_key=create_key)
     lost = {key_id.strip() for key_id in (_secret_settings(deps.settings).secret_keys_lost or "").split(",")}
     try:
@@ -54,7 +56,7 @@ async def open_cipher(deps: SecretDeps, issuer: LocalIssuer, *, create_key: bool
     cipher = FieldCipher(keyring, issuer.derive_secret("digests of what holds secrets"))
     deps.metrics.add_counter(
         "quarterdeck_secrets_unopened",
-        "Sealed values that did not open, each time",
+        "Failed decryptions of secret values",
         "secrets",
         lambda: cipher.decryption_failures,
     )
@@ -76,25 +78,25 @@ def _read_key_file(settings: Settings, create_key: bool) -> str:
         content = read_secret(path)
         if content is None and create_key:
             create_secret(path, f"{generate_key().to_text()}\n".encode())
-            # Read back even so: another process may have been first, and then its key is the one.
+            # Read it back: if another process created the file first, its key counts.
             content = read_secret(path)
     except KeyFileError as error:
         raise SettingsError(str(error)) from None
     if content is None:
         raise SettingsError(
-            f"There is no key for secrets at {path}. `qd sweep` needs those of the servers: tell it QD_SECRET_KEYS, or "
-            "name their data directory with --data."
+            f"There is no key for secrets at {path}. `qd sweep` needs the servers' keys: set QD_SECRET_KEYS, or --data "
+            "to their data directory."
         )
     if not sqlite_path(settings.database_url):
         log.warning(
-            "secrets are sealed with the keys in %s: every other server of this database must have the same, so tell "
-            "all of them QD_SECRET_KEYS",
+            "secrets are encrypted with the keys in %s: every server of this database needs the same keys, so set "
+            "QD_SECRET_KEYS for all of them",
             path,
         )
     try:
         return content.decode("ascii")
     except UnicodeDecodeError:
-        raise KeyringError("it is no text.") from None
+        raise KeyringError("it is not ASCII text.") from None
 
 
 def build_secret_routes(

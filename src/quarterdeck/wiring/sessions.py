@@ -1,4 +1,4 @@
-"""The rooms of the session plane."""
+"""Builds the components of zones, sessions, API keys, services and delegations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from quarterdeck.runtime import Component, Runtime
 
 
 def build_cascades(runtime: Runtime) -> tuple[sessions.Terminator, sessions.CascadeRunner]:
-    """How sessions are ended, by whichever room, and how an ending is seen through."""
+    """Build the terminator that all components share, and the runner that completes cascades."""
     terminator = sessions.Terminator(runtime.settings.section(SessionSettings).cascade_chunk)
     return terminator, sessions.CascadeRunner(
         runtime.lanes.add_write_lane("terminate", terminator.terminate_sessions).submit,
@@ -80,7 +80,7 @@ def build_api_keys(runtime: Runtime, authenticator: Authenticator) -> Component:
 
 
 def push_secrets(issuer: LocalIssuer) -> SecretDeriver:
-    """Of services that are pushed to: whoever shares the signing key finds the same."""
+    """Derives the signing secrets of push services. Servers with the same signing key derive the same secrets."""
     return secret_deriver(issuer.derive_secret("push secrets"))
 
 

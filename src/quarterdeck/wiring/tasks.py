@@ -1,4 +1,4 @@
-"""The rooms of the work plane."""
+"""Builds the components of tasks and of their logs, costs and budgets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quarterdeck.domain.agents.heartbeat_port import ReportedProgress, ReportedTasks, SaveProgress, TaskFeedback
-from quarterdeck.domain.tasks import detail_routes as task_records, operations as tasks, routes as task_routes
+from quarterdeck.domain.tasks import detail_routes, operations as tasks, routes as task_routes
 from quarterdeck.domain.tasks.detail_routes import TaskDetailHandlers
 from quarterdeck.domain.tasks.model import commands as task_commands
 from quarterdeck.domain.tasks.model.rows import TaskSettings
@@ -22,7 +22,7 @@ from quarterdeck.runtime import Component, Runtime
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatPort:
-    """What the room of tasks says and hears when an agent is heard of."""
+    """What tasks do for an agent's heartbeat: return feedback, and check the reported progress."""
 
     load_task_feedback: Callable[[ReportedTasks], Awaitable[TaskFeedback]]
     check_progress: Callable[[ReportedProgress], Awaitable[SaveProgress]]
@@ -30,7 +30,7 @@ class HeartbeatPort:
 
 @dataclass(frozen=True, slots=True)
 class TaskParts:
-    """The room of tasks, and what others share of it."""
+    """The component of tasks, and the parts that other components share."""
 
     component: Component
     lane: Lane[task_commands.TaskCommand, task_commands.TaskResult]
@@ -47,7 +47,7 @@ def build_tasks(runtime: Runtime, cipher: FieldCipher) -> TaskParts:
     show = runtime.lanes.add_read_lane("task-show", tasks.read_tasks)
     handlers = TaskHandlers(runtime.engine, lane.submit, show.submit, polls, cipher, settings)
     polls.on_undelivered = handlers.release_undelivered
-    runtime.metrics.add_gauge("quarterdeck_claims_waiting", "Claims that wait for work", "tasks", polls.__len__)
+    runtime.metrics.add_gauge("quarterdeck_claims_waiting", "Claims waiting for work", "tasks", polls.__len__)
     claim_wakeups = tasks.ClaimWakeups(runtime.engine, polls, poll_seconds)
     cleanup_interval_ms = runtime.settings.section(LogSettings).retention_cleanup_interval_ms
     component = Component(
@@ -61,7 +61,7 @@ def build_tasks(runtime: Runtime, cipher: FieldCipher) -> TaskParts:
 
 
 def build_task_details(runtime: Runtime, cipher: FieldCipher) -> Component:
-    """What is known of tasks beside themselves: logs, explanations, costs and budgets."""
+    """Build the routes of task logs, explanations, costs and budgets."""
     poll_seconds = runtime.settings.section(TaskSettings).task_claim_poll_ms / 1000
     log_writer, readers = logs.LogWriter(cipher, runtime.wakeups.notify), log_long_poll.new_log_polls()
     handlers = TaskDetailHandlers(
@@ -71,11 +71,11 @@ def build_task_details(runtime: Runtime, cipher: FieldCipher) -> Component:
         log_long_poll.LogLongPoll(runtime.engine, readers),
     )
     runtime.metrics.add_gauge(
-        "quarterdeck_log_readers_waiting", "Readers that wait for a task's log to grow", "tasks", readers.__len__
+        "quarterdeck_log_readers_waiting", "Long polls waiting for new lines of a task log", "tasks", readers.__len__
     )
     log_wakeups = log_long_poll.LogWakeups(runtime.engine, readers, poll_seconds)
     return Component(
-        task_records.routes(handlers),
+        detail_routes.routes(handlers),
         startables=[Watcher(runtime.wakeups, readers, log_wakeups, poll_seconds, "task-log-lookout")],
         on_drain=[readers.close],
     )

@@ -1,4 +1,4 @@
-"""The room of webhooks: its lanes, the sink that fills it, and whoever delivers."""
+"""Builds the component of webhooks: lanes, the sink that creates deliveries, and the delivery worker."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from quarterdeck.http.auth import LocalIssuer
 from quarterdeck.runtime import Component, Runtime
 
 RESPONSE_BOUNDS = ResponseLimits(head_bytes=16 * 1024, body_bytes=16 * 1024)
-"""Of an answer nothing but its status is wanted."""
+"""Small, because only the status of a response is used."""
 
 
 def webhook_secrets(issuer: LocalIssuer) -> SecretDeriver:
-    """Whoever shares the signing key finds the same."""
+    """Derives the signing secrets of webhooks. Servers with the same signing key derive the same secrets."""
     return secret_deriver(issuer.derive_secret("webhook secrets"))
 
 
 async def build_webhooks(
     runtime: Runtime, secrets: SecretDeriver, *, with_delivery: bool
 ) -> tuple[Component, LeaderLoop]:
-    """The room, and the duty of its sink, which is shown among the others."""
+    """Return the component, and the leader loop of its sink, which the sink routes list."""
     settings = runtime.settings.section(WebhookSettings)
     private_allowed = runtime.settings.section(ServiceSettings).push_private_addresses
     updater = webhooks.EndpointUpdater(EndpointPolicy(_disable_after_ms(settings), private_allowed))
@@ -61,11 +61,11 @@ async def _build_fanout(runtime: Runtime, lane: Lane[WebhookCommand, EndpointRes
     await fanout.create_sink()
     prefix, metrics = "quarterdeck_sink", runtime.metrics
     metrics.add_gauge(
-        f"{prefix}_lag_events", "Events not told yet", fanout.name, lambda: max(0, fanout.head - fanout.position)
+        f"{prefix}_lag_events", "Events not delivered yet", fanout.name, lambda: max(0, fanout.head - fanout.position)
     )
     metrics.add_counter(f"{prefix}_delivered", "Entries delivered", fanout.name, lambda: fanout.delivery_count)
     metrics.add_counter(
-        f"{prefix}_missed", "Events that went before they were told", fanout.name, lambda: fanout.missed_count
+        f"{prefix}_missed", "Events deleted before they were delivered", fanout.name, lambda: fanout.missed_count
     )
     pace = LoopTiming(runtime.settings.section(SinkSettings).outbox_interval_ms, event_fanout.GAP_SECONDS)
     return LeaderLoop(fanout.name, runtime.cross_zone_engine, commit_listener.wakeups, pace, fanout)
@@ -89,13 +89,10 @@ def _build_delivery_worker(
         secrets,
     )
     worker = DeliveryWorker(deps, webhook_settings, settings.server.shutdown_grace_ms / 1000)
-    runtime.metrics.add_gauge("quarterdeck_webhooks_under_way", "Deliveries under way", "webhooks", worker.__len__)
+    runtime.metrics.add_gauge("quarterdeck_webhooks_under_way", "Deliveries in progress", "webhooks", worker.__len__)
     for code in delivery_worker.CODES:
         runtime.metrics.add_counter(
-            "quarterdeck_webhooks",
-            "Attempts to deliver, by what came of them",
-            code,
-            partial(worker.counts.__getitem__, code),
+            "quarterdeck_webhooks", "Delivery attempts, by outcome", code, partial(worker.counts.__getitem__, code)
         )
     return worker
 

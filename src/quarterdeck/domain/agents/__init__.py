@@ -1,57 +1,56 @@
-"""Agents: who works, and who may speak.
+"""Agents: the registered workers, and the authorization of callers in a workspace.
 
-An agent is a registered worker: what it can do, how many tasks it holds at once, how often it is to be heard of. This
-room decides which agents there are and how each stands.
+An agent has capabilities, a limit on concurrent tasks, and a heartbeat interval. This component decides which agents
+exist and what status each has.
 
-| status     | when                                                                                        |
-|------------|---------------------------------------------------------------------------------------------|
-| IDLE       | it was heard of, and holds nothing                                                            |
-| WORKING    | it was heard of, and holds tasks: shown, not stored                                           |
-| DEGRADED   | it says of itself that it fares badly: it may claim, and nothing is started for it             |
-| ERROR      | it was not heard of for `staleThresholdSeconds` (`stale`): it is given nothing, and what it    |
-|            | held is taken from it in the same transaction (`domain.tasks` hears of `agent.stale`)          |
-| TERMINATED | somebody ended it; at once, or `graceful`, when it had given back the last it held             |
+| status     | when                                                                                          |
+|------------|-----------------------------------------------------------------------------------------------|
+| IDLE       | it is active and holds no task                                                                |
+| WORKING    | it is active and holds tasks; computed, not stored                                            |
+| DEGRADED   | it reports itself as degraded: it may claim tasks, but nothing is launched for it             |
+| ERROR      | it was not seen for `staleThresholdSeconds` (reason `stale`): it gets no tasks, and its tasks |
+|            | are taken from it in the same transaction (`domain.tasks` listens to `agent.stale`)           |
+| TERMINATED | it was terminated, at once or, if `graceful`, after its last task                             |
 
-**Being heard of** is a heartbeat, a registration, a claim for as long as it waits, or a word about a task under the
-token of its attempt. What others do with its tasks (cancel, pause, assign, abort) says nothing of an agent; only that
-the silence of one that held nothing counts from the first it is given. Heartbeats are many, so each costs one narrow
-row (`agent_pulses`) that no index knows of, without the zone's lock and without an event; a history is kept for an
-hour, a row when something changes or every ten seconds. Whatever follows from a heartbeat for how an agent stands is
-decided under the zone's lock by a second step, `Look`, before the heartbeat is answered; should the process end in
-between, the next heartbeat finds the same and has it decided.
+**Seen.** An agent is seen (`last_seen_at`) by a heartbeat, its registration, a claim for as long as it waits, or a
+report on a task with an attempt token. What others do with its tasks (cancel, pause, assign, abort) does not count,
+with one exception: when an agent without tasks gets one, its time starts then. Heartbeats are frequent, so each writes
+one narrow row without indexes (`agent_pulses`), without the zone's lock and without an event. The history is kept for
+an hour, with a row for each change and one every ten seconds. A status change that follows from a heartbeat is decided
+under the zone's lock by a second command, `RefreshStatus`, before the response. If the process dies in between, the
+next heartbeat detects and submits it again.
 
-**Being silent** is looked for when it may be so: `agents.look_at` is when, and whoever looks puts it forward to the
-moment that the last heartbeat gives. Nothing counts time in memory. A look locks what is heard of the agent, so that a
-heartbeat which comes at the same moment is either seen by it, or finds an agent that is lost and has it back. A late
-heartbeat brings an agent back (`agent.revived`), and so does its claim; what was taken from it stays taken.
+**Stale.** `agents.look_at` is the next time to check an agent. The check moves it to the threshold after
+`last_seen_at`. No timers are kept in memory. A check locks the agent's row in `agent_pulses`, so a concurrent heartbeat
+is either seen by the check, or finds a stale agent and revives it. A late heartbeat revives an agent (`agent.revived`),
+and so does a claim; tasks that were taken from it do not come back.
 
-**A heartbeat has two parts**: the agent's own, and its word about its current task, which is the task's room's to judge
-(`words`). Whatever can be refused is refused before anything is changed; the agent's part is decided next; the word is
-kept last. That its attempt is over does not cost the agent its pulse, since it is by the answer that it hears of it.
+**A heartbeat has two parts**: the agent's own state, and a report on its current task, which `domain.tasks` checks
+(`heartbeat_port`). Everything that can be refused is checked before anything changes. Then the agent's part is
+recorded, then the report. If the attempt has ended, the heartbeat still counts: its response informs the agent of that.
 
-**An agent that the server registered** for another room (a member of a fleet) is not missed before it has spoken:
-nobody knows whether it ever will. `look_at` is null until its first heartbeat, claim or registration of its own.
+**An agent that the server registers** for another component (a member of a fleet) cannot become stale before it is seen
+for the first time, because it may never start. `look_at` is null until its first heartbeat, claim or own registration.
 
-**An agent with a launcher** runs only while it has a task. So its silence counts only then; and since nobody but a
-launcher could have it heard of again, one that was lost is given another chance after the same time again.
+**An agent with a launcher** runs only while it has a task, so it can become stale only then. Only a launcher can make
+it active again, so a stale one is set to IDLE after the same time again.
 
-**What an agent can do decides what secrets it is given.** Its own token changes its own agent alone, takes capabilities
-away and adds none, and makes no agent. What starts its sessions is changed by an OWNER or ADMIN, from what the server's
-own configuration names. One that was terminated and is registered again has nothing of what it had.
+**Capabilities decide which secrets an agent receives.** A token of an agent can change only that agent, can remove
+capabilities but not add any, and cannot create an agent. Only an OWNER or ADMIN can set the launcher, to one of the
+server's configuration. A terminated agent that is registered again keeps nothing of its former settings.
 
-There is no bound on how many agents a zone has, as there is none on its tasks: whoever may register may also make
-tasks without end, a row is small, and nothing but a list, and retention now and then, ever walks them. Those that were
-terminated are removed when tasks that ended with them would be, and no task names them any more (`sweeps`).
+The number of agents of a zone is not limited, just like its tasks: a caller that may register agents may also create
+any number of tasks, a row is small, and only lists and retention scan all of them. Terminated agents are deleted as
+late as tasks that ended at the same time, and only if no task refers to them (`sweeps`).
 
-How it fails. An agent that is not there is 404 `agent_not_found`, one of another workspace likewise; a heartbeat of one
-that was terminated is 409 `agent_terminated`, and its own token is refused (401), also when another is registered under
-its name: a token is good for one registration (`rules.refusals.bearer_problem`). Terminating what has ended succeeds
-and moves nothing. With the database away a heartbeat is 503, and counts for nothing: when it is back every agent has
-its whole threshold only if it was heard of in time, so a long outage loses agents, which their next heartbeats bring
-back.
+How it fails. A missing agent, or one of another workspace, is 404 `agent_not_found`. A heartbeat of a terminated agent
+is 409 `agent_terminated`, and its token is refused (401), also after another registration under the same id: a token is
+valid for one registration (`rules.errors.agent_token_problem`). Terminating a terminated agent succeeds and changes
+nothing. While the database is unavailable, a heartbeat is a 503 and does not count. So a long outage makes agents
+stale, and their next heartbeats revive them.
 
-**Who may speak** (`operations.speaking`). Whoever asks for something in a workspace speaks for a session, for an agent,
-as a member, or as nobody this workspace knows. Whether their word counts is decided in the transaction of what they ask
-for, under the same lock: a session that has ended, an agent that was terminated and a member that was removed are heard
-no more from that very commit on. This room stands above sessions for that reason (`docs/decisions/0020`).
+**Authorization** (`operations.authorization`). A caller in a workspace acts for a session, for an agent or as a member,
+or it is unknown there. This is checked in the transaction of its command, under the same lock: an ended session, a
+terminated agent or a removed member is refused from that commit on. For this reason agents are a layer above sessions
+(`docs/decisions/0020`).
 """

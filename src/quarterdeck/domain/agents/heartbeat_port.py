@@ -1,5 +1,7 @@
-"""What this room and that of tasks tell each other when an agent is heard of. Tasks are above agents, so the
-composition root lends the one to the other, in these terms."""
+"""Types that agents and tasks exchange for a heartbeat.
+
+Tasks are a layer above agents, so agents cannot import them. The composition root injects functions with these types.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +13,27 @@ from quarterdeck.core.caller import Caller
 
 
 class ReportedTasks(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent says it works on, for whoever knows about tasks."""
+    """The tasks that a heartbeat names."""
 
     zone_id: str
     agent_id: str
     caller: Caller
     task_ids: tuple[str, ...]
     is_complete: bool
-    """It works on no others."""
+    """The agent works on no other tasks."""
     holds_tasks: bool
-    """It is known to have tasks, whether it names them or not."""
+    """The agent holds tasks, whether the heartbeat names them or not."""
 
 
 class ReportedProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What a heartbeat says of its current task, under the token of an attempt."""
+    """The report of a heartbeat on its current task, with an attempt token."""
 
     zone_id: str
     agent_id: str
     caller: Caller
     task_id: str
     attempt_token: str | None
-    """None: the caller's own token was made for the attempt."""
+    """None if the caller's bearer token was issued for the attempt."""
     progress_percent: int | None
     current_step: str | None
     checkpoint_data: dict[str, object] | None
@@ -39,7 +41,7 @@ class ReportedProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatWarning(msgspec.Struct, frozen=True, rename="camel"):
-    """What an agent should know, and nobody refuses it anything for."""
+    """Feedback for the agent that is not an error."""
 
     code: str
     detail: str
@@ -47,11 +49,11 @@ class HeartbeatWarning(msgspec.Struct, frozen=True, rename="camel"):
 
 
 SaveProgress = Callable[[], Awaitable[HeartbeatWarning | None]]
-"""Keeps with the current task what a heartbeat says of it; or tells why not, where the attempt is over."""
+"""Stores the report with the current task. Returns a warning if the attempt has ended."""
 
 
 class TaskFeedback(msgspec.Struct, frozen=True):
-    """What an agent must know of the tasks it has, or has named."""
+    """Feedback on the tasks that an agent holds or has named."""
 
     cancel: tuple[str, ...] = ()
     pause: tuple[str, ...] = ()

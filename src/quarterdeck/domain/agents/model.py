@@ -1,4 +1,4 @@
-"""What is asked for, what is stored, and what is shown of agents: three different types."""
+"""Commands, rows and views of agents."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Ref = tuple[str, str]
 CAPABILITIES_MAX = 64
 LABELS_MAX = 64
 TASK_IDS_MAX = 1_000
-"""Tasks that one heartbeat names."""
+"""Maximum tasks that one heartbeat names."""
 METADATA_MAX = 8_192
-"""Bytes of a heartbeat's metadata: a row of it is kept every ten seconds, for an hour."""
+"""Bytes of a heartbeat's metadata: one row is stored every ten seconds and kept for an hour."""
 RECENT_MAX = 20
-"""Heartbeats that the health of an agent shows."""
+"""Heartbeats in the health view of an agent."""
 HISTORY_INTERVAL = 10 * SECOND
-"""How old the last kept heartbeat of an agent must be for one that tells nothing new to be kept."""
+"""A heartbeat without a change is stored if the last stored one is at least this old."""
 HISTORY_RETENTION = 60 * MINUTE
 TOKEN_TTL = 3_600
 TOKEN_TTL_MAX = 30 * 86_400
@@ -36,7 +36,7 @@ Amount = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class State(StrEnum):
-    """How an agent stands, as it is stored. One that is alive and holds tasks is shown as WORKING."""
+    """The stored status of an agent. An IDLE agent that holds tasks is displayed as WORKING."""
 
     IDLE = "IDLE"
     DEGRADED = "DEGRADED"
@@ -63,43 +63,45 @@ class AgentStatus(StrEnum):
 
 
 class AgentHealth(StrEnum):
-    """What an agent says of itself."""
+    """The health that an agent reports."""
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
 
 
-# -- asked for ---------------------------------------------------------------------------------------------------
+# -- request bodies ----------------------------------------------------------------------------------------------
 
 
 class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """What may be said of an agent. What is not said stays as it is, or as a new agent has it."""
+    """Settings of an agent. An omitted field keeps its value; a new agent gets the default."""
 
-    name: Annotated[ShortText, Meta(description="for people; of a new one: its id")] | UnsetType = UNSET
-    model: Annotated[ShortText, Meta(description="the model it works with")] | UnsetType | None = UNSET
+    name: Annotated[ShortText, Meta(description="display name; default: the id")] | UnsetType = UNSET
+    model: Annotated[ShortText, Meta(description="the model that the agent uses")] | UnsetType | None = UNSET
     description: Annotated[str, Meta(max_length=4_096)] | UnsetType | None = UNSET
     capabilities: (
         Annotated[
-            list[Capability], Meta(max_length=CAPABILITIES_MAX, description="it is given tasks that require no others")
+            list[Capability], Meta(max_length=CAPABILITIES_MAX, description="it gets only tasks that require no others")
         ]
         | UnsetType
     ) = UNSET
-    max_concurrent_tasks: Annotated[int, Meta(ge=1, le=10_000, description="of a new one: 1")] | UnsetType = UNSET
-    heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=86_400, description="of a new one: 30")] | UnsetType = (
-        UNSET
-    )
+    max_concurrent_tasks: Annotated[int, Meta(ge=1, le=10_000, description="default: 1")] | UnsetType = UNSET
+    heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=86_400, description="default: 30")] | UnsetType = UNSET
     stale_threshold_seconds: (
-        Annotated[int, Meta(ge=1, le=604_800, description="how long it may be silent; of a new one: 180")] | UnsetType
+        Annotated[
+            int,
+            Meta(ge=1, le=604_800, description="the agent is stale after this time without a heartbeat; default: 180"),
+        ]
+        | UnsetType
     ) = UNSET
     coordinator_enabled: (
-        Annotated[bool, Meta(description="whether tasks are matched to it; of a new one: true")] | UnsetType
+        Annotated[bool, Meta(description="whether the coordinator assigns tasks to it; default: true")] | UnsetType
     ) = UNSET
     launcher: (
         Annotated[
             PathId,
             Meta(
-                description="an entry of the server's own `[launchers]`, by which a session is started for each task; "
-                "only an OWNER or ADMIN changes it"
+                description="an entry of `[launchers]` in the server's configuration, which starts a session for each "
+                "task; only an OWNER or ADMIN may change it"
             ),
         ]
         | UnsetType
@@ -108,15 +110,15 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
     labels: (
         Annotated[dict[Capability, Annotated[str, Meta(max_length=255)]], Meta(max_length=LABELS_MAX)] | UnsetType
     ) = UNSET
-    pool: Annotated[ShortText, Meta(description="the pool it belongs to")] | UnsetType | None = UNSET
+    pool: Annotated[ShortText, Meta(description="the pool that the agent belongs to")] | UnsetType | None = UNSET
     run_id: (
         Annotated[
             str,
             Meta(
                 min_length=1,
                 max_length=128,
-                description="of the process that works as it, each time another: said for the first time, what the "
-                "agent holds was lost with the process before, and goes to another attempt",
+                description="id of the agent's process, new at each start; at its first use, tasks that the agent "
+                "still holds from its previous process are retried",
             ),
         ]
         | None
@@ -124,24 +126,25 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
 
 
 class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """Empty is fine: that it came is what counts."""
+    """All fields are optional: an empty heartbeat counts."""
 
     status: AgentHealth = AgentHealth.HEALTHY
     current_task_id: PathId | None = None
-    progress_percent: Annotated[Percent | None, Meta(description="of the current task")] = None
+    progress_percent: Annotated[Percent | None, Meta(description="progress of the current task")] = None
     current_step: Annotated[str, Meta(max_length=1_000)] | None = None
     memory_mb: Amount | None = None
     cpu_percent: Amount | None = None
     checkpoint_data: Annotated[
-        dict[str, object] | None, Meta(description="of the current task: from where another attempt may go on")
+        dict[str, object] | None, Meta(description="checkpoint of the current task, for the next attempt")
     ] = None
-    metadata: Annotated[dict[str, object], Meta(description=f"anything, up to {METADATA_MAX} bytes")] = {}
+    metadata: Annotated[dict[str, object], Meta(description=f"any JSON object of up to {METADATA_MAX} bytes")] = {}
     task_ids: (
         Annotated[
             list[PathId],
             Meta(
                 max_length=TASK_IDS_MAX,
-                description="all that it works on: what runs in its name and is not among them is taken back",
+                description="all tasks that the agent works on; a running task of the agent that is missing here is "
+                "taken from it",
             ),
         ]
         | None
@@ -149,22 +152,22 @@ class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     attempt_token: Annotated[
         Annotated[str, Meta(min_length=1, max_length=128)] | None,
         Meta(
-            description="of the current task: without it, and without a token that was made for the attempt, progress "
-            "and checkpoint are not kept with the task"
+            description="attempt token of the current task; without it, and without a bearer token for the attempt, "
+            "progress and checkpoint are not stored"
         ),
     ] = None
 
 
 class TerminateBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(min_length=1, max_length=1_000)] = "requested"
-    graceful: Annotated[bool, Meta(description="it takes no new tasks, and ends when the last it holds has")] = False
+    graceful: Annotated[bool, Meta(description="the agent takes no new tasks and ends with its last one")] = False
 
 
 class TokenBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     ttl_seconds: Annotated[int, Meta(ge=1, le=TOKEN_TTL_MAX)] = TOKEN_TTL
     attempt_token: (
         Annotated[
-            str, Meta(min_length=1, max_length=128, description="the attempt it is for: it need not be said again")
+            str, Meta(min_length=1, max_length=128, description="attempt of the token; its requests need not repeat it")
         ]
         | None
     ) = None
@@ -178,11 +181,11 @@ class ListAgentsQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     coordinator_enabled: bool | None = None
 
 
-# -- on its way through a lane -----------------------------------------------------------------------------------
+# -- commands ----------------------------------------------------------------------------------------------------
 
 
 class AgentRef(Command, frozen=True, kw_only=True):
-    """About one agent; by itself, it asks for how that stands."""
+    """A command about one agent. By itself, it reads the agent."""
 
     agent_id: str
 
@@ -192,7 +195,7 @@ class AgentRef(Command, frozen=True, kw_only=True):
 
 
 class AgentUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of an agent, as it is stored: JSON as text. What is unset is not said."""
+    """The settings of a `RegisterBody` as stored, with JSON as text. An unset field keeps its value."""
 
     name: str | UnsetType = UNSET
     model: str | UnsetType | None = UNSET
@@ -210,9 +213,9 @@ class AgentUpdate(msgspec.Struct, frozen=True, kw_only=True):
 class Register(AgentRef, frozen=True, kw_only=True):
     update: AgentUpdate = AgentUpdate()
     run_id: str | None = None
-    """Of the process that begins to work as this agent."""
+    """Id of the process that starts to work as this agent."""
     awaits_first_contact: bool = False
-    """By the server, of one that has not spoken: it is not missed before it has."""
+    """Set by the server: the agent cannot become stale before it is seen for the first time."""
 
 
 class RecordHeartbeat(AgentRef, frozen=True, kw_only=True):
@@ -236,17 +239,17 @@ class IssueToken(AgentRef, frozen=True, kw_only=True):
 
 
 class DeleteAgent(AgentRef, frozen=True, kw_only=True):
-    """By the retention: who was terminated before a time, and nobody needs."""
+    """Sent by retention: delete an agent if it was terminated before a time."""
 
     before: Millis
 
 
 class RefreshStatus(AgentRef, frozen=True, kw_only=True):
-    """By the server: does how an agent is said to stand agree with when, and how, it was heard of?"""
+    """Sent by the server: update the status of an agent from its last heartbeat."""
 
 
 class AgentFilter(Command, frozen=True, kw_only=True):
-    """Which agents of a zone are wanted, in the order of their ids."""
+    """A page of the agents of a zone, ordered by id. A filter that is None matches all."""
 
     limit: int
     after: str | None = None
@@ -255,11 +258,11 @@ class AgentFilter(Command, frozen=True, kw_only=True):
     coordinator_enabled: bool | None = None
 
 
-# -- stored ------------------------------------------------------------------------------------------------------
+# -- rows --------------------------------------------------------------------------------------------------------
 
 
 class Agent(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `agents` and its row of `agent_pulses`, in the order of the `columns` lines of `queries.sql`."""
+    """A row of `agents` and its row of `agent_pulses`, in the order of the `columns` lines in `queries.sql`."""
 
     zone_id: str
     id: str
@@ -267,7 +270,7 @@ class Agent(msgspec.Struct, frozen=True, array_like=True):
     model: str | None
     description: str | None
     capabilities: str
-    """JSON, each once, in the order given."""
+    """A JSON list without duplicates, in the given order."""
     max_concurrent_tasks: int
     heartbeat_interval_seconds: int
     stale_threshold_seconds: int
@@ -279,14 +282,14 @@ class Agent(msgspec.Struct, frozen=True, array_like=True):
     status_reason: str | None
     draining: int
     look_at: Millis | None
-    """When to look whether it is still heard of; put forward by whoever looks, not by the agent."""
+    """When to check whether it is stale. The check moves it forward; heartbeats do not."""
     terminated_at: Millis | None
     created_by: str
     created_at: Millis
     updated_at: Millis
     pulse_status: AgentHealth
     held: int
-    """Tasks that it is assigned to or works on."""
+    """Tasks that are assigned to it or that it runs."""
     current_task_id: str | None
     progress_percent: int | None
     current_step: str | None
@@ -294,7 +297,7 @@ class Agent(msgspec.Struct, frozen=True, array_like=True):
     cpu_percent: int | None
     last_seen_at: Millis
     kept_at: Millis
-    """When the last of its heartbeats came that was kept."""
+    """Time of its last heartbeat that was stored in the history."""
 
     @property
     def ref(self) -> Ref:
@@ -318,7 +321,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WaitingAgent(msgspec.Struct, frozen=True, array_like=True):
-    """What of an agent matters while it waits for work."""
+    """The columns of an agent that its waiting claim needs."""
 
     zone_id: str
     id: str
@@ -329,14 +332,14 @@ class WaitingAgent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LivenessDue(msgspec.Struct, frozen=True, array_like=True):
-    """An agent that may have been silent for too long."""
+    """An agent that may be stale."""
 
     zone_id: str
     id: str
     last_seen_at: Millis
 
 
-# -- outcomes ----------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------
 
 
 class RegisterResult(msgspec.Struct, frozen=True):
@@ -346,11 +349,9 @@ class RegisterResult(msgspec.Struct, frozen=True):
 
 
 class HeartbeatResult(msgspec.Struct, frozen=True):
-    """An agent was heard of."""
-
     agent: Agent
     needs_refresh: bool
-    """It stands otherwise than is stored of it: somebody has to look."""
+    """Its stored status is out of date: submit a `RefreshStatus`."""
 
 
 class IssueTokenResult(msgspec.Struct, frozen=True):
@@ -359,7 +360,7 @@ class IssueTokenResult(msgspec.Struct, frozen=True):
 
 
 class AgentAt(msgspec.Struct, frozen=True):
-    """An agent, and the moment at which it was so."""
+    """An agent, and the time at which it was read."""
 
     agent: Agent
     at: Millis
@@ -367,18 +368,16 @@ class AgentAt(msgspec.Struct, frozen=True):
 
 class DeleteAgentResult(msgspec.Struct, frozen=True):
     is_deleted: bool
-    """If not, it was registered again meanwhile."""
+    """False if it was registered again in the meantime."""
 
 
 class AgentHistory(msgspec.Struct, frozen=True):
-    """How an agent fares, and what was heard of it lately."""
-
     agent: Agent
     at: Millis
     recent: tuple[Heartbeat, ...]
 
 
-# -- shown -------------------------------------------------------------------------------------------------------
+# -- views -------------------------------------------------------------------------------------------------------
 
 
 class AgentView(msgspec.Struct, frozen=True, rename="camel"):
@@ -396,8 +395,8 @@ class AgentView(msgspec.Struct, frozen=True, rename="camel"):
     labels: msgspec.Raw
     pool: str | None
     status: AgentStatus
-    status_reason: Annotated[str | None, Meta(description="`stale`: it was not heard of for too long")]
-    draining: Annotated[bool, Meta(description="it takes no tasks any more, and ends with its last")]
+    status_reason: Annotated[str | None, Meta(description="`stale`: no heartbeat for too long")]
+    draining: Annotated[bool, Meta(description="it takes no new tasks and ends with its last one")]
     held_tasks: int
     current_task_id: str | None
     last_seen_at: str
@@ -429,7 +428,7 @@ class HealthView(msgspec.Struct, frozen=True, rename="camel"):
     status_reason: str | None
     last_seen_at: str
     next_expected_at: str
-    age_seconds: Annotated[float, Meta(description="since it was last heard of")]
+    age_seconds: Annotated[float, Meta(description="time since `lastSeenAt`")]
     is_stale: bool
     held_tasks: int
     current_task_id: str | None
@@ -438,20 +437,20 @@ class HealthView(msgspec.Struct, frozen=True, rename="camel"):
     memory_mb: int | None
     cpu_percent: int | None
     heartbeats: Annotated[
-        list[HeartbeatRowView], Meta(description=f"the last {RECENT_MAX} that were kept, newest first")
+        list[HeartbeatRowView], Meta(description=f"the last {RECENT_MAX} stored heartbeats, newest first")
     ]
 
 
 class HeartbeatView(msgspec.Struct, frozen=True):
-    """What the agent must know."""
+    """Feedback for the agent."""
 
-    cancel: Annotated[tuple[str, ...], Meta(description="tasks to stop working on: they are its no more")]
+    cancel: Annotated[tuple[str, ...], Meta(description="tasks to stop: the agent no longer holds them")]
     pause: Annotated[tuple[str, ...], Meta(description="tasks that were paused")]
     warnings: tuple[HeartbeatWarning, ...]
-    next: Annotated[int, Meta(description="in how many seconds to be heard of again")]
+    next: Annotated[int, Meta(description="seconds until the next heartbeat is due")]
 
 
 class TokenView(msgspec.Struct, frozen=True, rename="camel"):
     agent_id: str
-    token: Annotated[str, Meta(description="shown this once; it acts as this agent alone, while that lives")]
+    token: Annotated[str, Meta(description="shown only in this response; acts for this agent until it is terminated")]
     expires_at: str

@@ -1,4 +1,4 @@
-"""The statements of agents."""
+"""SQL statements of agents."""
 
 from quarterdeck.store.sql import load
 

@@ -1,4 +1,4 @@
-"""The route table of members."""
+"""Routes of role assignments, which the wire calls members."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ LISTING = "members"
 
 @dataclass(frozen=True, slots=True)
 class RoleHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     submit_change: Callable[[ChangeRole], Awaitable[RoleChange]]
 
@@ -71,22 +69,24 @@ def routes(handlers: RoleHandlers) -> list[Route]:
     read_permission, change_permission = operations.READ_PERMISSION, operations.CHANGE_PERMISSION
     return [
         Route(
-            "GET", "/api/v1/members", handlers.list_assignments, "List members, by name", LIFECYCLE, query=ListMembersQuery,
-            response=MemberList, errors=("invalid_cursor",), tags=tags, permission=read_permission,
+            "GET", "/api/v1/members", handlers.list_assignments, "List members, by subject", LIFECYCLE,
+            query=ListMembersQuery, response=MemberList, errors=("invalid_cursor",), tags=tags,
+            permission=read_permission,
         ),
         Route(
             "GET", one, handlers.show, "Show a member", LIFECYCLE, response=MemberView,
             errors=("member_not_found",), tags=tags, permission=read_permission,
         ),
         Route(
-            "PUT", one, handlers.put, "Make a member, or change its role", LIFECYCLE, body=PutMemberBody,
+            "PUT", one, handlers.put, "Add a member, or change its role", LIFECYCLE, body=PutMemberBody,
             response=MemberView, status=201, tags=tags, permission=change_permission,
             errors=("last_owner", "too_many_members", "zone_ended"),
-            description="Only an OWNER makes or unmakes an OWNER. A member's row counts before the role in its token.",
+            description="Only an OWNER may add, change or remove an OWNER. The stored role takes precedence over the "
+            "role claim of a token.",
         ),
         Route(
-            "DELETE", one, handlers.remove, "Remove a member", LIFECYCLE, status=204, tags=tags, permission=change_permission,
-            errors=("member_not_found", "last_owner", "zone_ended"),
-            description="From this commit on a token counts for what its issuer says again, if it says anything.",
+            "DELETE", one, handlers.remove, "Remove a member", LIFECYCLE, status=204, tags=tags,
+            permission=change_permission, errors=("member_not_found", "last_owner", "zone_ended"),
+            description="From then on, only the role claim of the subject's tokens counts, if they have one.",
         ),
     ]  # fmt: skip

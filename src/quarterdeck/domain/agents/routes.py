@@ -1,4 +1,4 @@
-"""The route table of agents."""
+"""Routes of agents."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ from quarterdeck.engine.transaction import Engine
 LISTING = "agents"
 NO_FEEDBACK = TaskFeedback()
 HEARTBEAT_BYTES_MAX = 2 * 1024 * 1024
-"""Bytes: a checkpoint is as large as any JSON field of a task may be."""
+"""A heartbeat may contain a checkpoint, which may be as large as any JSON field of a task."""
 
 
 class AgentTokenClaims(msgspec.Struct, frozen=True):
-    """What a token shall say that is an agent's own."""
+    """The claims of a token that acts for one agent."""
 
     zone_id: str
     agent_id: str
@@ -64,12 +64,12 @@ class AgentTokenClaims(msgspec.Struct, frozen=True):
     ttl_seconds: int
     attempt: str | None
     registered_at: Millis
-    """When the agent was registered: a token is good for that registration alone."""
+    """When the agent was registered: the token is valid for that registration only."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLanes:
-    """Where the handlers hand in what is asked of them."""
+    """The lanes that the handlers submit to."""
 
     register: Callable[[Register], Awaitable[RegisterResult]]
     record_heartbeat: Callable[[RecordHeartbeat], Awaitable[HeartbeatResult]]
@@ -81,16 +81,14 @@ class AgentLanes:
 
 @dataclass(frozen=True, slots=True)
 class AgentHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     lanes: AgentLanes
     mint_token: Callable[[AgentTokenClaims], str]
-    """Signs a token: keys are the shell's."""
+    """Signs a token. Injected, because the signing key belongs to the HTTP layer."""
     load_task_feedback: Callable[[ReportedTasks], Awaitable[TaskFeedback]]
-    """What an agent must know of its tasks. Tasks are above agents, so the composition root lends this."""
+    """Loads the feedback on an agent's tasks. Injected, because tasks are a layer above agents."""
     check_progress: Callable[[ReportedProgress], Awaitable[SaveProgress]]
-    """Looks at what a heartbeat says of its current task, and raises what is wrong with it: nothing is changed yet."""
+    """Checks a report on the current task and raises a Problem if it is not valid. Changes nothing yet."""
 
     async def register(self, call: Call) -> Reply:
         body = call.body
@@ -172,7 +170,7 @@ class AgentHandlers:
                 registered_at=result.agent.created_at,
             )
         )
-        # Nobody between the two ends may keep the one answer that holds it.
+        # No proxy may cache the response, because it contains the token.
         return Reply(TokenView(agent_id, token, iso(result.expires_at)), 201, [("cache-control", "no-store")])
 
     # -- heartbeats ----------------------------------------------------------------------------------------------
@@ -181,12 +179,11 @@ class AgentHandlers:
         body = call.body
         assert isinstance(body, HeartbeatBody)
         command = _heartbeat_command(call, body)
-        # What can be refused is refused before anything is changed. The agent's own part is decided first, and what it
-        # says of a task is kept only where it was heard of.
+        # The report is checked before anything changes. It is stored only after the heartbeat was recorded.
         save_progress = await self._check_progress(call, body)
         result = await self.lanes.record_heartbeat(command)
         if result.needs_refresh:
-            # Before the answer: whoever has it may count on what follows from it.
+            # Before the response, so that the client can rely on the new status.
             await self.lanes.refresh_status(
                 RefreshStatus(zone_id=command.zone_id, agent_id=command.agent_id, trace=call.trace)
             )
@@ -194,11 +191,13 @@ class AgentHandlers:
         feedback = await self._task_feedback(call, body, result.agent)
         warnings = (*([warning] if warning else []), *feedback.warnings)
         if result.agent.draining:
-            warnings += (HeartbeatWarning("agent_draining", "It takes no tasks any more, and ends with its last."),)
+            warnings += (
+                HeartbeatWarning("agent_draining", "The agent takes no new tasks and ends with its last one."),
+            )
         return HeartbeatView(feedback.cancel, feedback.pause, warnings, rules.next_heartbeat_seconds(result.agent))
 
     async def _check_progress(self, call: Call, body: HeartbeatBody) -> SaveProgress:
-        """What is said of the current task goes to that task, under its attempt's token."""
+        """Check the report on the current task, if there is one. It needs an attempt token."""
         task_id = body.current_task_id
         if task_id is None:
             return _save_nothing
@@ -219,7 +218,7 @@ class AgentHandlers:
         )
 
     async def _task_feedback(self, call: Call, body: HeartbeatBody, agent: Agent) -> TaskFeedback:
-        """Asked only of an agent that has tasks, names some, or says that there are none: many do neither."""
+        """Load feedback only if the agent holds tasks, names tasks, or sends an empty list: many do none of it."""
         task_ids = dict.fromkeys(body.task_ids or ())
         if body.current_task_id is not None:
             task_ids[body.current_task_id] = None
@@ -238,11 +237,11 @@ class AgentHandlers:
 
 
 async def _save_nothing() -> None:
-    """Nothing is said of a task."""
+    """The heartbeat has no report to store."""
 
 
 async def _warn_not_saved(task_id: str) -> HeartbeatWarning:
-    detail = "The checkpoint was not kept: that needs the attemptToken that came with the task."
+    detail = "The checkpoint was not stored. Send the `attemptToken` that the claim returned."
     return HeartbeatWarning("attempt_token_required", detail, task_id)
 
 
@@ -273,27 +272,28 @@ def _rounded(amount: float | None) -> int | None:
 
 
 REGISTER_DESCRIPTION = (
-    "Makes it (201), or changes what is said of it (200): what is not said stays. To register is to be heard of; one "
-    "that was terminated begins anew. A process that begins to work as an agent says so by a `runId` of its own: what "
-    "the agent held before is lost, and goes to another attempt at once. An agent's own token changes its own agent "
-    "alone, and gives it no capability that it has not."
+    "Creates an agent (201) or changes it (200); an omitted field keeps its value. A registration counts as a "
+    "heartbeat. A terminated agent starts again with defaults. A process that starts to work as the agent sends a new "
+    "`runId`: tasks that the agent still holds are then retried at once. A token of an agent can change only that "
+    "agent and cannot add capabilities."
 )
 HEARTBEAT_DESCRIPTION = (
-    "Liveness, progress, checkpoint and cancellation in one call. What an agent must know is in the answer: which of "
-    "the tasks that it names it is to stop (`cancel`) or were paused (`pause`), warnings about all it has, and in how "
-    "many seconds to be heard of again. A heartbeat of an agent that was lost brings it back; tasks that were taken "
-    "from it stay taken. With the token of an attempt that is over (its task was canceled, paused, finished, or waits "
-    "for another) the heartbeat counts, what it says of the task is not kept, and a warning `stale_attempt` says why. "
-    "While another attempt has the task, such a token is refused (409), and nothing is changed. Whatever is refused "
-    "has changed nothing."
+    "Liveness, progress, checkpoint and cancellation in one call. The response lists which of the named tasks the "
+    "agent must stop (`cancel`) and which were paused (`pause`), warnings about all its tasks, and the seconds until "
+    "the next heartbeat. A heartbeat revives a stale agent; tasks that were taken from it do not come back. With the "
+    "token of an ended attempt (the task was canceled, paused or finished, or waits for its next attempt) the "
+    "heartbeat counts, the report on the task is ignored, and a warning `stale_attempt` gives the reason. If another "
+    "attempt is running, the request is refused (409). A refused request changes nothing."
 )
 TERMINATE_DESCRIPTION = (
-    "At once, and its tasks are taken from it; or `graceful`: it takes no new ones, and ends with the last it holds. "
-    "Repeated it changes nothing. A member of a fleet is not ended here: it is deregistered there."
+    "Ends the agent at once and takes its tasks from it. If `graceful`, the agent takes no new tasks and ends with its "
+    "last one. A repeated request changes nothing. A member of a fleet cannot be terminated here; deregister it in its "
+    "fleet."
 )
-TOKEN_DESCRIPTION = (
-    "A token of the server's own issuer that acts as this agent alone, in the role AGENT, while the agent is not "
-    "terminated: one that is registered again needs another. With an `attemptToken` it stands in for that."
+ISSUE_DESCRIPTION = (
+    "Issues a token of the server's own issuer that acts for this agent only, with role AGENT, until the agent is "
+    "terminated. An agent that is registered again needs a new token. With an `attemptToken`, the token replaces it in "
+    "requests about that attempt."
 )
 
 
@@ -303,7 +303,8 @@ def routes(handlers: AgentHandlers) -> list[Route]:
     missing = ("agent_not_found",)
     return [
         Route(
-            "PUT", one, handlers.register, "Register an agent", LIFECYCLE, body=RegisterBody, status=201, response=AgentView,
+            "PUT", one, handlers.register, "Register an agent", LIFECYCLE, body=RegisterBody, status=201,
+            response=AgentView,
             errors=("unknown_launcher", "agent_required", "capabilities_not_allowed", *missing, "zone_ended"),
             tags=tags, description=REGISTER_DESCRIPTION, permission="agents.register",
         ),
@@ -316,14 +317,15 @@ def routes(handlers: AgentHandlers) -> list[Route]:
             permission="agents.read",
         ),
         Route(
-            "GET", f"{one}/health", handlers.show_health, "Show how an agent fares", LIFECYCLE, response=HealthView,
+            "GET", f"{one}/health", handlers.show_health, "Show the health of an agent", LIFECYCLE, response=HealthView,
             errors=missing, tags=tags, permission="agents.read",
         ),
         Route(
-            "POST", f"{one}/heartbeat", handlers.heartbeat, "Tell that an agent lives", LIFECYCLE, body=HeartbeatBody,
-            response=HeartbeatView, tags=tags, description=HEARTBEAT_DESCRIPTION, permission="agents.beat", body_bytes_max=HEARTBEAT_BYTES_MAX,
+            "POST", f"{one}/heartbeat", handlers.heartbeat, "Send a heartbeat for an agent", LIFECYCLE,
+            body=HeartbeatBody, response=HeartbeatView, tags=tags, description=HEARTBEAT_DESCRIPTION,
+            permission="agents.beat", body_bytes_max=HEARTBEAT_BYTES_MAX,
             errors=(*missing, "agent_required", "agent_terminated", "metadata_too_large", "task_not_found",
-                      "stale_attempt", "field_too_large", "reserved_key"),
+                    "stale_attempt", "field_too_large", "reserved_key"),
         ),
         Route(
             "POST", f"{one}/terminate", handlers.terminate, "Terminate an agent", LIFECYCLE, body=TerminateBody,
@@ -331,8 +333,8 @@ def routes(handlers: AgentHandlers) -> list[Route]:
             permission="agents.terminate",
         ),
         Route(
-            "POST", f"{one}/token", handlers.issue_token, "Make a token for an agent", LIFECYCLE, body=TokenBody,
+            "POST", f"{one}/token", handlers.issue_token, "Issue a token for an agent", LIFECYCLE, body=TokenBody,
             response=TokenView, status=201, errors=(*missing, "agent_terminated", "zone_ended"), tags=tags,
-            description=TOKEN_DESCRIPTION, permission="agents.token",
+            description=ISSUE_DESCRIPTION, permission="agents.token",
         ),
     ]  # fmt: skip

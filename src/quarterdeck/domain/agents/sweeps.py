@@ -1,16 +1,15 @@
-"""The sweeps of agents.
+"""Sweeps of agents.
 
-| sweep                     | finds                                          | does                               |
-|---------------------------|------------------------------------------------|------------------------------------|
-| agent-heartbeat-retention | heartbeats that were kept for an hour          | removes the rows, the oldest first |
-| agent-retention           | who was terminated long ago, and no task names | removes the rows, under the lock   |
+| sweep                     | finds                                         | does                                    |
+|---------------------------|-----------------------------------------------|-----------------------------------------|
+| agent-heartbeat-retention | heartbeats older than an hour                 | deletes the rows, oldest first          |
+| agent-retention           | agents terminated long ago that no task names | deletes the rows, under the zone's lock |
 
-Whether agents are still heard of is nothing that is swept for: whoever coordinates looks when it is time to.
+No sweep checks for stale agents: the coordinator does that when a check is due.
 
-Agents that are terminated are kept as long as tasks that are over, and longer where such a task still says who has
-worked on it. They are looked for by walking round and round the table in slices, as tasks are. The place that was come
-to is kept in this process only: losing it costs a walk from the beginning, and several walkers at once remove nothing
-that one of them would not.
+Terminated agents are kept as long as ended tasks, and longer while a task refers to them. The sweep reads the table in
+slices, again and again, as the retention of tasks does. Its position is kept in this process only: if it is lost, the
+sweep starts from the beginning, and several processes that sweep at the same time do no harm.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ HEARTBEAT_RETENTION = "agent-heartbeat-retention"
 AGENT_RETENTION = "agent-retention"
 BATCH = 2_000
 SLICE = 5_000
-"""Agents that one statement looks at."""
+"""Agents that one statement reads."""
 SLICES_MAX = 100
 START: Ref = ("", "")
 FindReferenced = Callable[[Transaction, Sequence[Ref]], Awaitable[set[Ref]]]
-"""Those of them that something which is kept names. The rooms above know what does."""
+"""Returns the agents that stored tasks refer to. Injected, because tasks are a layer above agents."""
 
 
 def sweeps(cross_zone_engine: Engine, retention_ms: Millis = HISTORY_RETENTION) -> list[Sweep]:
     async def delete_expired(tx: Transaction, batch: int) -> int:
-        # A read of nothing but the clock: what is old is decided by the database's time.
+        # An empty read sets `tx.now`, so that the database's clock decides what is old.
         await tx.read()
         [deleted] = await tx.read(
             Q.agent_heartbeats_delete_expired(before=lowest_id_at(tx.now - retention_ms), limit=batch)
@@ -96,7 +95,7 @@ class AgentRetention:
     async def _delete(self, commands: Sequence[DeleteAgent]) -> int:
         deleted = 0
         for outcome in await asyncio.gather(*map(self.submit, commands), return_exceptions=True):
-            # A zone that is gone has nothing to be removed from; anything else is worth a failed pass.
+            # NotFound: the zone does not exist any more. Any other error fails the pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome
             deleted += isinstance(outcome, DeleteAgentResult) and outcome.is_deleted

@@ -1,19 +1,20 @@
-"""API keys: how a program without an issuer says who it is.
+"""API keys: credentials for programs without a token issuer.
 
-A key speaks for one application in one zone, with the scopes it was given, until it is revoked, it expires, or the
-session it is bound to ends. This room decides which keys there are and whose a key is that somebody shows.
+A key acts for one application in one zone, with its scopes, until it is revoked, expires, or the session it is bound to
+ends. This component decides which keys exist, and authenticates presented keys.
 
-The secret is shown once, in the answer that makes the key; what is stored is a digest (`core.apikey` has the form of a
-key, and why that digest is enough). Every request with a key asks `find`, gathered with whoever else asks, and nobody
-remembers the answer: from the commit of a revocation on, no replica lets the key in. A key that is bound to a session
-is good only while that session lives, which the operation it is used for finds out in its own transaction.
+The secret appears once, in the response that creates the key. The database stores a digest (`core.api_key` defines the
+format of a key, and explains why a plain digest is enough). Every request with a key runs `authenticate_keys`, batched
+with concurrent requests. The result is not cached: after the commit of a revocation, no replica accepts the key. A key
+that is bound to a session is valid only while that session is live. The operation that uses the key checks this in its
+own transaction.
 
-A zone has at most `KEYS_MAX` live keys. That is counted under the zone's lock, which everything that is counted in a
-zone is decided under, so it is exact with any number of callers and replicas. Revoking takes the key's own row and not
-the zone's lock: a busy zone must not delay it. When a zone ends, its keys are revoked in the same transaction.
+A zone has at most `KEYS_MAX` live keys. They are counted under the zone's lock, so the limit is exact with any number
+of callers and replicas. Revoking locks only the row of the key: a busy zone must not delay it. When a zone ends, its
+keys are revoked in the same transaction.
 
-How it fails. A key that is unknown, wrong, revoked or expired is refused in one sentence that tells none of these
-apart. `quarterdeck.admin` is no scope of a key, because that crosses zones; it is refused when asked for, and struck
-out when read, should it ever stand in a row. Revoking what is revoked succeeds and moves nothing. If the answer that
-showed a secret was lost, so is the secret: revoke that key and make another.
+How it fails. Unknown, wrong, revoked and expired keys are refused with the same text, so that it reveals nothing. A key
+cannot have the scope `quarterdeck.admin`, which crosses zones: a request for it is refused, and it is dropped when a
+stored row has it. Revoking a revoked key succeeds and changes nothing. If the response with the secret is lost, the
+secret is lost: revoke the key and create another.
 """

@@ -1,4 +1,4 @@
-"""What is asked for, what is stored, and what is shown of keys: three different types, one of which has the secret."""
+"""Commands, rows and views of API keys. Only `NewKeyView` has the secret."""
 
 from __future__ import annotations
 
@@ -12,37 +12,35 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.routing import PathId
 
 KEYS_MAX = 1_000
-"""Live keys in one zone."""
+"""Maximum live keys in one zone."""
 SCOPES_MAX = 32
 TTL_MAX = 3_650 * 86_400
-"""Seconds: ten years. One who wants a key for longer wants one that does not expire."""
-# RFC 6749's scope-token. In Python `$` also stands before a line feed at the end.
+"""Seconds: ten years. For longer, create a key that does not expire."""
+# The scope-token of RFC 6749. In Python, `$` also matches before a final line feed, hence the lookahead.
 Scope = Annotated[str, Meta(pattern=r"^[!#-\[\]-~]{1,128}$(?!\n)", description="one word without spaces")]
 
 
-# -- asked for ---------------------------------------------------------------------------------------------------
+# -- commands ----------------------------------------------------------------------------------------------------
 
 
 class CreateKeyBody(msgspec.Struct, frozen=True):
-    application_id: Annotated[PathId, Meta(description="the application it speaks for")]
+    application_id: Annotated[PathId, Meta(description="application that the key acts for")]
     name: (
-        Annotated[str, Meta(min_length=1, max_length=200, description="for people; default: the application's id")]
+        Annotated[str, Meta(min_length=1, max_length=200, description="display name; default: the application's id")]
         | None
     ) = None
     scopes: (
-        Annotated[
-            list[Scope], Meta(min_length=1, max_length=SCOPES_MAX, description="default: the scope of the agent plane")
-        ]
+        Annotated[list[Scope], Meta(min_length=1, max_length=SCOPES_MAX, description="default: the lifecycle scope")]
         | None
     ) = None
     session_id: (
-        Annotated[PathId, Meta(description="a live session of the zone; the key is good while it lives")] | None
+        Annotated[PathId, Meta(description="live session of the zone; the key is valid while it is live")] | None
     ) = None
-    ttl_seconds: Annotated[int, Meta(ge=1, le=TTL_MAX, description="default: it does not expire")] | None = None
+    ttl_seconds: Annotated[int, Meta(ge=1, le=TTL_MAX, description="default: the key does not expire")] | None = None
 
 
 class CreateKey(msgspec.Struct, frozen=True):
-    """A key on its way through the lane. The secret has been left behind: only its digest goes on."""
+    """Create a key. Contains only the digest, not the secret."""
 
     id: str
     zone_id: str
@@ -50,7 +48,7 @@ class CreateKey(msgspec.Struct, frozen=True):
     name: str
     application_id: str
     scopes: str
-    """Separated by spaces, as in a token."""
+    """Separated by spaces, like the scope claim of a token."""
     actor: str
     session_id: str | None = None
     ttl_seconds: int | None = None
@@ -67,7 +65,7 @@ class RevokeKey(msgspec.Struct, frozen=True):
 
 
 class KeyFilter(msgspec.Struct, frozen=True):
-    """Which keys of a zone are wanted, newest first."""
+    """A page of the keys of a zone, newest first."""
 
     zone_id: str
     limit: int
@@ -75,7 +73,7 @@ class KeyFilter(msgspec.Struct, frozen=True):
     bearer: Bearer | None = None
 
 
-# -- stored ------------------------------------------------------------------------------------------------------
+# -- rows --------------------------------------------------------------------------------------------------------
 
 
 class ApiKey(msgspec.Struct, frozen=True, array_like=True):
@@ -93,7 +91,7 @@ class ApiKey(msgspec.Struct, frozen=True, array_like=True):
     revoked_at: Millis | None
 
 
-# -- shown -------------------------------------------------------------------------------------------------------
+# -- views -------------------------------------------------------------------------------------------------------
 
 
 class KeyView(msgspec.Struct, frozen=True):
@@ -111,9 +109,9 @@ class KeyView(msgspec.Struct, frozen=True):
 
 
 class NewKeyView(KeyView, frozen=True):
-    """The one answer that holds the secret."""
+    """The only response that contains the secret."""
 
-    key: Annotated[str, Meta(description="the key itself, shown this once: send it as X-API-Key")]
+    key: Annotated[str, Meta(description="the key, shown only in this response; send it as X-API-Key")]
 
 
 class KeyList(msgspec.Struct, frozen=True):

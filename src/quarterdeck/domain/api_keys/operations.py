@@ -1,4 +1,4 @@
-"""What can be done with keys, each verb over a batch: load under locks, decide by `rules`, write."""
+"""Operations of API keys, each over a batch: load under locks, decide by `rules`, write."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Ref = tuple[str, str]
 """(zone, key)"""
 
 
-# -- finding -----------------------------------------------------------------------------------------------------
+# -- authenticate ------------------------------------------------------------------------------------------------
 
 
 async def authenticate_keys(tx: Transaction, commands: Sequence[ParsedApiKey]) -> list[Caller | Problem | Busy]:
-    """Whose these keys are, at this moment. Nothing is learnt from a refusal but that it is one."""
+    """Return the callers that these keys act for. A refusal does not reveal its reason."""
     [rows] = await tx.read(Q.keys_with_digest(batch=sorted({(command.zone_id, command.id) for command in commands})))
     digests = [str(row[0]) for row in rows]
     keys = decode([row[1:] for row in rows], ApiKey)
@@ -43,11 +43,11 @@ async def authenticate_keys(tx: Transaction, commands: Sequence[ParsedApiKey]) -
     return outcomes
 
 
-# -- making ------------------------------------------------------------------------------------------------------
+# -- create ------------------------------------------------------------------------------------------------------
 
 
 async def create_keys(tx: Transaction, commands: Sequence[CreateKey]) -> list[ApiKey | Problem | Busy]:
-    """Makes keys, as long as their zones have room. Under the zones' locks, so the count that decides is exact."""
+    """Create keys up to the limit of each zone. The zones are locked, so the count is exact."""
     batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
     locked_rows, count_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)), Q.keys_count_live(batch=batch)
@@ -110,11 +110,11 @@ def _created_event(command: CreateKey, key: ApiKey) -> NewEvent:
     return NewEvent("key.create", key.zone_id, key.id, command.actor, None, rules.LIVE, _to_json(data), command.trace)
 
 
-# -- revoking ----------------------------------------------------------------------------------------------------
+# -- revoke ------------------------------------------------------------------------------------------------------
 
 
 async def revoke_keys(tx: Transaction, commands: Sequence[RevokeKey]) -> list[ApiKey | Problem | Busy]:
-    """Revokes keys. Done twice it moves nothing the second time."""
+    """Revoke keys. A repeated command changes nothing."""
     [rows] = await tx.read(Q.keys_lock(batch=sorted({(command.zone_id, command.id) for command in commands})))
     keys = {(key.zone_id, key.id): key for key in decode(rows, ApiKey)}
     caller_problems = await _caller_problems(tx, (command.bearer for command in commands))
@@ -137,7 +137,7 @@ async def revoke_keys(tx: Transaction, commands: Sequence[RevokeKey]) -> list[Ap
 
 
 async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
-    """Hears of events in their own transaction: when a zone ends, its keys are revoked with it."""
+    """Revoke the keys of an ended zone, in the transaction that ends it."""
     ended = {event.zone_id: event for event in events if event.type == "zone.end"}
     if not ended:
         return
@@ -145,7 +145,7 @@ async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     if not found:
         return
     [rows] = await tx.read(Q.keys_lock(batch=found))
-    # Somebody may have revoked one between finding and locking.
+    # Another transaction may have revoked a key between the two statements.
     keys = [key for key in decode(rows, ApiKey) if key.revoked_at is None]
     await _mark_revoked(tx, [(key.zone_id, key.id) for key in keys])
     for key in keys:
@@ -158,7 +158,7 @@ async def _mark_revoked(tx: Transaction, refs: Sequence[Ref]) -> None:
         return
     [updated] = await tx.read(Q.keys_revoke(batch=[(*ref, 0) for ref in refs], now=tx.now))
     if len(updated) != len(refs):
-        raise RuntimeError("keys moved under their own locks")
+        raise RuntimeError("keys changed under their own locks")
 
 
 def _revoked_event(key: ApiKey, old_status: str, actor: str, trace: str | None) -> NewEvent:
@@ -166,11 +166,11 @@ def _revoked_event(key: ApiKey, old_status: str, actor: str, trace: str | None) 
     return NewEvent("key.revoke", key.zone_id, key.id, actor, old_status, rules.REVOKED, _to_json(data), trace)
 
 
-# -- looking -----------------------------------------------------------------------------------------------------
+# -- read --------------------------------------------------------------------------------------------------------
 
 
 async def list_keys(tx: Transaction, filters: KeyFilter) -> list[ApiKey]:
-    """Up to `limit` keys of a zone, newest first."""
+    """Return up to `limit` keys of a zone, newest first."""
     await sessions.require_bearer(tx, filters.bearer)
     [rows] = await tx.read(Q.keys_page(zone_id=filters.zone_id, before=filters.before, limit=filters.limit))
     if not rows:
@@ -178,11 +178,11 @@ async def list_keys(tx: Transaction, filters: KeyFilter) -> list[ApiKey]:
     return decode(rows, ApiKey)
 
 
-# -- whoever asks ------------------------------------------------------------------------------------------------
+# -- callers -----------------------------------------------------------------------------------------------------
 
 
 async def _caller_problems(tx: Transaction, bearers: Iterable[Bearer | None]) -> dict[Bearer, Problem]:
-    """The callers whose own session has ended. Nearly always there is nobody to ask about, and never many."""
+    """The callers whose session has ended. One read for each bearer: usually there is none, and never many."""
     found: dict[Bearer, Problem] = {}
     for bearer in {bearer for bearer in bearers if bearer is not None}:
         try:

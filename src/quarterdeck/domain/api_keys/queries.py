@@ -1,4 +1,4 @@
-"""The statements of keys."""
+"""SQL statements of API keys."""
 
 from quarterdeck.store.sql import load
 

@@ -1,4 +1,4 @@
-"""The route table of keys."""
+"""Routes of API keys."""
 
 from __future__ import annotations
 
@@ -30,11 +30,9 @@ LISTING = "keys"
 
 @dataclass(frozen=True, slots=True)
 class KeyHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     default_scopes: Sequence[str]
-    """What a key may do that was made without a word about it."""
+    """The scopes of a key that is created without `scopes`."""
     submit_create: Callable[[CreateKey], Awaitable[ApiKey]]
     submit_revoke: Callable[[RevokeKey], Awaitable[ApiKey]]
 
@@ -58,7 +56,7 @@ class KeyHandlers:
                 trace=call.trace,
             )
         )
-        # Nobody between the two ends may keep the one answer that holds a secret.
+        # No proxy may cache the response, because it contains the secret.
         return Reply(rules.new_key_view(key, key_text), 201, [("cache-control", "no-store")])
 
     async def list_keys(self, call: Call) -> Reply:
@@ -87,20 +85,20 @@ def routes(handlers: KeyHandlers) -> list[Route]:
     tags = ("keys",)
     return [
         Route(
-            "POST", base, handlers.create, "Create an API key", ADMIN, body=CreateKeyBody, response=NewKeyView, status=201,
-            tags=tags, errors=("invalid_scope", "zone_not_found", "zone_ended", "agent_not_found",
-                                 "key_limit_exceeded"),
-            description="The key itself is in this answer and nowhere else. If the answer was lost, revoke that key "
-            "and make another: this cannot be repeated safely.",
+            "POST", base, handlers.create, "Create an API key", ADMIN, body=CreateKeyBody, response=NewKeyView,
+            status=201, tags=tags,
+            errors=("invalid_scope", "zone_not_found", "zone_ended", "agent_not_found", "key_limit_exceeded"),
+            description="Only this response contains the key. The request is not idempotent: if the response is lost, "
+            "revoke the key and create another.",
         ),
         Route(
-            "GET", base, handlers.list_keys, "List API keys, newest first", ADMIN, query=ListKeysQuery, response=KeyList,
-            errors=("zone_not_found", "invalid_cursor"), tags=tags,
+            "GET", base, handlers.list_keys, "List API keys, newest first", ADMIN, query=ListKeysQuery,
+            response=KeyList, errors=("zone_not_found", "invalid_cursor"), tags=tags,
         ),
         Route(
             "DELETE", base + "/{id}", handlers.revoke, "Revoke an API key", ADMIN, status=204,
             errors=("key_not_found",), tags=tags,
-            description="204, and 204 again when repeated. No request that begins afterwards is let in with it, on "
-            "any replica.",
+            description="A repeated request also returns 204. Every replica refuses requests with the key that start "
+            "after the response.",
         ),
     ]  # fmt: skip

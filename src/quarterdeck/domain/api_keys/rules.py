@@ -1,4 +1,4 @@
-"""The pure part: which keys may be made, and whose a shown key is."""
+"""The pure rules of API keys: admission, authentication, errors and views."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, KeyVi
 
 LIVE, REVOKED, EXPIRED = "live", "revoked", "expired"
 NO_DIGEST = "0" * 64
-"""As long as one, and the digest of nothing."""
+"""Has the length of a digest and equals none."""
 
 
-# -- which keys may be made --------------------------------------------------------------------------------------
+# -- admission ---------------------------------------------------------------------------------------------------
 
 
 def normalize_scopes(scopes: Sequence[str]) -> str:
-    """Scopes as they are stored: each once, in the order given."""
+    """Scopes as stored: without duplicates, in the given order."""
     if ADMIN in scopes:
         raise Invalid(
             "invalid_scope",
-            f"A key is for one zone, and {ADMIN} crosses zones: it is given by tokens alone.",
+            f"A key cannot have the scope {ADMIN}, because it is valid in one zone only. Use a token instead.",
             field="scopes",
         )
     return " ".join(dict.fromkeys(scopes))
@@ -33,19 +33,19 @@ def normalize_scopes(scopes: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyBatchInput:
-    """Everything that decides, read under the zones' locks."""
+    """What is loaded for a batch, under the zones' locks."""
 
     now: Millis
     zone_problems: Mapping[str, Problem | None]
-    """Of each zone that was locked: why nothing may be made in it, if nothing may."""
+    """For each locked zone: why no key may be created in it, or None."""
     live_keys: Mapping[str, int]
     """Live keys by zone."""
     live_sessions: Collection[tuple[str, str]]
-    """The live ones of those that keys are to be bound to, as (zone, id)."""
+    """The live sessions among those that the commands name, as (zone, id)."""
 
 
 def admit(commands: Sequence[CreateKey], loaded: KeyBatchInput) -> list[ApiKey | Problem]:
-    """Decides each ask in order. What is made counts against those after it; what is refused does not."""
+    """Decide the commands in order. A created key counts for the commands after it, a refused one does not."""
     added: dict[str, int] = {}
     outcomes: list[ApiKey | Problem] = []
     for command in commands:
@@ -80,7 +80,7 @@ def _new_key(command: CreateKey, now: Millis) -> ApiKey:
     )
 
 
-# -- whose a key is ----------------------------------------------------------------------------------------------
+# -- authentication ----------------------------------------------------------------------------------------------
 
 
 def status(key: ApiKey, now: Millis) -> str:
@@ -92,9 +92,8 @@ def status(key: ApiKey, now: Millis) -> str:
 def caller_of_key(
     presented_digest: str, key: ApiKey | None, stored_digest: str, now: Millis
 ) -> Caller | Unauthenticated:
-    """Who shows a key with this digest. `key` and `digest` are what is stored under its zone and id, if anything is."""
-    # Compared also where there is nothing to compare with: an id that exists must not take longer than one that does
-    # not.
+    """The caller that a presented key acts for. `key` and `stored_digest` are stored under its zone and id."""
+    # Compared even if there is no such key, so that the response time does not reveal which ids exist.
     is_match = hmac.compare_digest(presented_digest.encode(), stored_digest.encode())
     if key is None or not is_match or status(key, now) != LIVE:
         return api_key.invalid_key_error()
@@ -103,7 +102,7 @@ def caller_of_key(
         subject=name,
         client_id=key.application_id,
         zone_id=key.zone_id,
-        # Struck out here too: a row is written by whoever can write to the database.
+        # ADMIN is removed here too, in case a row was written directly to the database.
         scopes=frozenset(key.scopes.split(" ")) - {ADMIN, ""},
         sid=name,
         session_id=key.session_id,
@@ -111,21 +110,21 @@ def caller_of_key(
     )
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------
 
 
 def key_not_found(key_id: str) -> NotFound:
-    return NotFound("key_not_found", f"There is no key {key_id!r} in this zone.")
+    return NotFound("key_not_found", f"Key {key_id!r} does not exist in this zone.")
 
 
 def live_session_not_found(session_id: str) -> NotFound:
-    return NotFound("agent_not_found", f"There is no live session {session_id!r} in this zone to bind a key to.")
+    return NotFound("agent_not_found", f"Session {session_id!r} is not a live session of this zone.")
 
 
 def key_limit_exceeded(used: int) -> LimitReached:
     return LimitReached(
         "key_limit_exceeded",
-        f"A zone has at most {KEYS_MAX} live keys, and {used} are there.",
+        f"The zone has {used} of at most {KEYS_MAX} live keys. Revoke one first.",
         bound="max_keys",
         limit=KEYS_MAX,
         used=used,
@@ -133,7 +132,7 @@ def key_limit_exceeded(used: int) -> LimitReached:
     )
 
 
-# -- how it is shown ---------------------------------------------------------------------------------------------
+# -- views -------------------------------------------------------------------------------------------------------
 
 
 def view(key: ApiKey, now: Millis) -> KeyView:
@@ -153,6 +152,6 @@ def view(key: ApiKey, now: Millis) -> KeyView:
 
 
 def new_key_view(key: ApiKey, key_text: str) -> NewKeyView:
-    """The key as it is shown to whoever made it, once."""
+    """The view of a new key, with its secret."""
     base = view(key, key.created_at)
     return NewKeyView(**{name: getattr(base, name) for name in KeyView.__struct_fields__}, key=key_text)

@@ -1,28 +1,29 @@
-"""Sessions: one live run of an agent. Sessions form trees, and no tree can be overrun.
+"""Sessions: one live run of an agent. Sessions form trees, and quotas bound every tree.
 
-This room decides who may be admitted (`rules.admission`, over every bound of the quota table at once), what a session's
-states are (`rules.lives`), what ends together and in which order (`rules.ending`), and who sleeps (`rules.suspension`).
+This component decides which spawns are admitted (`rules.admission`), the states of a session (`rules.states`), what is
+terminated together and in which order (`rules.cascade`), and what is suspended (`rules.suspension`).
 
-Every admission, ending and suspension of a zone is decided under that zone's row lock, so the counts it judges by are
-exact with any number of callers, lanes and replicas. The counts live in a narrow table of their own, one row per thing
-that is bounded, and are moved in the same transaction as the sessions they count.
+Every admission, termination and suspension in a zone is decided under the zone's row lock, so its counts are exact with
+any number of callers, lanes and replicas. The counts are in a narrow table (`admission_counts`), one row for each thing
+that has a limit, and change in the same transaction as the sessions they count.
 
-*Live* means active or suspended, not expired, and not stamped. A session past its `expires_at` that no sweep has
-reached counts as gone everywhere: it reads as terminated, holds no key, parents nothing, and is subtracted from a bound
-that would refuse.
+*Live* means active or suspended, not expired, and not marked by a cascade. An expired session stops counting
+immediately, before any sweep runs: it reads as terminated, its idempotency key is free, nothing can be spawned under
+it, and it is subtracted from a count that would refuse a spawn.
 
-**Endings.** A session takes its whole subtree with it. What fits into one transaction (`cascade_chunk`) ends in one.
-A larger tree is *stamped* in one transaction: from that commit on all of it reads as terminated, has given its places
-back and may start nothing. Chunks then settle it, children before parents, one event each. Whoever asked settles until
-it is over; a second ask joins and helps; a sweep finishes what a killed server left half-way. Endings of one zone are
-settled in the order in which they were stamped, so in the log no parent ends before its children, even where two
-endings overlap.
+**Termination.** A session is terminated with its subtree. Up to `cascade_chunk` sessions are terminated in one
+transaction. A larger tree is *marked* in one transaction: from that commit on, all of it reads as terminated, counts
+against no quota and can start nothing. Chunks then terminate the marked sessions, children before parents, one event
+each. The request that started the cascade runs chunks until it is finished. A second request for the same sessions
+joins it and runs chunks too, and a sweep finishes the cascades of killed servers. Cascades of one zone finish in the
+order of their marks, so in the event log no parent ends before its children, even if two cascades overlap.
 
-**Suspension** is a flag on the session named. A session sleeps while it or an ancestor bears one, so suspensions nest:
-clearing one flag wakes what no other holds. A sleeping session keeps its place and its time runs on.
+**Suspension** is a flag on one session. A session is suspended while it or an ancestor has the flag, so suspensions
+nest: clearing one flag resumes only what no other flag suspends. Suspended sessions still count against quotas, their
+TTL keeps running, and they cannot have new children.
 
-How it fails. A refusal names its bound, its limit, how much is used and what would free it; `explain` tells the same
-without asking for anything. A spawn repeated with its Idempotency-Key gives the same session while that lives, also
-after a connection was cut between commit and answer. An ending interrupted anywhere is stamped whole or not at all.
-A sweep that is late delays events, never truth.
+How it fails. A refusal names the bound, its limit, the used amount and what frees it; the explain routes report the
+same without a spawn. A spawn repeated with its Idempotency-Key returns the same session while that is live, also if the
+connection broke between commit and response. An interrupted cascade is either marked completely or not at all. A late
+sweep delays events, but never changes how a session reads.
 """

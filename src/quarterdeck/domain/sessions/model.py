@@ -1,4 +1,4 @@
-"""What is asked for, what is stored, and what is shown of sessions: three different types."""
+"""Commands, rows and views of sessions."""
 
 from __future__ import annotations
 
@@ -28,53 +28,56 @@ class Verb(StrEnum):
 
 
 class SessionSettings(msgspec.Struct, frozen=True):
-    """What this room can be told."""
-
     ttl_sweep_interval_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="how often expired sessions are ended")
+        int, Meta(ge=10, le=86_400_000, description="interval of the sweep that terminates expired sessions")
     ] = 60_000
-    ttl_sweep_batch: Annotated[int, Meta(ge=1, le=10_000, description="expired sessions ended in one pass")] = 500
+    ttl_sweep_batch: Annotated[int, Meta(ge=1, le=10_000, description="expired sessions terminated per pass")] = 500
     orphan_sweep_interval_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="how often sessions without a living parent are looked for")
+        int, Meta(ge=10, le=86_400_000, description="interval of the sweep that terminates sessions without a parent")
     ] = 60_000
     cascade_sweep_interval_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="how often endings that were left half-way are finished")
+        int, Meta(ge=10, le=86_400_000, description="interval of the sweep that finishes interrupted cascades")
     ] = 3_000
     reconcile_interval_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="how often counts are compared with what they count")
+        int, Meta(ge=10, le=86_400_000, description="interval of the sweep that repairs session counts")
     ] = 300_000
     session_retention_days: Annotated[
-        float, Meta(gt=1, le=36_500, description="how long ended sessions and idempotency keys are kept")
+        float, Meta(gt=1, le=36_500, description="days to keep terminated sessions and idempotency keys")
     ] = 30.0
-    cascade_chunk: Annotated[int, Meta(ge=1, le=10_000, description="sessions settled in one transaction at most")] = (
-        1_000
-    )
+    cascade_chunk: Annotated[
+        int, Meta(ge=1, le=10_000, description="maximum sessions terminated in one transaction")
+    ] = 1_000
 
 
-# -- asked for ---------------------------------------------------------------------------------------------------
+# -- commands ----------------------------------------------------------------------------------------------------
 
 
 class SpawnBody(msgspec.Struct, frozen=True):
-    application_id: Annotated[PathId, Meta(description="the application that will own the session")]
+    application_id: Annotated[PathId, Meta(description="application that owns the session")]
     session_sid: (
-        Annotated[str, Meta(min_length=1, max_length=256, description="default: the sid of the token")] | None
+        Annotated[str, Meta(min_length=1, max_length=256, description="default: the `sid` of the token")] | None
     ) = None
-    parent_id: Annotated[PathId, Meta(description="spawn under this session; without it, a new tree")] | None = None
+    parent_id: Annotated[PathId, Meta(description="parent session; default: the session starts a new tree")] | None = (
+        None
+    )
     kind: Annotated[
-        Literal["instance", "service", "ephemeral"], Meta(description="kept as given, for whoever reads it")
+        Literal["instance", "service", "ephemeral"], Meta(description="stored as given; the server does not use it")
     ] = "instance"
-    capabilities: Annotated[list[ShortText], Meta(max_length=256, description="what the session says it can do")] = []
+    capabilities: Annotated[
+        list[ShortText], Meta(max_length=256, description="declared capabilities of the session")
+    ] = []
     ttl_seconds: Annotated[
-        int, Meta(ge=1, le=86_400, description="how long it may live; never longer than its parent")
+        int, Meta(ge=1, le=86_400, description="time to live; the session never outlives its parent")
     ] = 3_600
-    metadata: Annotated[dict[str, object], Meta(description="anything; kept and shown as given")] = {}
+    metadata: Annotated[dict[str, object], Meta(description="any JSON object; stored and returned as given")] = {}
     idempotency_key: (
-        Annotated[str, Meta(description="as the Idempotency-Key header; if both are given they must agree")] | None
+        Annotated[str, Meta(description="like the Idempotency-Key header; if both are given, they must be equal")]
+        | None
     ) = None
 
 
 class Spawn(msgspec.Struct, frozen=True):
-    """A spawn on its way through the lane. The id is made before, so that a batch tried again asks for the same."""
+    """Spawn a session. The id is generated before the batch, so that a retried batch uses the same."""
 
     id: str
     zone_id: str
@@ -96,18 +99,18 @@ class Spawn(msgspec.Struct, frozen=True):
 
 
 class Terminate(msgspec.Struct, frozen=True):
-    """Asked for: the end of a session and of everything under it."""
+    """Terminate a session and its subtree."""
 
     zone_id: str
     session_id: str
     reason: str
     caller: Caller | None = None
-    """None: a sweep, which answers to nobody, or a room that has judged already whether it may be."""
+    """None for a sweep, or for a component that has already checked the permission."""
     trace: str | None = None
     system_actor: str = "sweep"
-    """Who is told to have ended it, where there is no caller to be judged."""
+    """The actor in the event if there is no caller."""
     also_terminate: tuple[str, ...] = ()
-    """Others that end because it does, with everything under them: one ending, however many they are."""
+    """Further sessions to terminate with their subtrees, in the same cascade."""
 
     @property
     def actor(self) -> str:
@@ -119,7 +122,7 @@ class Terminate(msgspec.Struct, frozen=True):
 
 
 class StopZone(msgspec.Struct, frozen=True):
-    """Asked for: the end of every session of a zone, and of the zone itself if it `ends`."""
+    """Freeze a zone and terminate all its sessions. `ends_zone` also ends the zone."""
 
     zone_id: str
     reason: str
@@ -139,20 +142,20 @@ class StopZone(msgspec.Struct, frozen=True):
 
 
 class FinishCascade(msgspec.Struct, frozen=True):
-    """Asked for: one more chunk on the way to the end of this cascade."""
+    """Run one more chunk of a cascade."""
 
     zone_id: str
     cascade_id: str
 
 
 class RepairCounts(msgspec.Struct, frozen=True):
-    """Asked for: a zone's counts, set right by its rows."""
+    """Set the counts of a zone to the numbers of its rows."""
 
     zone_id: str
 
 
 class Suspend(msgspec.Struct, frozen=True):
-    """Asked for: the flag of a suspension, set (suspend) or cleared (resume)."""
+    """Set (suspend) or clear (resume) the suspend flag of a session."""
 
     zone_id: str
     session_id: str
@@ -172,7 +175,7 @@ class SessionRef(msgspec.Struct, frozen=True):
 
 
 class SessionFilter(msgspec.Struct, frozen=True):
-    """Which sessions of a zone are wanted, newest first."""
+    """A page of the sessions of a zone, newest first. A filter that is None matches all."""
 
     zone_id: str
     limit: int
@@ -184,11 +187,11 @@ class SessionFilter(msgspec.Struct, frozen=True):
     bearer: Bearer | None = None
 
 
-# -- stored ------------------------------------------------------------------------------------------------------
+# -- rows --------------------------------------------------------------------------------------------------------
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `agent_sessions`, in the order of the `columns` lines of `queries.sql`."""
+    """A row of `agent_sessions`, in the order of the `columns` lines in `queries.sql`."""
 
     id: str
     zone_id: str
@@ -211,13 +214,13 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     created_at: Millis
     updated_at: Millis
     held: int
-    """The flag of a suspension. The session is suspended while it or an ancestor bears one."""
+    """The suspend flag. The session is suspended while it or an ancestor has the flag."""
     cascade_id: str | None
-    """The ending it was stamped by, if that was one of many transactions."""
+    """The cascade that marked the session, if its termination took several transactions."""
 
 
 class TreeNode(msgspec.Struct, frozen=True, array_like=True):
-    """What the end or the suspension of a tree must know of each session in it."""
+    """The columns of a session that terminating or suspending a tree needs."""
 
     zone_id: str
     id: str
@@ -233,30 +236,31 @@ class TreeNode(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cascade(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `cascades`: an ending that takes more than one transaction."""
+    """A row of `cascades`: a termination that takes several transactions."""
 
     zone_id: str
     id: str
     target_id: str | None
-    """None: the whole zone."""
+    """None for a complete zone."""
     reason: str
     actor: str
     trace: str | None
     stamped: int
+    """Sessions that were marked."""
     settled: int
+    """Marked sessions that chunks have terminated so far."""
     started_at: Millis
     finished_at: Millis | None
 
 
 class Spawned(msgspec.Struct, frozen=True):
-    """The outcome of an admitted spawn: the session, and whether this request made it."""
-
     session: Session
     created: bool
+    """False if the idempotency key had already created it."""
 
 
 class TerminateResult(msgspec.Struct, frozen=True):
-    """The outcome of an ending. With a `cascade_id` all of it reads as terminated, and is still to be settled."""
+    """The result of a termination. With a `cascade_id`, chunks must still terminate the marked sessions."""
 
     zone_id: str
     session_id: str | None
@@ -264,7 +268,7 @@ class TerminateResult(msgspec.Struct, frozen=True):
     stopped: int
     cascade_id: str | None = None
     joined: bool = False
-    """Somebody else had begun it."""
+    """Another request had started the cascade."""
 
 
 class FinishCascadeResult(msgspec.Struct, frozen=True):
@@ -272,18 +276,16 @@ class FinishCascadeResult(msgspec.Struct, frozen=True):
 
 
 class RepairCountsResult(msgspec.Struct, frozen=True):
-    """How many counts were wrong, and are not any more."""
-
     repaired: int
+    """Counts that were wrong."""
 
 
 class SuspendResult(msgspec.Struct, frozen=True):
-    """How many sessions fell asleep or woke."""
-
     changed: int
+    """Sessions whose state changed."""
 
 
-# -- shown -------------------------------------------------------------------------------------------------------
+# -- views -------------------------------------------------------------------------------------------------------
 
 
 class SessionView(msgspec.Struct, frozen=True):
@@ -316,7 +318,7 @@ class SessionList(msgspec.Struct, frozen=True):
 
 
 class SessionTree(msgspec.Struct, frozen=True):
-    """A whole subtree, parents before their children."""
+    """A subtree, parents before their children."""
 
     root: str
     items: list[SessionView]
@@ -331,40 +333,40 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 class RemainingSession(msgspec.Struct, frozen=True):
-    """A session that an ending has not ended."""
+    """A session that a termination did not terminate."""
 
     session_id: str
     reason: str
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What became of an ending, counted from the rows after it."""
+    """The result of a termination, counted from the rows after it."""
 
     zone_id: str
-    session_id: Annotated[str, Meta(description="null: the whole zone")] | None
-    cascade_id: Annotated[str, Meta(description="null: it took one transaction")] | None
+    session_id: Annotated[str, Meta(description="null for a complete zone")] | None
+    cascade_id: Annotated[str, Meta(description="null if one transaction was enough")] | None
     reason: str
-    asked: Annotated[int, Meta(description="sessions it was about")]
-    stopped: Annotated[int, Meta(description="ended by it")]
-    already_stopped: Annotated[int, Meta(description="had ended before")]
+    asked: Annotated[int, Meta(description="sessions to terminate")]
+    stopped: Annotated[int, Meta(description="terminated by this request")]
+    already_stopped: Annotated[int, Meta(description="terminated before")]
     duration_ms: int
-    joined: Annotated[bool, Meta(description="somebody else had begun it")]
-    left: Annotated[list[RemainingSession], Meta(description="not ended, with the reason; at most 100 are named")]
+    joined: Annotated[bool, Meta(description="whether another request had started the termination")]
+    left: Annotated[list[RemainingSession], Meta(description="not terminated, with the reason; at most 100")]
 
 
 class BoundUse(msgspec.Struct, frozen=True):
-    """One bound a spawn is judged by."""
+    """One limit that a spawn is checked against."""
 
     bound: str
     limit: int
     used: int
     left: int
     counts: Annotated[str, Meta(description="what is counted")]
-    frees: Annotated[str, Meta(description="what would free it")]
+    frees: Annotated[str, Meta(description="what frees it")]
 
 
 class SpawnRefusal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A refusal that a spawn would meet now."""
+    """A reason why a spawn would be refused now."""
 
     error: str
     detail: str
@@ -375,26 +377,28 @@ class SpawnRefusal(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SpawnExplanation(msgspec.Struct, frozen=True):
-    """What a spawn would meet now. Not a promise: another spawn may come first."""
+    """Whether a spawn would be admitted now. Another spawn may still come first."""
 
     zone_id: str
     application_id: str
     parent_id: str | None
     admitted: Annotated[bool, Meta(description="whether it would be admitted now")]
     refused_by: Annotated[
-        list[SpawnRefusal], Meta(description="everything that would refuse it, the one it would be told first")
+        list[SpawnRefusal], Meta(description="all reasons for a refusal; a spawn would return the first")
     ]
     bounds: list[BoundUse]
 
 
 class SessionExplanation(msgspec.Struct, frozen=True):
-    """Why a session is in the state it is in, and what a spawn under it would meet."""
+    """Why a session is in its state, and whether a spawn under it would be admitted."""
 
     session: SessionView
-    why: Annotated[list[str], Meta(description="sentences, the most telling first")]
-    held_by: Annotated[list[str], Meta(description="sessions whose flag keeps it suspended, nearest first")]
-    ended_by: Annotated[dict[str, object], Meta(description="who ended it, and with what")] | None
-    spawn: Annotated[SpawnExplanation, Meta(description="of the same application, under this session")]
+    why: Annotated[list[str], Meta(description="sentences, the most important first")]
+    held_by: Annotated[list[str], Meta(description="sessions whose flag suspends it, nearest first")]
+    ended_by: (
+        Annotated[dict[str, object], Meta(description="the event that terminated it: actor, cause and reason")] | None
+    )
+    spawn: Annotated[SpawnExplanation, Meta(description="a spawn of the same application under this session")]
 
 
 class ExplainSpawnQuery(msgspec.Struct, frozen=True):

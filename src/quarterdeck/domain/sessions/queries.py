@@ -1,4 +1,4 @@
-"""The statements of sessions."""
+"""SQL statements of sessions."""
 
 from quarterdeck.store.sql import load
 

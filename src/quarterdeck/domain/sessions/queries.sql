@@ -1,22 +1,22 @@
--- The row of a session, in the order of `model.Session`.
+-- A session, in the field order of `model.Session`.
 -- columns: id, zone_id, application_id, parent_id, root_id, session_sid, kind, status, depth, capabilities, metadata
 -- columns: ttl_seconds, limits, spawned_at, expires_at, suspended_at, terminated_at, termination_reason
 -- columns: created_at, updated_at, held, cascade_id
 --
--- What the end or the suspension of a tree must know of a session, in the order of `model.Member`.
+-- The columns that terminating or suspending a tree needs, in the field order of `model.TreeNode`.
 -- columns member: zone_id, id, application_id, parent_id, root_id, session_sid, status, expires_at, terminated_at
 -- columns member: cascade_id, held
 --
 -- columns cascade: zone_id, id, target_id, reason, actor, trace, stamped, settled, started_at, finished_at
 
 -- name: sessions_get
--- Gathered: one statement answers every caller that waits, whether for a session it named, a parent, or its own token.
+-- Batched: one statement loads the named sessions, the parents and the sessions of tokens for all waiting callers.
 select columns(s)
 from rows(:batch as b, zone_id text, id text)
 join agent_sessions s on s.zone_id = b.zone_id and s.id = b.id;
 
 -- name: sessions_of_keys
--- What the keys of a batch stand for, so that a replay is answered without another round trip.
+-- The sessions that the keys of a batch created, so that a replay needs no further round trip.
 select columns(s)
 from rows(:batch as b, zone_id text, application_id text, operation text, key text)
 join idempotency_keys k on k.zone_id = b.zone_id and k.application_id = b.application_id
@@ -24,20 +24,20 @@ join idempotency_keys k on k.zone_id = b.zone_id and k.application_id = b.applic
 join agent_sessions s on s.zone_id = k.zone_id and s.id = k.subject_id;
 
 -- name: counts_load
--- The counts a batch of roots is judged by.
+-- The counts that a batch is checked against, except those of its trees.
 select c.zone_id, c.scope, c.key, c.live, c.ever
 from rows(:batch as b, zone_id text, scope text, key text)
 join admission_counts c on c.zone_id = b.zone_id and c.scope = b.scope and c.key = b.key;
 
 -- name: counts_of_trees
--- The counts of the trees that the parents of a batch stand in.
+-- The counts of the trees that contain the parents of a batch.
 select distinct c.zone_id, c.scope, c.key, c.live, c.ever
 from rows(:batch as b, zone_id text, id text)
 join agent_sessions p on p.zone_id = b.zone_id and p.id = b.id
 join admission_counts c on c.zone_id = p.zone_id and c.scope = 'tree' and c.key = p.root_id;
 
 -- name: counts_increment
--- One row per thing that is bounded, made when the first session is counted in it.
+-- The first session that counts for a limit inserts its row.
 insert into admission_counts (zone_id, scope, key, live, ever)
 select zone_id, scope, key, n, n from rows(:batch as b, zone_id text, scope text, key text, n bigint)
 where true
@@ -45,23 +45,23 @@ on conflict (zone_id, scope, key)
 do update set live = admission_counts.live + excluded.live, ever = admission_counts.ever + excluded.ever;
 
 -- name: counts_decrement
--- Never below nothing. A count that a hand has made too small would otherwise keep what must end from ending, for good;
--- so it ends, and `qd check` says which count is wrong.
+-- Never below 0: otherwise a count that was edited by hand could prevent a termination for ever. The session is
+-- terminated, and `qd check` reports the wrong count.
 update admission_counts
 set live = case when live > b.n then live - b.n else 0 end
 from rows(:batch as b, zone text, scope_name text, key_name text, n bigint)
 where zone_id = b.zone and scope = b.scope_name and key = b.key_name;
 
 -- name: counts_delete
--- What nothing can be counted in any more: the children of an ended session, the tree of an ended root.
+-- Counts that can no longer be used: the children of a terminated session, the tree of a terminated root.
 delete from admission_counts
 where (zone_id, scope, key) in (select b.zone_id, b.scope, b.key from rows(:batch as b, zone_id text, scope text, key text));
 
 -- name: counts_mismatched
--- One zone's counts against its rows, summed, so that what one side lacks is found as well.
+-- Compares the counts of a zone with its rows. Both are summed, so that a row missing on either side is found too.
 select t.scope, t.key, cast(sum(t.counted) as bigint)
 from (
-    select c.scope, c.key, c.live as kept, 0 as counted from admission_counts c where c.zone_id = :zone_id
+    select c.scope, c.key, c.live as stored, 0 as counted from admission_counts c where c.zone_id = :zone_id
     union all
     select 'zone', '', 0, count(*) from agent_sessions s
     where s.zone_id = :zone_id and s.status <> 'terminated' and s.terminated_at is null having count(*) > 0
@@ -80,10 +80,10 @@ from (
     group by s.parent_id
 ) t
 group by t.scope, t.key
-having sum(t.kept) <> sum(t.counted);
+having sum(t.stored) <> sum(t.counted);
 
 -- name: counts_repair
--- What a tree has ever had is never forgotten: it is at least what is there.
+-- `ever` never decreases: it counts all sessions ever admitted, and is at least the number of live ones.
 insert into admission_counts (zone_id, scope, key, live, ever)
 select zone_id, scope, key, n, n from rows(:batch as b, zone_id text, scope text, key text, n bigint)
 where true
@@ -92,8 +92,8 @@ do update set live = excluded.live,
   ever = case when admission_counts.ever < excluded.ever then excluded.ever else admission_counts.ever end;
 
 -- name: sessions_expired_unswept
--- Read only when a bound would refuse: what has expired no longer holds a place, whether a sweep has come or not.
--- What was stamped has given its place back already.
+-- Runs only if a limit would refuse a spawn: expired sessions do not count, even before a sweep terminates them.
+-- Marked sessions have been subtracted from the counts already.
 select s.zone_id, s.application_id, s.parent_id, s.root_id, count(*)
 from agent_sessions s
 where s.zone_id in (select b.zone_id from rows(:batch as b, zone_id text))
@@ -101,7 +101,7 @@ where s.zone_id in (select b.zone_id from rows(:batch as b, zone_id text))
 group by s.zone_id, s.application_id, s.parent_id, s.root_id;
 
 -- name: sessions_insert
--- Ids are made by the server before this statement, so nothing needs to be paired with what it returns.
+-- The server generates the ids before, so the statement need not return them.
 insert into agent_sessions (id, zone_id, application_id, parent_id, root_id, session_sid, kind, status, depth,
     capabilities, metadata, ttl_seconds, limits, spawned_at, expires_at, suspended_at, terminated_at,
     termination_reason, created_at, updated_at, held, cascade_id)
@@ -113,7 +113,7 @@ from rows(:batch as b, id text, zone_id text, application_id text, parent_id tex
 
 -- name: sessions_page
 -- planned: each time
--- Newest first: ids are made in order of time, so the primary key is the order. A filter that is null matches all.
+-- Newest first: ids increase with time, so the primary key gives the order. A filter that is null matches all.
 select columns(s)
 from agent_sessions s
 where s.zone_id = :zone_id
@@ -128,7 +128,7 @@ limit :limit;
 
 -- name: sessions_page_of_status
 -- planned: each time
--- For the states that are live: an index of their own finds the few among the many that have ended.
+-- For live states: a partial index finds the few live sessions among many terminated ones.
 select columns(s)
 from agent_sessions s
 where s.zone_id = :zone_id and s.status = :status and s.terminated_at is null and s.expires_at > now_ms()
@@ -140,7 +140,7 @@ limit :limit;
 
 -- name: sessions_page_of_application
 -- planned: each time
--- By the application's index.
+-- Uses the index on the application.
 select columns(s)
 from agent_sessions s
 where s.zone_id = :zone_id and s.application_id = :application_id
@@ -154,7 +154,7 @@ limit :limit;
 
 -- name: sessions_page_of_parent
 -- planned: each time
--- By the parent's index.
+-- Uses the index on the parent.
 select columns(s)
 from agent_sessions s
 where s.zone_id = :zone_id and s.parent_id = :parent_id
@@ -169,7 +169,7 @@ order by s.id desc
 limit :limit;
 
 -- name: sessions_subtrees
--- Whole subtrees, each row with the session it was reached from. A union without duplicates ends even on a cycle.
+-- Complete subtrees, each row with its top session. `union` removes duplicates, so the query ends even on a cycle.
 with recursive reached (top, zone_id, id) as (
     select b.id, s.zone_id, s.id
     from rows(:batch as b, zone_id text, id text)
@@ -185,10 +185,10 @@ join agent_sessions s on s.zone_id = r.zone_id and s.id = r.id
 order by s.depth, s.id;
 
 -- name: session_nodes_of_subtrees
--- What is alive or stamped under each of these sessions, and they themselves, parents first. Only through what has not
--- been settled: children are settled before their parents, so nothing hides behind an ended session.
--- (The state is wrapped so that no index of the living is taken for it: each step must go by the parent, whatever a
--- plan made while the table was empty thinks of that.)
+-- These sessions and their descendants that are live or marked, parents first. The search stops at terminated sessions:
+-- children are terminated before their parents, so nothing is missed.
+-- (`coalesce` keeps the partial index of live sessions from being used: each step must use the index on the parent,
+-- also in a plan made while the table was empty.)
 with recursive reached (top, zone_id, id) as (
     select b.id, s.zone_id, s.id
     from rows(:batch as b, zone_id text, id text)
@@ -206,7 +206,7 @@ join agent_sessions s on s.zone_id = r.zone_id and s.id = r.id
 order by s.depth, s.id;
 
 -- name: session_nodes_of_lineages
--- These sessions and all their ancestors, nearest first: what holds one of them, if it bears no flag itself.
+-- These sessions and all their ancestors, nearest first, to find the flags that suspend them.
 with recursive line (zone_id, id) as (
     select b.zone_id, b.id from rows(:batch as b, zone_id text, id text)
     union
@@ -221,14 +221,14 @@ join agent_sessions s on s.zone_id = l.zone_id and s.id = l.id
 order by s.depth desc;
 
 -- name: session_nodes_of_zones
--- Everything that is alive or stamped in these zones, parents first.
+-- All live or marked sessions of these zones, parents first.
 select columns(s as member)
 from agent_sessions s
 where s.zone_id in (select b.zone_id from rows(:batch as b, zone_id text)) and s.status <> 'terminated'
 order by s.depth, s.id;
 
 -- name: session_nodes_of_cascade
--- The next chunk of a cascade, in the order its stamp laid down.
+-- The next chunk of a cascade, in the order that was set when its sessions were marked.
 select columns(s as member), s.termination_reason
 from agent_sessions s
 where s.zone_id = :zone_id and s.cascade_id = :cascade_id and s.status <> 'terminated'
@@ -236,7 +236,7 @@ order by s.cascade_place
 limit :limit;
 
 -- name: sessions_count_ended_in_subtree
--- How many of a subtree have ended. Told in a receipt; walks all that ever was, and under no lock.
+-- The terminated sessions of a subtree, for a receipt. Reads all sessions the subtree ever had, without a lock.
 with recursive reached (zone_id, id) as (
     select s.zone_id, s.id from agent_sessions s where s.zone_id = :zone_id and s.id = :session_id
     union
@@ -250,8 +250,9 @@ join agent_sessions s on s.zone_id = r.zone_id and s.id = r.id
 where s.terminated_at is not null;
 
 -- name: sessions_end
--- The guard names where each may come from: the state it was read in, under the lock. What did not move is not in the
--- answer. (States written out here would be looked up first by a plan made when the table was empty, and for ever.)
+-- `was` is the state as read under the lock; a session in another state is not updated and not returned. (It is a
+-- column of the batch, because a plan made while the table was empty would evaluate literal states first, and keep
+-- doing so.)
 update agent_sessions
 set status = 'terminated', terminated_at = b.ended_at, updated_at = :now, termination_reason = b.reason
 from rows(:batch as b, zone text, session text, was text, reason text, ended_at bigint)
@@ -259,8 +260,8 @@ where zone_id = b.zone and id = b.session and status = b.was
 returning id;
 
 -- name: sessions_mark_cascade
--- From this commit on they read as terminated. The status follows when a chunk settles them. (A plain `is null` is taken
--- for rare while the table is young, and then the batch is compared with all of it.)
+-- From this commit on these sessions read as terminated. A chunk sets the status later. (`coalesce`, because the
+-- planner considers a plain `is null` selective while the table is new, and would compare the batch with all of it.)
 update agent_sessions
 set cascade_id = :cascade_id, cascade_place = b.place, terminated_at = b.ended_at, termination_reason = b.reason,
     updated_at = :now
@@ -269,7 +270,7 @@ where zone_id = b.zone and id = b.session and status = b.was and coalesce(termin
 returning id;
 
 -- name: sessions_finish_cascade
--- What was stamped, and read by its cascade under the same lock.
+-- Sets the status of marked sessions, which the chunk has read under the same lock.
 update agent_sessions
 set status = 'terminated', updated_at = :now
 from rows(:batch as b, zone text, session text, was text)
@@ -277,9 +278,9 @@ where zone_id = b.zone and id = b.session and status = b.was and coalesce(termin
 returning id;
 
 -- name: sids_in_use
--- Which of these sids a live session still bears: null if none. What is stamped stands no longer in the index, or each
--- chunk of a tree that shares one sid would look through all that is left of the tree. The index is found by the very
--- words of its condition. As a subquery that gives one row it cannot become a join, which might begin with the sessions.
+-- For each sid: 1 if a live session still has it, else null. The partial index excludes marked sessions, otherwise each
+-- chunk of a tree that shares one sid would read the rest of the tree. The condition must equal that of the index, or
+-- the index is not used. A scalar subquery, because the planner could start a join with the sessions.
 select b.zone, b.sid, (
     select 1
     from agent_sessions s
@@ -290,41 +291,42 @@ select b.zone, b.sid, (
 from rows(:batch as b, zone text, sid text);
 
 -- name: sessions_set_suspended
--- Flag and state of those whom a suspension or its end has moved, from the state they were read in.
+-- Sets flag and state of suspended and resumed sessions. `was` is the state as read under the lock.
 update agent_sessions
-set held = b.flag, status = b.becomes, updated_at = :now,
-    suspended_at = case when b.becomes <> 'suspended' then null when b.fell = 1 then :now else suspended_at end
-from rows(:batch as b, zone text, session text, was text, becomes text, flag bigint, fell bigint)
+set held = b.new_held, status = b.new_status, updated_at = :now,
+    suspended_at = case when b.new_status <> 'suspended' then null when b.newly_suspended = 1 then :now
+                        else suspended_at end
+from rows(:batch as b, zone text, session text, was text, new_status text, new_held bigint, newly_suspended bigint)
 where zone_id = b.zone and id = b.session and status = b.was and coalesce(terminated_at, -1) < 0
 returning id;
 
 -- name: cascade_insert
--- In the transaction of the stamp.
+-- In the transaction that marks the sessions.
 insert into cascades (zone_id, id, target_id, reason, actor, trace, stamped, settled, started_at, finished_at)
 values (:zone_id, :id, :target_id, :reason, :actor, :trace, :stamped, 0, :started_at, null);
 
 -- name: cascades_open
--- The endings of these zones that are not over, oldest first: they are settled in this order.
+-- Unfinished cascades of these zones, oldest first: they finish in this order.
 select columns(c as cascade)
 from cascades c
 where c.zone_id in (select b.zone_id from rows(:batch as b, zone_id text)) and c.finished_at is null
 order by c.started_at, c.id;
 
 -- name: cascade_get
--- For whoever asks why a session has ended.
+-- For the explanation of a terminated session.
 select columns(c as cascade)
 from cascades c
 where c.zone_id = :zone_id and c.id = :id;
 
 -- name: cascade_progress
--- Finished when a chunk came back less than full.
+-- Finished when a chunk found fewer sessions than its limit.
 update cascades
 set settled = settled + :count, finished_at = case when :finished = 1 then cast(:now as bigint) else finished_at end
 where zone_id = :zone_id and id = :id;
 
 -- name: sessions_expired
--- The topmost expired session of each branch: ending it takes the rest along. By each zone's own index, which a clock
--- that is asked once can be looked up in, and one that is asked again for every row cannot.
+-- The topmost expired session of each branch: its termination includes the rest. `now_ms()` is in a subquery, so that
+-- it is evaluated once and the index on expires_at can be used for each zone.
 select s.zone_id, s.id
 from zones z
 join agent_sessions s on s.zone_id = z.id and s.status <> 'terminated' and s.expires_at <= (select now_ms())
@@ -333,7 +335,7 @@ where s.terminated_at is null and (p.id is null or p.status = 'terminated' or p.
 limit :limit;
 
 -- name: sessions_orphaned
--- Alive although the parent has ended or is gone: no transaction leaves such a row, but a hand in the database may.
+-- Live sessions whose parent is terminated or missing. Only manual changes of the database create such rows.
 select s.zone_id, s.id
 from zones z
 join agent_sessions s on s.zone_id = z.id and s.status <> 'terminated'
@@ -343,12 +345,13 @@ where s.terminated_at is null and s.parent_id is not null
 limit :limit;
 
 -- name: cascades_unfinished
--- Endings under way anywhere. One that is being settled by whoever asked for it loses nothing by a helping hand.
+-- Unfinished cascades of all zones. A cascade that its request is still running may be among them: several runners do
+-- no harm.
 select c.zone_id, c.id from cascades c where c.finished_at is null order by c.started_at, c.id limit :limit;
 
 -- name: sessions_delete_expired
--- What ended before a time and has nothing under it. Ids are made in order of time, so those that are too young are
--- passed over by the index, not one by one.
+-- Sessions that were terminated before a time and have no children. Ids increase with time, so the index skips sessions
+-- that are too recent.
 delete from agent_sessions
 where (zone_id, id) in (
     select s.zone_id, s.id
@@ -361,14 +364,14 @@ where (zone_id, id) in (
 returning id;
 
 -- name: cascades_delete_expired
--- Few at any time: only endings too large for one transaction leave a row.
+-- Few rows: only terminations too large for one transaction create one.
 delete from cascades
 where (zone_id, id) in (select c.zone_id, c.id from cascades c where c.finished_at < :before limit :limit)
 returning id;
 
 -- name: zone_slot_counts
--- How many children live in these zones, and the position of the log it is of: one statement sees one instant, and whoever
--- changes a count moves the head in the same transaction.
+-- Live child sessions of these zones, and the log position they correspond to. One statement sees one snapshot, and
+-- every transaction that changes a count also advances `log_head`.
 select z.id, z.quotas, coalesce(c.live, 0), coalesce(x.expired, 0), h.pos
 from rows(:batch as b, zone text)
 join zones z on z.id = b.zone

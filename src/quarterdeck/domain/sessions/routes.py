@@ -1,4 +1,4 @@
-"""The route table of sessions."""
+"""Routes of sessions."""
 
 from __future__ import annotations
 
@@ -51,8 +51,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SessionHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     submit_spawn: Callable[[Spawn], Awaitable[Spawned]]
     submit_suspend: Callable[[Suspend], Awaitable[SuspendResult]]
@@ -122,7 +120,7 @@ class SessionHandlers:
         query = call.query
         assert isinstance(query, TerminateQuery)
         if call.zone_id == DEFAULT_ZONE:
-            raise Conflict("zone_is_default", "The zone 'default' is always there. It can be stopped and frozen.")
+            raise Conflict("zone_is_default", "The zone 'default' cannot be deleted. Stop or freeze it instead.")
         started = time.monotonic()
         result = await self.cascades.stop_zone(
             StopZone(call.zone_id, query.reason, call.caller, ends_zone=True, trace=call.trace)
@@ -147,7 +145,7 @@ class SessionHandlers:
         return await self._read(call, lambda tx: operations.build_receipt(tx, result, duration_ms))
 
     async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
+        """Read with access to the requested zone and to the zone of the caller's session."""
         return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
     async def _page(self, call: Call, cursor: str | None, filters: SessionFilter) -> Reply:
@@ -165,12 +163,14 @@ def _session_ref(call: Call) -> SessionRef:
 
 
 def _spawn_command(call: Call) -> Spawn:
-    """What is asked of the lane: the body, defaulted from the token, with its key and digest."""
+    """Build the command from the body, with defaults from the token, idempotency key and digest."""
     body = call.body
     assert isinstance(body, SpawnBody)
     sid = body.session_sid if body.session_sid is not None else call.caller.sid
     if not sid:
-        raise Invalid("session_sid_required", "Give session_sid, or a token with a sid.", field="session_sid")
+        raise Invalid(
+            "session_sid_required", "Send `session_sid`, or use a token with a `sid` claim.", field="session_sid"
+        )
     if not call.caller.can_act_for(body.application_id, "spawn_for"):
         raise rules.ownership_required(body.application_id)
     key = idempotency.request_key(call.idempotency_key, body.idempotency_key)
@@ -197,10 +197,11 @@ def _to_json(value: object) -> str:
 
 
 SUSPEND_DESCRIPTION = (
-    "How many fell asleep: none, if an ancestor's suspension held it already, and the flag is set all the same. A "
-    "suspended session keeps its place and its time runs on; it can be given nothing to spawn."
+    "Sets the suspend flag. `suspended` counts the sessions whose state changed: 0 if an ancestor's flag already "
+    "suspended them. Suspended sessions still count against quotas, their TTL keeps running, and they cannot have new "
+    "children."
 )
-RESUME_DESCRIPTION = "How many woke: those that no other flag holds."
+RESUME_DESCRIPTION = "Clears the suspend flag. `resumed` counts the sessions that no other flag suspends."
 
 
 def routes(handlers: SessionHandlers) -> list[Route]:
@@ -211,16 +212,16 @@ def routes(handlers: SessionHandlers) -> list[Route]:
     owned = (*missing, "application_ownership_required")
     return [
         Route(
-            "POST", base, handlers.spawn, "Spawn a session", LIFECYCLE, body=SpawnBody, response=SessionView, status=201,
-            tags=tags, description="With an Idempotency-Key, repeating gives 200 and the same session while it lives.",
+            "POST", base, handlers.spawn, "Spawn a session", LIFECYCLE, body=SpawnBody, response=SessionView,
+            status=201, tags=tags,
+            description="Repeated with its Idempotency-Key, it returns 200 and the same session while that is live.",
             errors=("session_sid_required", "application_ownership_required", "parent_not_found",
-                      "parent_ownership_required", "agent_suspended", "idempotency_key_conflict", "zone_frozen",
-                      "zone_not_found",
-                      *(bound.code for bound in rules.BOUNDS)),
+                    "parent_ownership_required", "agent_suspended", "idempotency_key_conflict", "zone_frozen",
+                    "zone_not_found", *(bound.code for bound in rules.BOUNDS)),
         ),
         Route(
-            "GET", base, handlers.list_sessions, "List sessions, newest first", LIFECYCLE, query=ListQuery, response=SessionList,
-            errors=("invalid_cursor",), tags=tags,
+            "GET", base, handlers.list_sessions, "List sessions, newest first", LIFECYCLE, query=ListQuery,
+            response=SessionList, errors=("invalid_cursor",), tags=tags,
         ),
         Route("GET", one, handlers.show, "Show a session", LIFECYCLE, response=SessionView, errors=missing, tags=tags),
         Route(
@@ -228,42 +229,44 @@ def routes(handlers: SessionHandlers) -> list[Route]:
             query=ChildrenQuery, response=SessionList, errors=(*missing, "invalid_cursor"), tags=tags,
         ),
         Route(
-            "GET", one + "/tree", handlers.show_tree, "Show a session with its whole subtree", LIFECYCLE, response=SessionTree,
-            errors=missing, tags=tags,
+            "GET", one + "/tree", handlers.show_tree, "Show a session with its subtree", LIFECYCLE,
+            response=SessionTree, errors=missing, tags=tags,
         ),
         *(
             Route(method, f"{one}/{verb}", handler, summary, LIFECYCLE, response=answer, tags=tags,
                   errors=(*owned, problem), description=description)
             for verb, handler, summary, answer, problem, description in (
-                ("suspend", handlers.suspend, "Suspend a session and everything under it", Suspended,
+                ("suspend", handlers.suspend, "Suspend a session and its subtree", Suspended,
                  "agent_not_found_or_not_active", SUSPEND_DESCRIPTION),
-                ("resume", handlers.resume, "Clear a session's own suspension", Resumed,
+                ("resume", handlers.resume, "Resume a suspended session", Resumed,
                  "agent_not_found_or_not_suspended", RESUME_DESCRIPTION),
             )
             for method in ("POST", "PATCH")
         ),
         Route(
-            "DELETE", one, handlers.terminate, "End a session and its whole subtree", LIFECYCLE, query=TerminateQuery,
+            "DELETE", one, handlers.terminate, "Terminate a session and its subtree", LIFECYCLE, query=TerminateQuery,
             response=Receipt, status=204, errors=owned, tags=tags,
-            description="204, and 204 again when repeated; with `receipt=true` 200 and what was stopped. Answered when "
-            "all of it has ended; one that comes meanwhile joins the first.",
+            description="Returns when all of it is terminated; a concurrent request joins the first. A repeated "
+            "request also returns 204. With `receipt=true` the response is 200 with a receipt.",
         ),
         Route(
-            "GET", one + "/explain", handlers.explain, "Why a session is as it is", LIFECYCLE, response=SessionExplanation,
-            errors=missing, tags=tags,
+            "GET", one + "/explain", handlers.explain, "Explain the state of a session", LIFECYCLE,
+            response=SessionExplanation, errors=missing, tags=tags,
         ),
         Route(
-            "GET", "/zones/{zone}/explain/spawn", handlers.explain_spawn, "What a spawn would meet now", LIFECYCLE,
-            query=ExplainSpawnQuery, response=SpawnExplanation, errors=("zone_not_found",), tags=tags,
+            "GET", "/zones/{zone}/explain/spawn", handlers.explain_spawn, "Explain whether a spawn would be admitted",
+            LIFECYCLE, query=ExplainSpawnQuery, response=SpawnExplanation, errors=("zone_not_found",), tags=tags,
         ),
         Route(
-            "POST", "/zones/{zone}/stop", handlers.stop_zone, "Freeze a zone and end every session in it", ADMIN,
+            "POST", "/zones/{zone}/stop", handlers.stop_zone, "Freeze a zone and terminate all its sessions", ADMIN,
             query=StopQuery, response=Receipt, errors=("zone_not_found",), tags=("zones",),
-            description="The big red button. The zone stays frozen until it is thawed.",
+            description="An emergency stop. The zone stays frozen until it is thawed.",
         ),
         Route(
-            "DELETE", "/zones/{zone}", handlers.end_zone, "End a zone and everything in it", ADMIN, query=TerminateQuery,
-            response=Receipt, status=204, errors=("zone_not_found", "zone_is_default"), tags=("zones",),
-            description="For good: what happened in it can be read, and its id is not used again. 204 when repeated.",
+            "DELETE", "/zones/{zone}", handlers.end_zone, "End a zone and everything in it", ADMIN,
+            query=TerminateQuery, response=Receipt, status=204, errors=("zone_not_found", "zone_is_default"),
+            tags=("zones",),
+            description="Permanent: the history of the zone stays readable, and its id is never reused. A repeated "
+            "request also returns 204.",
         ),
     ]  # fmt: skip

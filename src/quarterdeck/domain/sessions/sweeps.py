@@ -1,15 +1,15 @@
-"""The sweeps of sessions: what has expired, what lost its parent, what was left half-way.
+"""Sweeps of sessions.
 
-They only find; the ending itself goes through the same lanes as everybody's, under the zone's lock, so any number of
-replicas may sweep at once: what one has ended, another finds already ended.
+A sweep only finds sessions. Their termination goes through the same lanes as requests, under the zone's lock, so any
+number of replicas may sweep at the same time: a session that one has terminated, another finds terminated.
 
-| sweep   | finds                                             | does                                        |
-|---------|---------------------------------------------------|---------------------------------------------|
-| ttl     | sessions past their time                          | ends them with their subtrees                |
-| orphan  | live sessions whose parent has ended or is gone   | ends them: `orphaned`                        |
-| cascade | endings that are under way                        | settles them to the end, whoever began them  |
-| session-retention | what ended long ago                     | removes the rows, children before parents    |
-| reconcile | counts that are not what they count             | sets them right by the rows                  |
+| sweep             | finds                                            | does                                        |
+|-------------------|--------------------------------------------------|---------------------------------------------|
+| ttl               | expired sessions                                 | terminates them with their subtrees         |
+| orphan            | live sessions whose parent is terminated or gone | terminates them with the reason `orphaned`  |
+| cascade           | unfinished cascades                              | finishes them, whichever process began them |
+| session-retention | sessions terminated before the retention time    | deletes the rows, children before parents   |
+| reconcile         | counts that differ from their rows               | repairs the counts                          |
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ RECONCILE = "reconcile"
 ZONES_PER_PAGE = 100
 REPAIRS_MAX = 10_000
 ORPHANED = "orphaned"
-"""The reason of what was found without a living parent."""
+"""Termination reason of a live session without a live parent."""
 
 
 def sweeps(
     cross_zone_engine: Engine, cascades: CascadeRunner, settings: SessionSettings, retention_every_ms: int = 900_000
 ) -> list[Sweep]:
-    """`everywhere` sees all zones: what it finds is ended by lanes that see only the zones concerned."""
+    """The cross-zone engine only finds sessions. The lanes that terminate them see only the zones concerned."""
 
     def terminate_found(
         reason: str, find: Callable[[Transaction, int], Awaitable[list[Ref]]]
@@ -65,7 +65,7 @@ def sweeps(
     async def delete_expired(batch: int) -> int:
         retention_ms = round(settings.session_retention_days * DAY)
         deleted = 0
-        # Level by level: what was the parent of something a moment ago is a leaf now.
+        # One level of the trees per transaction: deleting children makes their parents deletable.
         while deleted < batch:
             count = await cross_zone_engine.transact(lambda tx: operations.delete_expired(tx, retention_ms, batch))
             deleted += count
@@ -83,8 +83,11 @@ def sweeps(
 
 
 class CountReconciler:
-    """Walks the zones to the end, and at its next turn from the beginning. The place it has come to, should the time
-    not be enough, is kept in this process only: several walkers mend nothing that one of them would not."""
+    """Checks all zones, page by page, and then starts again.
+
+    A pass that runs out of time continues where it stopped. That position is kept in this process only: it does no harm
+    if several processes check the same zone.
+    """
 
     def __init__(
         self, cross_zone_engine: Engine, submit_repair: Callable[[RepairCounts], Awaitable[RepairCountsResult]]
@@ -97,7 +100,7 @@ class CountReconciler:
         return Sweep(RECONCILE, every_ms, REPAIRS_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
-        """How many counts it has mended. Should they be more than a batch, it begins again at once."""
+        """Return the number of repaired counts. After a full batch, the runner starts the next pass at once."""
         repaired = 0
         while repaired < batch:
             page = await self._cross_zone_engine.read(lambda tx: zones.list_zones(tx, self._after_zone, ZONES_PER_PAGE))
@@ -114,13 +117,13 @@ class CountReconciler:
             if await self._cross_zone_engine.read(lambda tx: operations.has_mismatched_counts(tx, zone_id)):
                 return (await self._submit_repair(RepairCounts(zone_id))).repaired
         except TransientError as error:
-            # Too much to count in time, or nobody to ask. The other zones get their turn.
-            log.warning("the counts of zone %s could not be compared: %s", zone_id, error)
+            # The count took too long, or the database is unavailable. Continue with the other zones.
+            log.warning("could not compare the counts of zone %s: %s", zone_id, error)
         return 0
 
 
 async def _gather(awaitables: Sequence[Awaitable[object]]) -> None:
     for outcome in await asyncio.gather(*awaitables, return_exceptions=True):
-        # Gone between finding and ending is what a sweep wants; anything else is worth a failed pass.
+        # NotFound: the session was deleted in the meantime. Any other error fails the pass.
         if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
             raise outcome

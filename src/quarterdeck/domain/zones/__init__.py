@@ -1,17 +1,18 @@
-"""Zones: the tenant. Everything belongs to exactly one.
+"""Zones: the tenants. Every row belongs to exactly one zone.
 
-This room decides which zones there are, what limits hold in each, and who may act in a zone at this moment: the row of
-a zone is the lock under which everything that is counted in it is decided (`docs/LOCKS.md`).
+This component decides which zones exist, which limits hold in each, and which role a subject has in a zone. The row of
+a zone is a lock: everything that is counted in a zone is decided under it (`docs/LOCKS.md`).
 
-Limits come in three layers: platform defaults, a zone's own overrides, and platform ceilings that no override may pass.
-An override is stored as it was given; the limits in force are computed by `rules.in_force` each time, so a release
-that moves a default moves it for every zone that did not override it.
+Limits have three layers: platform defaults, the overrides of a zone, and platform ceilings for the overrides. An
+override is stored as it was given. `rules.effective_limits` computes the limits from it each time, so a release that
+changes a default changes it for every zone without an override.
 
-A zone can be frozen, which stops every admission to it and nothing else, and thawed. Stopping it (`domain.sessions`)
-freezes it and ends every session in it. A zone that is deleted has ended for good: its row stays, what happened in it
-can be read, and its id is never given to another tenant.
+A frozen zone admits no new sessions; nothing else changes. It can be thawed. Stopping a zone (`domain.sessions`)
+freezes it and terminates all its sessions. A deleted zone has ended: its row and its history stay readable, and its id
+is never reused.
 
-How it fails. An unknown limit or one beyond its ceiling is refused whole (400) and nothing is stored. A zone that does
-not exist is 404 `zone_not_found` for whoever may cross zones, and 403 `zone_mismatch` for everybody else, so nobody
-learns which zones there are. A zone whose row is locked by another transaction is passed over (`BUSY`), not waited for.
+How it fails. An unknown limit, or one above its ceiling, is refused (400), and nothing of the request is stored. A
+missing zone is 404 `zone_not_found` for callers that may cross zones and 403 `zone_mismatch` for all others, so that
+they cannot learn which zones exist. A zone whose row is locked by another transaction is skipped (`BUSY`): the lane
+tries again.
 """

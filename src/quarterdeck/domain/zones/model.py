@@ -1,4 +1,4 @@
-"""What a zone is, and what limits hold in it."""
+"""Zones, their limits and their role assignments: commands, rows and views."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from quarterdeck.core.caller import Bearer, Caller, Role
 from quarterdeck.core.clock import Millis
 
 DEFAULT_ZONE = "default"
-"""There from the start, and always."""
+"""Created at the first start."""
 ROLE_ASSIGNMENTS_MAX = 10_000
-"""Members of one zone."""
+"""Maximum role assignments in one zone."""
 CEILINGS = {
     "max_depth": 100,
     "max_children": 10_000,
@@ -30,7 +30,7 @@ def _limit_range(name: str) -> Meta:
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The limits in force for one admission. The defaults are the platform's."""
+    """Limits for admission. The defaults are the platform's."""
 
     max_depth: Annotated[int, _limit_range("max_depth")] = 10
     max_children: Annotated[int, _limit_range("max_children")] = 10
@@ -42,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a zone sets for itself, each within its ceiling; null takes an override back."""
+    """The limits that a zone overrides, each up to its ceiling. In a request, null removes an override."""
 
     max_depth: Annotated[int, _limit_range("max_depth")] | UnsetType | None = UNSET
     max_children: Annotated[int, _limit_range("max_children")] | UnsetType | None = UNSET
@@ -68,7 +68,7 @@ class Zone(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ZoneAdmission(msgspec.Struct, frozen=True):
-    """What admission must know of a zone."""
+    """What an admission needs to know about its zone."""
 
     limits: Limits
     frozen: bool
@@ -76,7 +76,7 @@ class ZoneAdmission(msgspec.Struct, frozen=True):
 
 
 class PutZone(msgspec.Struct, frozen=True):
-    """Asked for: a zone by this name with these overrides, made or changed."""
+    """Create a zone, or change its name and overrides."""
 
     zone_id: str
     name: str | None
@@ -84,7 +84,7 @@ class PutZone(msgspec.Struct, frozen=True):
     actor: str
     trace: str | None = None
     create_missing: bool = True
-    """Whether an absent zone is made (PUT of the zone) or refused (PUT of its quotas)."""
+    """Whether a missing zone is created (PUT of the zone) or refused (PUT of its quotas)."""
     bearer: Bearer | None = None
 
 
@@ -94,7 +94,7 @@ class PutZoneBody(msgspec.Struct, frozen=True):
 
 
 class SetZoneFrozen(msgspec.Struct, frozen=True):
-    """Asked for: no admission to a zone, or admission again."""
+    """Freeze or thaw a zone."""
 
     zone_id: str
     frozen: bool
@@ -107,14 +107,12 @@ class SetZoneFrozen(msgspec.Struct, frozen=True):
 
 
 class ZoneRef(msgspec.Struct, frozen=True):
-    """Asked for: one zone."""
-
     zone_id: str
     bearer: Bearer | None = None
 
 
 class ZoneUsage(msgspec.Struct, frozen=True):
-    """A zone together with what is live in it."""
+    """A zone with the counts of its live sessions and live child sessions."""
 
     zone: Zone
     sessions: int
@@ -155,7 +153,7 @@ class ListZonesQuery(msgspec.Struct, frozen=True):
     cursor: str | None = None
 
 
-# -- members of a zone, which is a workspace to them ----------------------------------------------------------------
+# -- role assignments: the wire calls them members of a workspace ---------------------------------------------------
 
 
 class RoleAssignment(msgspec.Struct, frozen=True, array_like=True):
@@ -170,7 +168,7 @@ class RoleAssignment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChangeRole(msgspec.Struct, frozen=True):
-    """Asked for: somebody with this role, or, without one, no member any more."""
+    """Assign a role to a subject. Role None removes the assignment."""
 
     zone_id: str
     subject: str
@@ -184,7 +182,7 @@ class ChangeRole(msgspec.Struct, frozen=True):
 
 
 class RoleChange(msgspec.Struct, frozen=True):
-    """A member as it was and as it is; None where there is none."""
+    """An assignment before and after a change. None if there is none."""
 
     before: RoleAssignment | None
     after: RoleAssignment | None
@@ -197,7 +195,7 @@ class RoleAssignmentRef(msgspec.Struct, frozen=True):
 
 
 class RoleAssignmentFilter(msgspec.Struct, frozen=True):
-    """Which members are wanted, in order of their names."""
+    """A page of assignments, ordered by subject."""
 
     zone_id: str
     caller: Caller
@@ -210,7 +208,7 @@ class PutMemberBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MemberView(msgspec.Struct, frozen=True, rename="camel"):
-    subject: Annotated[str, Meta(description="the `sub` of their tokens")]
+    subject: Annotated[str, Meta(description="`sub` claim of the member's tokens")]
     zone_id: str = msgspec.field(name="workspaceId")
     role: Role
     added_by: str

@@ -1,4 +1,4 @@
-"""What can be done with zones, each over a batch."""
+"""Operations of zones, each over a batch."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from quarterdeck.store.sql import BoundStatement
 
 
 def lock_statement(tx: Transaction, zone_ids: Iterable[str]) -> BoundStatement:
-    """The statement that locks the zones of a batch. It goes first, and what decides is read after it."""
+    """The statement that locks the zones of a batch. Run it before the reads that a decision depends on."""
     batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(set(zone_ids))]
     return Q.zones_lock(batch=batch) if tx.wait_for_locks else Q.zones_lock_skip_locked(batch=batch)
 
 
 async def wait_for_lock(tx: Transaction, zone_id: str) -> None:
-    """Returns when nobody holds the zone's lock; it is given back at once, with this round trip."""
+    """Wait until the zone's lock is free. The lock is released again within the same round trip."""
     await tx.read(Q.zones_lock(batch=[(zone_id,)]))
 
 
 def get_statement(zone_id: str) -> BoundStatement:
-    """The same row without its lock, for whoever decides nothing."""
+    """The same row without a lock, for reads."""
     return Q.zone_get(id=zone_id)
 
 
@@ -48,7 +48,7 @@ def decode_zones(rows: list[Row]) -> dict[str, Zone]:
 
 
 async def lock_failures(tx: Transaction, zone_ids: set[str]) -> dict[str, Problem | Busy]:
-    """Why each of these zones could not be locked: it is busy, or it does not exist."""
+    """Why each of these zones was not locked: it is busy or does not exist."""
     if not zone_ids:
         return {}
     [rows] = await tx.read(Q.zones_existing(batch=[(zone_id,) for zone_id in sorted(zone_ids)]))
@@ -57,19 +57,17 @@ async def lock_failures(tx: Transaction, zone_ids: set[str]) -> dict[str, Proble
 
 
 class PutZoneResult(msgspec.Struct, frozen=True):
-    """What became of a PUT: the zone as it is now, and whether it was made by it."""
-
     zone: Zone
     created: bool
 
 
 async def put_zones(tx: Transaction, commands: Sequence[PutZone]) -> list[PutZoneResult | Problem | Busy]:
-    """Makes zones, or changes what is named of them. In order, so that of two changes the later one holds."""
+    """Create zones, or change the given fields. Commands apply in order, so the last of several changes wins."""
     inserted_rows: list[Row] = []
     names = {
         command.zone_id: command.name or command.zone_id for command in reversed(commands) if command.create_missing
     }
-    # In order of id, as the locks are: two batches that make the same zones must not wait for each other.
+    # In order of id, like the locks: otherwise two batches that create the same zones could deadlock.
     insert_batch: list[tuple[object, ...]] = [*sorted(names.items())]
     statement = lock_statement(tx, (command.zone_id for command in commands))
     if insert_batch:
@@ -110,7 +108,7 @@ def _update_zone(tx: Transaction, zone: Zone, command: PutZone, created: bool) -
 
 
 async def set_zones_frozen(tx: Transaction, commands: Sequence[SetZoneFrozen]) -> list[Zone | Problem | Busy]:
-    """Stops every admission to zones, or allows it again. Done twice it changes nothing the second time."""
+    """Freeze or thaw zones. A repeated command changes nothing."""
     [rows] = await tx.read(lock_statement(tx, (command.zone_id for command in commands)))
     zones = decode_zones(rows)
     failures = await lock_failures(tx, {command.zone_id for command in commands} - zones.keys())
@@ -128,7 +126,7 @@ async def set_zones_frozen(tx: Transaction, commands: Sequence[SetZoneFrozen]) -
 
 
 def set_frozen(tx: Transaction, zone: Zone, frozen: bool, actor: str, trace: str | None) -> Zone:
-    """A zone, locked by this transaction, with its admission stopped or allowed."""
+    """Freeze or thaw a zone that this transaction has locked."""
     if bool(zone.frozen) == frozen:
         return zone
     tx.write(Q.zone_freeze(id=zone.id, frozen=int(frozen), now=tx.now))
@@ -137,14 +135,14 @@ def set_frozen(tx: Transaction, zone: Zone, frozen: bool, actor: str, trace: str
 
 
 def end_zone(tx: Transaction, zone: Zone, actor: str, trace: str | None) -> Zone:
-    """Ends a zone that is locked by this transaction. What is in it is its rooms' to end."""
+    """End a zone that this transaction has locked. The components end what it contains."""
     tx.write(Q.zone_end(id=zone.id, now=tx.now))
     tx.emit(NewEvent("zone.end", zone.id, zone.id, actor, trace=trace))
     return msgspec.structs.replace(zone, ended_at=tx.now, updated_at=tx.now)
 
 
 async def show_zones(tx: Transaction, commands: Sequence[ZoneRef]) -> list[ZoneUsage | Problem | Busy]:
-    """Zones with what is used of their limits."""
+    """Return zones with the used part of their limits."""
     [rows] = await tx.read(Q.zone_usage(batch=[(command.zone_id,) for command in commands]))
     usages = {}
     for row in rows:
@@ -155,7 +153,7 @@ async def show_zones(tx: Transaction, commands: Sequence[ZoneRef]) -> list[ZoneU
 
 
 async def require_zone(tx: Transaction, zone_id: str) -> None:
-    """Refuses a zone that does not exist: an empty answer would hide a mistyped name."""
+    """Raise if the zone does not exist: an empty list would hide a misspelled name."""
     [rows] = await tx.read(Q.zones_existing(batch=[(zone_id,)]))
     if not rows:
         raise rules.zone_not_found(zone_id)
@@ -171,11 +169,11 @@ async def list_zones(tx: Transaction, after: str, limit: int) -> list[Zone]:
     return decode(rows, Zone)
 
 
-# -- members, for the room above that knows who may speak -----------------------------------------------------------
+# -- role assignments; `domain.agents` calls these and checks the caller's permission -------------------------------
 
 
 def role_assignments_statement(refs: Sequence[tuple[str, str]]) -> BoundStatement:
-    """The statement that loads members, by (zone, subject), for the first round trip of a room above."""
+    """The statement that loads assignments by (zone, subject), for the first round trip of a caller."""
     return Q.zone_members_get(batch=[*refs])
 
 
@@ -197,7 +195,7 @@ async def list_role_assignments(tx: Transaction, filters: RoleAssignmentFilter) 
 
 
 async def persist_role_changes(tx: Transaction, changes: Iterable[RoleChange]) -> None:
-    """Members as a batch has made them, each from how it was before it. Under the zones' locks."""
+    """Write the changes of a batch. The zones must be locked."""
     inserted: list[tuple[object, ...]] = []
     updated: list[tuple[object, ...]] = []
     deleted: list[tuple[object, ...]] = []
@@ -212,4 +210,4 @@ async def persist_role_changes(tx: Transaction, changes: Iterable[RoleChange]) -
         tx.write(Q.zone_members_insert(batch=inserted))
     for statement, batch in ((Q.zone_members_update, updated), (Q.zone_members_delete, deleted)):
         if batch and len((await tx.read(statement(batch=batch)))[0]) != len(batch):
-            raise RuntimeError("members moved under the zone's lock")
+            raise RuntimeError("role assignments changed under the zone's lock")

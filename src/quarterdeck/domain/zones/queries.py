@@ -1,4 +1,4 @@
-"""The statements of zones."""
+"""SQL statements of zones."""
 
 from quarterdeck.store.sql import load
 

@@ -1,4 +1,4 @@
-"""The route table of zones."""
+"""Routes of zones."""
 
 from __future__ import annotations
 
@@ -29,16 +29,14 @@ from quarterdeck.engine.transaction import Engine
 
 @dataclass(frozen=True, slots=True)
 class ZoneHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     cross_zone_engine: Engine
-    """For the list: whoever may see it crosses zones."""
+    """For the list of zones, which only callers that may cross zones can read."""
     default_limits: Limits
     submit_put: Callable[[PutZone], Awaitable[PutZoneResult]]
     submit_show: Callable[[ZoneRef], Awaitable[ZoneUsage]]
     submit_frozen: Callable[[SetZoneFrozen], Awaitable[Zone]]
     check_bearer: Callable[[Caller], Awaitable[None]]
-    """Refuses a token whose session has ended: sessions are above zones, so the composition root lends this."""
+    """Raises if the token's session has ended. Injected, because zones cannot import sessions, a higher component."""
 
     async def put_zone(self, call: Call) -> Reply:
         body = call.body
@@ -102,17 +100,19 @@ def routes(handlers: ZoneHandlers) -> list[Route]:
             errors=("zone_not_found",), tags=tags,
         ),
         Route(
-            "GET", "/zones/{zone}/quotas", handlers.get_quotas, "Show the limits in force and what is used", LIFECYCLE,
+            "GET", "/zones/{zone}/quotas", handlers.get_quotas, "Show the effective limits and their usage", LIFECYCLE,
             response=QuotasView, errors=("zone_not_found",), tags=tags,
         ),
         Route(
             "PUT", "/zones/{zone}/quotas", handlers.put_quotas, "Set some of a zone's limits", ADMIN, body=Overrides,
             response=QuotasView, errors=ended_errors, tags=tags,
-            description="Names what is to change; null takes an override back. Beyond a ceiling, or unknown: 400.",
+            description="Send only the limits to change; null removes an override. An unknown limit, or one above its "
+            "ceiling, is a 400.",
         ),
         Route(
-            "POST", "/zones/{zone}/freeze", handlers.freeze, "Stop every admission to a zone", ADMIN, response=ZoneView,
-            errors=ended_errors, tags=tags, description="Who runs goes on; every spawn is refused with 423 `zone_frozen`.",
+            "POST", "/zones/{zone}/freeze", handlers.freeze, "Stop admission to a zone", ADMIN, response=ZoneView,
+            errors=ended_errors, tags=tags,
+            description="Running sessions continue. Every spawn is refused with 423 `zone_frozen`.",
         ),
         Route(
             "POST", "/zones/{zone}/thaw", handlers.thaw, "Allow admission to a zone again", ADMIN, response=ZoneView,

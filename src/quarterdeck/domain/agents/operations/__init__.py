@@ -1,17 +1,19 @@
-"""What can be done with agents and members, each verb over a batch: load under locks, decide by `rules`, write.
+"""Operations of agents and role assignments, each over a batch: load under locks, decide by `rules`, write.
 
-| module      | verbs                                                                                     |
-|-------------|-------------------------------------------------------------------------------------------|
-| speaking    | whether callers may speak: their session, their agent, their role; every verb asks it       |
-| members     | make, change and remove members                                                             |
-| loading     | what the verbs read first; and the statement and decoder by which rooms above load agents   |
-| registering | register                                                                                    |
-| beating     | heartbeats, which take no zone's lock                                                       |
-| watching    | look whether agents are still heard of, terminate them, give out their tokens               |
-| holding     | what agents hold, counted for the room of tasks, and what their word about tasks means       |
-| forgetting  | remove those that were terminated long ago                                                   |
-| looking     | show, list, and how an agent fares                                                          |
-| writing     | rows and events of what was decided                                                         |
+| module           | operations                                                              |
+|------------------|-------------------------------------------------------------------------|
+| authorization    | check the caller's session, agent and role; every operation does so     |
+| role_assignments | create, change, remove and read role assignments                        |
+| load             | load a batch; the statement and decoder of agents for higher components |
+| register         | register                                                                |
+| heartbeat        | record heartbeats, without the zone's lock                              |
+| liveness         | update the status of agents, terminate them                             |
+| tokens           | issue tokens                                                            |
+| task_slots       | count held tasks and revive agents, for `domain.tasks`                  |
+| launch_queries   | find agents with launchers, for the coordinator                         |
+| retention        | delete agents that were terminated long ago                             |
+| reads            | show, list, count, health                                               |
+| persist          | write rows and events                                                   |
 """
 
 from quarterdeck.domain.agents.operations.authorization import check_agent_callers

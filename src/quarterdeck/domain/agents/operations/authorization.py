@@ -1,13 +1,14 @@
-"""Whether whoever asks may: asked in the transaction of what they ask for, under the lock of its zone.
+"""Authorizes callers, in the transaction of the command and under the lock of its zone.
 
-    speakers = Speakers(asks)
-    zone_rows, *said, rows = await tx.read(zones.lock(tx, zones_of(asks)), *speakers.statements(), Q.things(…))
-    heard = speakers.heard(said, tx.now)
-    problem = heard.problem(ask, "tasks.create")
+    checks = CallerChecks(commands)
+    zone_rows, *caller_rows, rows = await tx.read(
+        zones.lock_statement(tx, zones_of(commands)), *checks.statements(), Q.things(…)
+    )
+    callers = checks.build_state(caller_rows, tx.now)
+    problem = callers.problem(command, "tasks.create")
 
-The answers come in a fixed order: the session the bearer speaks for has ended (401), its agent was terminated, or
-another has its name since (401), the workspace is not there for it (404), it is nobody in it (403), its role does not
-allow this (403).
+The checks have a fixed order: the caller's session has ended (401), its agent was terminated or registered again
+(401), the workspace does not exist for it (404), it has no role there (403), its role lacks the permission (403).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Ref = tuple[str, str]
 
 
 class CallerCommand(Protocol):
-    """What is asked, where, and by whom. Without a caller it is the server itself that asks."""
+    """A command with its zone and caller. A command without a caller comes from the server itself."""
 
     @property
     def zone_id(self) -> str: ...
@@ -46,7 +47,7 @@ class CallerCommand(Protocol):
 
 
 class CallerChecks:
-    """Who speaks in a batch, and the statements that tell whether they may: none, if only the server does."""
+    """The callers of a batch, and the statements that load what decides about them."""
 
     def __init__(self, commands: Sequence[CallerCommand]) -> None:
         self._sessions = sorted(sessions.bearer_refs(commands))
@@ -64,7 +65,7 @@ class CallerChecks:
         self._subjects = sorted(subjects)
 
     def statements(self) -> list[BoundStatement]:
-        """Up to three. They go into the first round trip, after the zones' locks."""
+        """Up to three statements, for the first round trip, after the zones' locks. None if only the server calls."""
         statements = [sessions.get_statement(self._sessions)] if self._sessions else []
         if self._agents:
             statements.append(Q.agents_auth_state(batch=[*self._agents]))
@@ -73,7 +74,7 @@ class CallerChecks:
         return statements
 
     def build_state(self, results: Sequence[list[Row]], now: Millis) -> CallerState:
-        """What is known of them by the answers of exactly those statements, in their order."""
+        """Decode the results of these statements, in their order."""
         rows = iter(results)
         sessions_by_ref = sessions.decode_sessions(next(rows)) if self._sessions else {}
         agents = next(rows) if self._agents else []
@@ -82,15 +83,15 @@ class CallerChecks:
             now,
             sessions_by_ref,
             {
-                (str(zone_id), str(name)): (State(str(status)), int(str(registered_at)))
-                for zone_id, name, status, registered_at in agents
+                (str(zone_id), str(agent_id)): (State(str(status)), int(str(registered_at)))
+                for zone_id, agent_id, status, registered_at in agents
             },
             {ref: assignment.role for ref, assignment in assignments.items()},
         )
 
 
 class CallerState:
-    """Who may speak, and what for."""
+    """What decides about the callers of a batch."""
 
     def __init__(
         self,
@@ -101,12 +102,12 @@ class CallerState:
     ) -> None:
         self._now = now
         self.sessions = sessions
-        """Those that bearers speak for."""
+        """The sessions that callers act for."""
         self._agents = agents
         self._roles = roles
 
     def problem(self, command: CallerCommand, permission: str) -> Problem | None:
-        """Why whoever asks may not use this power, if not. The server itself may everything."""
+        """Why the caller does not have a permission, or None. The server itself has all permissions."""
         caller = command.caller
         if caller is None:
             return None
@@ -118,14 +119,14 @@ class CallerState:
         return zone_rules.permission_problem(caller, command.zone_id, self._assigned_role(caller), permission)
 
     def role(self, command: CallerCommand) -> Role | None:
-        """What whoever asks is in the workspace it asks in; None for one who is nothing there, and for the server."""
+        """The caller's role in the zone of the command. None without a role, and for the server."""
         caller = command.caller
         return (
             None if caller is None else zone_rules.effective_role(caller, command.zone_id, self._assigned_role(caller))
         )
 
     def set_role(self, ref: Ref, role: Role | None) -> None:
-        """A member's row was changed in this very transaction."""
+        """Record a role change of this transaction."""
         if role is None:
             self._roles.pop(ref, None)
         else:
@@ -136,22 +137,22 @@ class CallerState:
 
 
 class AgentCaller(msgspec.Struct, frozen=True):
-    """One who speaks for an agent, in a room below that knows nothing of agents."""
+    """A caller with an agent token, on a route of a component below agents."""
 
     zone_id: str
-    """The caller's own."""
+    """The caller's zone."""
     caller: Caller
 
 
 async def check_agent_callers(tx: Transaction, commands: Sequence[AgentCaller]) -> list[bool | Problem]:
-    """Whether their agents may still be spoken for; what they may do is for those rooms to say."""
+    """Check that agent tokens are still valid. Their permissions are checked by the component of the route."""
     refs = sorted(
         {(command.zone_id, command.caller.agent_id) for command in commands if command.caller.agent_id is not None}
     )
     [rows] = await tx.read(Q.agents_auth_state(batch=[*refs]))
     agents = {
-        (str(zone_id), str(name)): (State(str(status)), int(str(registered_at)))
-        for zone_id, name, status, registered_at in rows
+        (str(zone_id), str(agent_id)): (State(str(status)), int(str(registered_at)))
+        for zone_id, agent_id, status, registered_at in rows
     }
     found = [agents.get((command.zone_id, command.caller.agent_id or "")) for command in commands]
     return [
@@ -170,7 +171,7 @@ class _ReadCommand(msgspec.Struct, frozen=True):
 
 
 async def require_permission(tx: Transaction, caller: Caller | None, zone_id: str, permission: str) -> None:
-    """Refuses a caller who may not, before anything is read for it."""
+    """Raise if the caller does not have a permission. Call it before reading anything for the caller."""
     if caller is None:
         return
     command = _ReadCommand(zone_id, caller)

@@ -1,8 +1,9 @@
-"""Heartbeats. They are many, so they take no zone's lock: of each agent one narrow row is locked and written, and
-nothing else unless there is something to keep.
+"""Records heartbeats.
 
-What follows from a heartbeat for how an agent stands (it was lost and is back, it fares worse, it fares better) is not
-decided here: that is decided under the zone's lock, and an outcome that `is_news` says that somebody has to look."""
+They are frequent, so they do not take the zone's lock: one narrow row per agent is locked and written, and a history
+row only if needed. Status changes that follow from a heartbeat (revived, degraded, recovered) are decided under the
+zone's lock by a later command; a result with `needs_refresh` requests it.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +25,16 @@ HeartbeatListener = Callable[[Sequence[Agent]], None]
 
 
 class HeartbeatRecorder:
-    """An object because others of this process hear of heartbeats: they write no event that a sink could follow."""
+    """Records heartbeats and notifies listeners of this process: sinks do not see heartbeats, which have no events."""
 
     def __init__(self) -> None:
         self.listeners: list[HeartbeatListener] = []
-        """Called after the commit, with the agents that were heard of as they are since."""
+        """Called after the commit with the updated agents."""
 
     async def record(
         self, tx: Transaction, commands: Sequence[RecordHeartbeat]
     ) -> list[HeartbeatResult | Problem | Busy]:
-        """Notes that agents were heard of, in order of arrival."""
+        """Record heartbeats, in order of arrival."""
         refs = sorted_refs(commands)
         caller_checks = CallerChecks(commands)
         _, rows, *caller_rows = await tx.read(

@@ -1,4 +1,4 @@
-"""How agents stand, decided under the zone's lock: by when they were heard of, or because somebody ends them."""
+"""Updates the status of agents, and terminates them, under the zone's lock."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ TERMINATE_PERMISSION = "agents.terminate"
 
 
 async def refresh_status(tx: Transaction, commands: Sequence[RefreshStatus]) -> list[AgentAt | Problem | Busy]:
-    """Whether agents still stand as is stored of them. Nothing of it depends on who asks, or when: a look too many
-    finds what is there, so it needs no lease. An agent that is heard of while this waits for its row is found alive."""
+    """Update the status of agents from their last heartbeats.
+
+    The result does not depend on the caller, and an additional check changes nothing, so it needs no lease. A heartbeat
+    that commits while this waits for the row is taken into account.
+    """
     loaded = await load(tx, commands)
     changes: dict[Ref, tuple[Agent, Agent]] = {}
     outcomes: list[AgentAt | Problem | Busy] = []
@@ -36,8 +39,10 @@ async def refresh_status(tx: Transaction, commands: Sequence[RefreshStatus]) -> 
 
 
 async def terminate_agents(tx: Transaction, commands: Sequence[Terminate]) -> list[AgentAt | Problem | Busy]:
-    """Ends agents, at once or with their last task; members of fleets only from within. Done twice it moves
-    nothing the second time."""
+    """Terminate agents, at once or with their last task. A repeated command changes nothing.
+
+    Agents of fleet members can only be terminated by the server.
+    """
     loaded = await load(tx, commands)
     changes: dict[Ref, tuple[Agent, Agent]] = {}
     outcomes: list[AgentAt | Problem | Busy] = []
@@ -68,7 +73,7 @@ def _record_change(
     change: AgentChange,
     command: RefreshStatus | Terminate,
 ) -> Agent:
-    """Keeps a move, from how the agent was before the batch."""
+    """Record a change. The first value of an agent is the one before the batch."""
     first = changes.get(command.ref, (change.before, change.before))[0]
     changes[command.ref] = (first, change.after)
     loaded.agents[command.ref] = change.after
@@ -77,19 +82,19 @@ def _record_change(
 
 
 async def list_liveness_due(tx: Transaction, limit: int, zone_id: str | None = None) -> list[LivenessDue]:
-    """Agents of all zones, or of one, that may have been silent for too long, the longest first."""
+    """Agents whose check is due, in all zones or in one, the longest due first."""
     [rows] = await tx.read(Q.agents_liveness_due(limit=limit, zone_id=zone_id))
     return decode(rows, LivenessDue)
 
 
 async def next_liveness_due(tx: Transaction) -> Millis | None:
-    """In how many milliseconds the next agent will have to be looked at; None if there is none."""
+    """Milliseconds until the next check is due, or None."""
     [[row]] = await tx.read(Q.agents_next_liveness_due())
     look_at, now = row
     return None if look_at is None else max(0, int(str(look_at)) - int(str(now)))
 
 
 async def count_stale(tx: Transaction) -> int:
-    """How many agents are lost, in all zones."""
+    """Count the stale agents of all zones."""
     [[row]] = await tx.read(Q.agents_in_error_count())
     return int(str(row[0]))

@@ -1,4 +1,4 @@
-"""What a batch of asks that name agents reads first: one round trip, under the zones' locks."""
+"""Loads a batch of commands about agents in one round trip, under the zones' locks."""
 
 from __future__ import annotations
 
@@ -37,17 +37,16 @@ class AgentCommand(Protocol):
 
 
 def get_statement(refs: Iterable[Ref]) -> BoundStatement:
-    """The statement that loads agents, for the first round trip of a room above."""
+    """The statement that loads agents, for the first round trip of a higher component."""
     return Q.agents_get(batch=[*refs])
 
 
 def decode_agents(rows: Sequence[Row]) -> dict[Ref, Agent]:
-    """What that statement found."""
     return {agent.ref: agent for agent in decode([*rows], Agent)}
 
 
 async def load_contact_deadlines(tx: Transaction, refs: Iterable[Ref]) -> dict[Ref, Millis]:
-    """Of those that wait for work: in how long each must be heard of again."""
+    """For agents with a waiting claim: milliseconds until each must be marked as seen again."""
     [rows] = await tx.read(Q.agents_contact_state(batch=[*sorted(refs)]))
     return {(agent.zone_id, agent.id): rules.contact_due_in(agent, tx.now) for agent in decode(rows, WaitingAgent)}
 
@@ -58,12 +57,12 @@ class AgentBatchInput:
     agents: dict[Ref, Agent]
     callers: CallerState
     lock_failures: Mapping[str, Problem | Busy]
-    """Of each zone that could not be locked: why."""
+    """For each zone that was not locked: the reason."""
     ended_zone_problems: Mapping[str, Problem | None]
-    """Of each zone that was locked: why nothing can begin in it any more, if so."""
+    """For each locked zone: why nothing new may start in it, or None."""
 
     def problem(self, command: AgentCommand, permission: str) -> Problem | Busy | None:
-        """Why an ask is not judged at all."""
+        """Why a command is refused before it is decided, or None."""
         return sessions.blocked(command, self.lock_failures) or self.callers.problem(command, permission)
 
     def role(self, command: AgentCommand) -> Role | None:
@@ -74,8 +73,7 @@ class AgentBatchInput:
 
 
 async def load(tx: Transaction, commands: Sequence[AgentCommand]) -> AgentBatchInput:
-    """Under the locks of the zones, and of what is heard of the agents: no heartbeat comes between looking and
-    writing."""
+    """Lock the zones and the pulses, so that no heartbeat is recorded between read and write, and load the agents."""
     refs = sorted_refs(commands)
     caller_checks = CallerChecks(commands)
     zone_rows, _, rows, *caller_rows = await tx.read(

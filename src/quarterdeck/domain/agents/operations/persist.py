@@ -1,4 +1,4 @@
-"""Rows and events of what was decided, set by set."""
+"""Writes the rows and events of a batch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Batch = list[tuple[object, ...]]
 
 
 async def update_agents(tx: Transaction, changes: Mapping[Ref, tuple[Agent, Agent]]) -> None:
-    """Agents from how they stood to how they stand. The pulse is not written here: it is as it was."""
+    """Write status changes as (before, after). Pulses are not written here."""
     batch: Batch = [_update_row(before, after) for _, (before, after) in sorted(changes.items()) if before != after]
     for piece in chunks(batch):
         [rows] = await tx.read(Q.agents_update_status(batch=piece))
         if len(rows) != len(piece):
-            raise RuntimeError("agents moved under the zone's lock")
+            raise RuntimeError("agents changed under the zone's lock")
 
 
 def _update_row(before: Agent, after: Agent) -> tuple[object, ...]:
@@ -40,7 +40,7 @@ def _update_row(before: Agent, after: Agent) -> tuple[object, ...]:
 
 
 def write_pulses(tx: Transaction, agents: Iterable[Agent]) -> None:
-    """What is heard of agents whose rows this transaction has locked."""
+    """Write the pulses of agents. The transaction has locked these rows."""
     batch: Batch = [
         (
             agent.zone_id,
@@ -61,10 +61,10 @@ def write_pulses(tx: Transaction, agents: Iterable[Agent]) -> None:
 
 
 def change_event(change: AgentChange, actor: str, trace: str | None) -> NewEvent:
-    """What is told of a move; asked only where there is something to tell."""
+    """Build the event of a change. The change must have an event type."""
     before, after = change.before, change.after
     if change.event_type is None:
-        raise ValueError("there is nothing to tell of it")
+        raise ValueError("the change has no event type")
     data = msgspec.json.encode(dict(change.data)).decode()
     return NewEvent(change.event_type, after.zone_id, after.id, actor, before.status, after.status, data, trace)
 

@@ -1,4 +1,4 @@
-"""Looking at agents: one, many, and how one fares."""
+"""Reads of agents: one, a page, its health, counts."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ async def show_agents(tx: Transaction, commands: Sequence[AgentRef]) -> list[Age
 
 
 async def load_history(tx: Transaction, command: AgentRef) -> AgentHistory:
-    """One agent, and what was heard of it lately."""
+    """Load an agent with its last heartbeats."""
     [found] = await show_agents(tx, [command])
     if not isinstance(found, AgentAt):
-        raise found if isinstance(found, Problem) else RuntimeError("a look waits for nobody")
+        raise found if isinstance(found, Problem) else RuntimeError("a read does not wait for locks")
     [rows] = await tx.read(
         Q.agent_heartbeats_recent(zone_id=command.zone_id, agent_id=command.agent_id, limit=RECENT_MAX)
     )
@@ -54,7 +54,7 @@ async def load_history(tx: Transaction, command: AgentRef) -> AgentHistory:
 
 
 async def list_agents(tx: Transaction, filters: AgentFilter) -> list[Agent]:
-    """Up to `limit` agents, in the order of their ids."""
+    """Return up to `limit` agents, ordered by id."""
     await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     enabled = filters.coordinator_enabled
     [rows] = await tx.read(
@@ -73,12 +73,12 @@ async def list_agents(tx: Transaction, filters: AgentFilter) -> list[Agent]:
 
 
 async def count_by_status(tx: Transaction, zone_id: str) -> dict[AgentStatus, int]:
-    """How many agents of a zone stand how. It looks at all of them: for whoever asks now and then."""
+    """Count the agents of a zone by status. Reads all of them, so use it rarely."""
     [rows] = await tx.read(Q.agents_count(zone_id=zone_id))
     return {AgentStatus(str(status)): int(str(number)) for status, number in rows}
 
 
 async def list_agent_ids(tx: Transaction, zone_id: str, *, after: str, limit: int) -> list[str]:
-    """Of all agents that a zone has, or had, from one on: for whoever shows them to others."""
+    """Return the next agent ids of a zone after an id, terminated agents included. For the Redis mirror."""
     [rows] = await tx.read(Q.agents_list_ids(zone_id=zone_id, after=after, limit=limit))
     return [str(row[0]) for row in rows]

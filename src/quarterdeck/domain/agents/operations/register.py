@@ -1,4 +1,4 @@
-"""Registering: load under the zones' locks, decide by `rules.registering`, write."""
+"""Register: load under the zones' locks, decide by `rules.registration`, write."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 
 AGENT_COLUMNS = Agent.__struct_fields__.index("pulse_status")
-"""So many columns are of `agents`; the rest is of its pulse."""
+"""The first fields of `Agent` are the columns of `agents`; the rest are those of `agent_pulses`."""
 RUN_OPERATION = "agent.begin"
-"""What the processes that work as agents are kept under."""
+"""The operation in the idempotency key of a `runId`."""
 _decode_names = msgspec.json.Decoder(list[str]).decode
 
 
 class Registrar:
-    """An object only because it must know which launchers the server's configuration names."""
-
     def __init__(self, launchers: Collection[str]) -> None:
         self._launchers = launchers
 
     async def register(self, tx: Transaction, commands: Sequence[Register]) -> list[RegisterResult | Problem | Busy]:
-        """Registers agents, or changes what is said of them, in order of arrival."""
+        """Register or change agents, in order of arrival."""
         loaded = await load(tx, commands)
         before = dict(loaded.agents)
         outcomes = [self._decide(tx, loaded, command) for command in commands]
@@ -66,8 +64,10 @@ async def _emit_restarts(
     outcomes: Sequence[RegisterResult | Problem | Busy],
     before: Mapping[Ref, Agent],
 ) -> None:
-    """Where another process works as an agent than before, tells so: the room of tasks takes back what that one held.
-    Once for each process: the same request, should it come late once more, takes nothing from it."""
+    """Emit `agent.restarted` for agents with a new process: `domain.tasks` then takes back the tasks of the previous.
+
+    Each `runId` is stored, so that a late repetition of the request does not emit it again.
+    """
     runs = {
         _run_key(command): command
         for command, outcome in zip(commands, outcomes, strict=True)
@@ -113,7 +113,7 @@ async def _persist(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent
     if updated:
         [rows] = await tx.read(Q.agents_update(batch=[_update_row(*pair) for pair in updated]))
         if len(rows) != len(updated):
-            raise RuntimeError("agents moved under the zone's lock")
+            raise RuntimeError("agents changed under the zone's lock")
 
 
 def _write_capabilities(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent]]) -> None:

@@ -1,6 +1,6 @@
-"""Retention: agents that were terminated long ago are removed, with what was heard of them.
+"""Retention: deletes agents that were terminated long ago, with their pulses, heartbeats and capabilities.
 
-Under the zone's lock: whoever registers one again must find it there or not, and not lose it in between.
+Runs under the zone's lock, so that a concurrent registration either finds the agent or creates a new one.
 """
 
 from __future__ import annotations

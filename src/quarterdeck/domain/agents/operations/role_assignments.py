@@ -1,4 +1,4 @@
-"""Making, changing, removing and looking at members. The rows are zones'; who may touch them is known here."""
+"""Creates, changes, removes and reads role assignments. `domain.zones` stores them; this module authorizes callers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ CHANGE_PERMISSION = "members.change"
 
 
 async def change_roles(tx: Transaction, commands: Sequence[ChangeRole]) -> list[RoleChange | Problem | Busy]:
-    """Makes, changes and removes members, in order of arrival. Under the zones' locks, which everything that asks for a
-    role takes: whoever is removed is heard no more from this commit on."""
+    """Create, change and remove role assignments, in order of arrival.
+
+    Runs under the zones' locks, which every operation that checks a role takes, so a removal takes effect with this
+    commit.
+    """
     caller_checks = CallerChecks(commands)
     caller_statements = caller_checks.statements()
     locked_rows, *caller_rows, rows, count_rows = await tx.read(
@@ -57,10 +60,10 @@ async def change_roles(tx: Transaction, commands: Sequence[ChangeRole]) -> list[
 
 def _decide(batch: zone_rules.RoleAssignmentBatch, callers: CallerState, command: ChangeRole) -> RoleChange | Problem:
     role = callers.role(command)
-    assert role is not None  # who has none has no power either
+    assert role is not None  # the permission check has refused callers without a role
     change = batch.decide(command, role)
     if isinstance(change, RoleChange):
-        # Whoever comes later in this batch is heard as what they are by then.
+        # Later commands of this batch are checked against the new role.
         callers.set_role((command.zone_id, command.subject), _role_of(change.after))
     return change
 
@@ -89,7 +92,7 @@ async def show_role_assignment(tx: Transaction, ref: RoleAssignmentRef) -> RoleA
 
 
 async def list_role_assignments(tx: Transaction, filters: RoleAssignmentFilter) -> list[RoleAssignment]:
-    """Up to `limit` members, in order of their names."""
+    """Return up to `limit` role assignments, ordered by subject."""
     await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     assignments = await zones.list_role_assignments(tx, filters)
     if not assignments:

@@ -1,5 +1,7 @@
-"""What agents hold, counted for the room of tasks, and who of them has spoken: in its transaction, and under the zone's
-lock that it has taken."""
+"""Counts held tasks, and marks agents as seen or revives them, for `domain.tasks`.
+
+Runs in the transaction of the task batch, under the zone's lock that it has taken.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,17 @@ from quarterdeck.store.sql import chunks
 
 
 async def adjust_held(tx: Transaction, deltas: Mapping[Ref, int], seen: Collection[Ref] = ()) -> None:
-    """Adds to what agents hold, never below nothing. Who `spoke` is heard of by that; nobody is by what was given to
-    them, or taken from them. One that was to end with its last task ends."""
+    """Change the number of held tasks, never below 0, and terminate draining agents that hold none.
+
+    Only agents in `seen` are marked as seen: changes of tasks by others do not count.
+    """
     batch: Batch = [(*ref, deltas.get(ref, 0), int(ref in seen)) for ref in sorted({*deltas, *seen})]
     ended: list[Ref] = []
     for piece in chunks(batch):
         tx.write(Q.agent_pulses_lock(batch=[row[:2] for row in piece]))
         statement = Q.agents_adjust_held(batch=piece, now=tx.now)
         if all(delta >= 0 for delta in deltas.values()):
-            # Whoever drains takes nothing, so there is nobody whose last task this could be, and nothing to wait for.
+            # No agent gives up a task, so none can be drained, and the result is not needed.
             tx.write(statement)
             continue
         [rows] = await tx.read(statement)
@@ -34,9 +38,10 @@ async def adjust_held(tx: Transaction, deltas: Mapping[Ref, int], seen: Collecti
 
 
 async def revive(tx: Transaction, commands: Mapping[Ref, Command]) -> None:
-    """Those that were believed to be lost, or had never been heard of, and have spoken, each by which word; that they
-    were heard of stands in what is heard of them already. What was taken from them stays taken; and from now on
-    somebody looks whether they are there."""
+    """Update the status of agents that were stale or awaited their first contact and have sent a command.
+
+    `last_seen_at` is written already. Tasks that were taken from them do not come back. From now on they are checked.
+    """
     [rows] = await tx.read(Q.agents_get(batch=[*sorted(commands)]))
     changes = {ref: rules.evaluate_liveness(agent, tx.now) for ref, agent in decode_agents(rows).items()}
     await persist.update_agents(tx, {ref: (change.before, change.after) for ref, change in changes.items()})
@@ -45,7 +50,6 @@ async def revive(tx: Transaction, commands: Mapping[Ref, Command]) -> None:
 
 
 async def _terminate_drained(tx: Transaction, refs: list[Ref]) -> None:
-    """They have given back the last they held."""
     [rows] = await tx.read(Q.agents_get(batch=[*refs]))
     changes = {
         ref: rules.terminate(agent, agent.status_reason, tx.now, graceful=True)

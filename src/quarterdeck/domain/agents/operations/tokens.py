@@ -1,4 +1,4 @@
-"""Issues tokens that act as one agent."""
+"""Decides and logs the issue of tokens that act for one agent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from quarterdeck.engine.transaction import Transaction
 
 
 async def issue_tokens(tx: Transaction, commands: Sequence[IssueToken]) -> list[IssueTokenResult | Problem | Busy]:
-    """That a token is made for an agent, and until when it is good; what it looks like is the shell's. It is told, as
-    every credential is that somebody gives away."""
+    """Check that a token may be issued, and log it, as for every credential. The HTTP layer signs the token."""
     loaded = await load(tx, commands)
     outcomes: list[IssueTokenResult | Problem | Busy] = []
     for command in commands:

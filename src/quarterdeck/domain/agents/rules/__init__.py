@@ -1,11 +1,11 @@
-"""The pure part of agents, one file per question.
+"""The pure rules of agents.
 
-| module      | what it answers                                                                           |
-|-------------|-------------------------------------------------------------------------------------------|
-| lives       | how an agent stands by what was heard of it, and what it may still be given                 |
-| registering | what becomes of what is said of an agent, and who may say it, or end one                    |
-| refusals    | what can be refused, each with its sentence                                                 |
-| showing     | what is shown of agents, and of how they fare                                               |
+| module       | decides                                                                   |
+|--------------|---------------------------------------------------------------------------|
+| states       | the status of an agent from its heartbeats, and how many tasks it may get |
+| registration | how a registration changes an agent, and who may register or terminate it |
+| errors       | the errors                                                                |
+| views        | the views                                                                 |
 """
 
 from quarterdeck.domain.agents.rules.errors import (

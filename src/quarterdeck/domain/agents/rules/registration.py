@@ -1,4 +1,4 @@
-"""What becomes of what is said of an agent, and who may say it."""
+"""Decides registrations of agents, and who may register or terminate an agent."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from quarterdeck.domain.agents.rules.states import EVENT_TYPES, AgentChange
 
 _decode_names = msgspec.json.Decoder(list[str]).decode
 FLEET_AGENT_ID = re.compile(r"fleet-[0-9]+-[0-9]+")
-"""Ids of members of fleets: whoever had one before its member comes could speak for it."""
+"""Ids of members of fleets. Reserved: a caller that registers such an id first could act for the later member."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationContext:
-    """Who says it, and what is known of what they may say."""
+    """The caller of a registration, and the configured launchers."""
 
     caller: Caller | None
     role: Role | None
-    """None: the server itself."""
+    """None for the server itself."""
     launchers: Collection[str]
 
 
 def update_from_body(body: RegisterBody) -> AgentUpdate:
-    """A body as it is stored."""
+    """Convert a body to stored values."""
     fields: dict[str, object] = {}
     for name in AgentUpdate.__struct_fields__:
         value = getattr(body, name)
@@ -53,18 +53,20 @@ def update_from_body(body: RegisterBody) -> AgentUpdate:
         elif name == "labels":
             value = _to_json(dict(sorted(value.items())))
         fields[name] = int(value) if isinstance(value, bool) else value
-    return AgentUpdate(**fields)  # type: ignore[arg-type]  # the body has checked them, under the same names
+    return AgentUpdate(**fields)  # type: ignore[arg-type]  # the body has validated fields of the same names
 
 
 def register(
     command: Register, before: Agent | None, context: RegistrationContext, now: Millis
 ) -> AgentChange | Agent | Problem:
-    """The agent that is made (an `Agent`), or what is changed of the one that is there (a `Moved`). To register is to
-    be heard of: whoever registers an agent that was lost, or terminated, has it back."""
+    """Return the new agent, or the change of an existing one.
+
+    A registration counts as a heartbeat: it revives a stale agent, and a terminated one starts again.
+    """
     if problem := errors.acting_agent_problem(context.caller, context.role, command.agent_id):
         return problem
     if context.role is Role.AGENT and (before is None or before.status is State.TERMINATED):
-        # A token that names an agent which nobody has registered: what it may do was never said.
+        # A token of an agent cannot create it, because it could then choose its own capabilities.
         return errors.agent_not_found(command.agent_id)
     is_new = before is None or before.status is State.TERMINATED
     if is_new and context.caller is not None and FLEET_AGENT_ID.fullmatch(command.agent_id):
@@ -89,14 +91,20 @@ def register(
 
 
 def loses_held_tasks(agent: Agent) -> bool:
-    """Whether there is anything that an agent has lost when another process begins to work as it. One that is launched
-    has a process for each task."""
+    """Whether a new process of the agent loses the tasks of the previous one.
+
+    Not for an agent with a launcher: it has a process for each task.
+    """
     return agent.launcher is None and agent.status is not State.TERMINATED and agent.held > 0
 
 
 def termination_problem(command: Terminate, agent: Agent) -> Problem | None:
-    """Why it is not ended from outside: of a member the registry's agent alone would end, and the member would go on
-    without a voice. Whoever took such an id before these were kept for members is an agent like any other."""
+    """Why a caller may not terminate an agent, or None.
+
+    The agent of a fleet member can only be terminated by its fleet: otherwise the member would continue with a token
+    that is refused. Only agents that the server registered are members; others may have taken such an id before it was
+    reserved.
+    """
     is_member = FLEET_AGENT_ID.fullmatch(agent.id) is not None and agent.created_by == SERVER_ACTOR
     if command.caller is None or not is_member or agent.status is State.TERMINATED:
         return None
@@ -134,26 +142,25 @@ def _apply_update(update: AgentUpdate, base: Agent) -> Agent:
 
 
 def _base_agent(command: Register, before: Agent | None, now: Millis) -> Agent:
-    """What is said of it already. One that was terminated begins anew: what it could do then is not given to whoever
-    takes its name now."""
+    """The agent that the update applies to. A terminated agent starts with defaults: it must not keep capabilities."""
     if before is None:
         return _new_agent(command, now)
     if before.status is State.TERMINATED:
-        # A moment of its own, even by a clock that stands: by it tokens of the one before are told from its own.
+        # Later than the previous registration even if the clock stands still: tokens are matched by this time.
         registered_at = max(now, before.created_at + 1)
         return msgspec.structs.replace(_new_agent(command, now), held=before.held, created_at=registered_at)
     return before
 
 
 def _mark_seen(agent: Agent, now: Millis) -> Agent:
-    """Alive, and with nothing of what it said before it was gone. What it holds, and whether it drains, stays."""
-    was_lost = agent.status is State.ERROR
+    """Mark the agent as seen. A stale agent loses its last report; its held tasks and `draining` stay."""
+    was_stale = agent.status is State.ERROR
     return msgspec.structs.replace(
         agent,
-        status=State.IDLE if was_lost else agent.status,
-        status_reason=None if was_lost else agent.status_reason,
-        pulse_status=AgentHealth.HEALTHY if was_lost else agent.pulse_status,
-        current_task_id=None if was_lost else agent.current_task_id,
+        status=State.IDLE if was_stale else agent.status,
+        status_reason=None if was_stale else agent.status_reason,
+        pulse_status=AgentHealth.HEALTHY if was_stale else agent.pulse_status,
+        current_task_id=None if was_stale else agent.current_task_id,
         last_seen_at=now,
         look_at=now + agent.stale_threshold_seconds * SECOND,
     )

@@ -1,4 +1,4 @@
-"""How an agent stands, by what was heard of it, and what it may still be given."""
+"""Agent states and transitions: the status of an agent from its heartbeats, and how many tasks it may get."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from quarterdeck.domain.agents.rules import errors
 
 STALE = "stale"
 RECENTLY_SEEN = SECOND
-"""So soon after it was heard of, that it is there tells nothing new."""
+"""An agent seen within this time is not marked as seen again, to save the write."""
 AGENT = StateMachine(
     "agent",
     State,
@@ -47,12 +47,12 @@ EVENT_TYPES = {
     Verb.REVIVE_DEGRADED: "agent.revived",
     Verb.TERMINATE: "agent.terminated",
 }
-"""What each move is called in the log."""
+"""Event type of each transition."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentChange:
-    """An agent before and after, and what there is to tell of it: an event's type and what stands in it."""
+    """An agent before and after a command, and the type and data of the event, if there is one."""
 
     before: Agent
     after: Agent
@@ -60,51 +60,55 @@ class AgentChange:
     data: tuple[tuple[str, object], ...] = ()
 
 
-# -- how it stands -----------------------------------------------------------------------------------------------
+# -- status ------------------------------------------------------------------------------------------------------
 
 
 def displayed_status(agent: Agent) -> AgentStatus:
-    """IDLE or WORKING is nothing that an agent does: it follows from what it holds."""
+    """The stored status, or WORKING for an IDLE agent that holds tasks."""
     if agent.status is State.IDLE and agent.held > 0:
         return AgentStatus.WORKING
     return AgentStatus(agent.status.value)
 
 
 def next_heartbeat_seconds(agent: Agent) -> int:
-    """Seconds until it is to be heard of again: its interval, or sooner where that is no less than the time after
-    which silence counts."""
+    """Seconds until the next heartbeat is due: the interval, or half the stale threshold if that is shorter."""
     return min(agent.heartbeat_interval_seconds, max(1, agent.stale_threshold_seconds // 2))
 
 
 def stale_at(agent: Agent) -> Millis:
-    """When it will have been silent for too long, if nothing more is heard of it."""
+    """When the agent becomes stale without a further heartbeat."""
     return agent.last_seen_at + agent.stale_threshold_seconds * SECOND
 
 
 def awaits_first_contact(agent: Agent) -> bool:
-    """Whether it was registered by the server and has not spoken since: nobody looks whether it is there."""
+    """Whether the server registered the agent and it was not seen since. Such an agent is not checked."""
     return agent.look_at is None and agent.status in (State.IDLE, State.DEGRADED)
 
 
 def is_stale(agent: Agent, now: Millis) -> bool:
-    """Of an agent that is launched for each task nothing is to be heard while it has none: nobody is there. And one
-    that has never spoken is not missed."""
+    """Whether the agent was not seen for too long.
+
+    An agent with a launcher does not run without a task, so it is never stale then. An agent that awaits its first
+    contact is not stale either.
+    """
     is_not_running = agent.launcher is not None and agent.held == 0
     return now >= stale_at(agent) and not is_not_running and not awaits_first_contact(agent)
 
 
 def needs_status_refresh(agent: Agent, now: Millis) -> bool:
-    """Whether somebody has to look at an agent that was heard of: it stands otherwise than is stored, or it has spoken
-    for the first time, and is to be missed from now on."""
+    """Whether an agent that was just seen needs a `RefreshStatus`.
+
+    Its stored status is out of date, or this was its first contact, so that checks must start.
+    """
     return evaluate_liveness(agent, now).after.status is not agent.status or awaits_first_contact(agent)
 
 
 def evaluate_liveness(agent: Agent, now: Millis) -> AgentChange:
-    """How an agent stands by when, and how, it was last heard of; and when to look again.
+    """The status of an agent from its last heartbeat, and the time of the next check (`look_at`).
 
-    Of one that was lost nothing is to be looked for: should it be heard of, that is a reason to look. But an agent that
-    is launched cannot be heard of before it is launched, so it is given another chance after the same time again. One
-    that has never spoken stays as it is until it does.
+    A stale agent needs no further check: its next heartbeat causes one. But an agent with a launcher cannot send a
+    heartbeat before it is launched, so it is checked again after the same time and then becomes IDLE. An agent that
+    awaits its first contact keeps its status.
     """
     if agent.status is State.TERMINATED or (awaits_first_contact(agent) and now >= stale_at(agent)):
         return _with_status(agent, agent.status, agent.status_reason, None, now)
@@ -139,7 +143,7 @@ def _with_status(agent: Agent, status: State, reason: str | None, look_at: Milli
 
 
 def terminate(agent: Agent, reason: str | None, now: Millis, *, graceful: bool) -> AgentChange:
-    """What becomes of one that is to end: at once, or when it holds nothing any more."""
+    """Terminate an agent at once, or let it drain if `graceful` and it still holds tasks."""
     if agent.status is State.TERMINATED:
         return AgentChange(agent, agent)
     if graceful and agent.held > 0:
@@ -160,11 +164,11 @@ def terminate(agent: Agent, reason: str | None, now: Millis, *, graceful: bool) 
     return AgentChange(agent, ended, EVENT_TYPES[Verb.TERMINATE], (("graceful", graceful), ("reason", reason)))
 
 
-# -- being heard of ----------------------------------------------------------------------------------------------
+# -- heartbeats --------------------------------------------------------------------------------------------------
 
 
 def apply_heartbeat(agent: Agent, command: RecordHeartbeat, now: Millis) -> Agent:
-    """An agent that was heard of. Everything that a heartbeat says replaces what the last one said."""
+    """The agent after a heartbeat. Its values replace all values of the last one."""
     return msgspec.structs.replace(
         agent,
         pulse_status=command.status,
@@ -179,20 +183,23 @@ def apply_heartbeat(agent: Agent, command: RecordHeartbeat, now: Millis) -> Agen
 
 
 def was_just_seen(agent: Agent, now: Millis) -> bool:
-    """Whether it was heard of so lately that to write down that it is still there would be for nothing."""
+    """Whether `last_seen_at` is recent enough to skip the write."""
     return now - agent.last_seen_at < min(RECENTLY_SEEN, agent.stale_threshold_seconds * SECOND // 4)
 
 
 def contact_due_in(agent: WaitingAgent, now: Millis) -> Millis:
-    """In how long one that waits for work must be heard of again, which is well before its silence counts. At once, if
-    it is lost, or is given nothing any more: then it is to ask, by which it is back, or is told."""
+    """Milliseconds until an agent with a waiting claim must be marked as seen again: half the stale threshold.
+
+    0 if it is stale, draining or terminated: then the claim is submitted again, which revives the agent or returns the
+    reason.
+    """
     if agent.draining or agent.status in (State.ERROR, State.TERMINATED):
         return 0
     return max(0, agent.last_seen_at + agent.stale_threshold_seconds * SECOND // 2 - now)
 
 
 def belongs_in_history(agent: Agent, command: RecordHeartbeat, now: Millis) -> bool:
-    """Whether a heartbeat goes into the history: it tells of a change, or the last one that did is old."""
+    """Whether to store a heartbeat in the history: it has a change, or the last stored one is old."""
     return (
         command.status is not agent.pulse_status
         or command.current_task_id != agent.current_task_id
@@ -200,19 +207,19 @@ def belongs_in_history(agent: Agent, command: RecordHeartbeat, now: Millis) -> b
     )
 
 
-# -- what it may be given ----------------------------------------------------------------------------------------
+# -- tasks -------------------------------------------------------------------------------------------------------
 
 
 def free_slots(agent: Agent, *, is_claiming: bool = False) -> int:
-    """How many tasks it may still be given. One that asks for them is there, and not lost, whatever was believed."""
-    is_lost = agent.status is State.ERROR and not is_claiming
-    if agent.draining or is_lost or agent.status is State.TERMINATED:
+    """How many more tasks the agent may get. A claim proves that it is active, whatever its stored status."""
+    is_inactive = agent.status is State.ERROR and not is_claiming
+    if agent.draining or is_inactive or agent.status is State.TERMINATED:
         return 0
     return max(0, agent.max_concurrent_tasks - agent.held)
 
 
 def claim_problem(agent: Agent) -> Problem | None:
-    """Why it may be given none, whatever it holds."""
+    """Why the agent may get no task, regardless of its free slots, or None."""
     if agent.status is State.TERMINATED:
         return errors.agent_terminated(agent.id)
     return errors.agent_draining(agent.id) if agent.draining else None

@@ -1,17 +1,16 @@
-"""What can be done with sessions, each verb over a batch: load under locks, decide by `rules`, write.
+"""Operations of sessions, each over a batch: load under locks, decide by `rules`, write.
 
-| module   | verbs                                                                                      |
-|----------|--------------------------------------------------------------------------------------------|
-| bearers  | whether the sessions that callers speak for still live; every verb asks it in its transaction |
-| spawning | spawn                                                                                       |
-| ending   | terminate, stop a zone, settle what was stamped                                             |
-| finishing | from the stamp to the last chunk, for whoever asked, joined or sweeps                       |
-| forgetting | retention                                                                                   |
-| recounting | counts that a hand has made wrong, set right                                              |
-| holding  | suspend, resume                                                                             |
-| looking  | show, list, subtree, receipts, and what sweeps look for                                     |
-| explaining | why                                                                                       |
-| slots    | how many places of children are taken, for others to read                                   |
+| module         | operations                                                                             |
+|----------------|----------------------------------------------------------------------------------------|
+| caller_session | check that the session of a caller is live; every operation does so in its transaction |
+| spawn          | spawn                                                                                  |
+| terminate      | terminate, stop a zone, run a cascade to its end                                       |
+| suspend        | suspend and resume                                                                     |
+| reads          | show, list, subtree, receipt, and the reads of sweeps                                  |
+| explain        | explain a session or a spawn                                                           |
+| repair_counts  | repair wrong counts                                                                    |
+| retention      | delete old rows                                                                        |
+| slot_counts    | counts of child sessions for the Redis mirror                                          |
 """
 
 from quarterdeck.domain.sessions.operations.caller_session import (

@@ -1,4 +1,4 @@
-"""Whether the sessions that callers speak for still live, asked in the transaction of what they ask for."""
+"""Checks that the sessions of callers are live, in the transaction of the command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Operation = Callable[[Transaction, Sequence[A]], Awaitable[Sequence[R | Problem 
 
 
 def bearer_refs(commands: Iterable[BearerCommand]) -> set[Ref]:
-    """Every session that one of these callers speaks for."""
+    """The sessions that these callers act for."""
     found: set[Ref] = set()
     for command in commands:
         if bearer := command.bearer:
@@ -42,11 +42,11 @@ def bearer_refs(commands: Iterable[BearerCommand]) -> set[Ref]:
 
 
 def _bearer_refs_of(bearer: Bearer) -> set[Ref]:
-    return {(bearer.zone_id, name) for name in (bearer.session_id, bearer.agent_id) if name is not None}
+    return {(bearer.zone_id, bearer_id) for bearer_id in (bearer.session_id, bearer.agent_id) if bearer_id is not None}
 
 
 def get_statement(refs: Sequence[Ref]) -> BoundStatement:
-    """The statement that loads sessions, for the first round trip of a room above."""
+    """The statement that loads sessions, for the first round trip of a higher component."""
     return Q.sessions_get(batch=[*refs])
 
 
@@ -55,14 +55,17 @@ def decode_sessions(rows: Sequence[Row]) -> dict[Ref, Session]:
 
 
 def blocked(command: BearerCommand, lock_failures: Mapping[str, Problem | Busy]) -> Problem | Busy | None:
-    """Why an ask cannot be judged in this transaction: its zone could not be locked, or the zone of the session that
-    its caller speaks for, which could then end before the commit. A zone that does not exist has no session."""
+    """Why a command cannot be decided in this transaction, or None.
+
+    Its zone was not locked, or the zone of its caller's session was busy, so that the session could end before the
+    commit. A missing zone of the caller does not matter here: it has no session.
+    """
     bearer_zone_id = command.bearer.zone_id if command.bearer is not None else command.zone_id
     return lock_failures.get(command.zone_id) or (BUSY if lock_failures.get(bearer_zone_id) is BUSY else None)
 
 
 async def require_bearer(tx: Transaction, bearer: Bearer | None) -> None:
-    """Refuses a token whose session has ended, before anything is read for it."""
+    """Raise if the token's session has ended. Call it before reading anything for the caller."""
     if bearer is None:
         return
     [rows] = await tx.read(Q.sessions_get(batch=sorted(_bearer_refs_of(bearer))))
@@ -71,8 +74,11 @@ async def require_bearer(tx: Transaction, bearer: Bearer | None) -> None:
 
 
 def with_bearer_check(operation: Operation[A, R], *, writes: bool = True) -> Operation[A, R]:
-    """An operation of a room below, which knows nothing of sessions, for callers who may speak for one. If it writes,
-    the zones of those sessions are locked first: none of them can end between this look and the commit."""
+    """Add the check of callers' sessions to an operation of a lower component, which cannot import sessions.
+
+    If the operation writes, the zones of these sessions are locked first, so that no session can end between the check
+    and the commit.
+    """
 
     async def run(tx: Transaction, commands: Sequence[A]) -> Sequence[R | Problem | Busy]:
         refs = bearer_refs(commands)

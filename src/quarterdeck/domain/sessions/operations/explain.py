@@ -1,4 +1,4 @@
-"""Why a session is in its state, and what a spawn would meet: read as it stands, under no lock."""
+"""Explains the state of a session, and whether a spawn would be admitted. Reads without locks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class Explainer:
         self._spawner = spawner
 
     async def explain_spawn(self, tx: Transaction, command: Spawn) -> SpawnExplanation:
-        """What this spawn would meet now."""
         await require_bearer(tx, command.bearer)
         loaded = await self._spawner.load_unlocked(tx, command)
         [rows] = await tx.read(Q.sessions_expired_unswept(batch=[(command.zone_id,)], now=loaded.now))
@@ -70,7 +69,7 @@ async def _load_cascade(tx: Transaction, session: Session) -> Cascade | None:
 
 
 async def _load_end_event(tx: Transaction, session: Session) -> dict[str, object] | None:
-    """Who ended it and with what, as the log has it; None if it lives, or the log no longer goes back so far."""
+    """The termination event. None if the session is not terminated, or if retention has deleted the event."""
     if session.status is not State.TERMINATED:
         return None
     filters = EventFilter(session.zone_id, types=("session.terminate",), subject=session.id, limit=1)

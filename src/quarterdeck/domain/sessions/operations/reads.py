@@ -1,4 +1,4 @@
-"""Looking at sessions: one, many, a subtree, what an ending has left, and what sweeps are for."""
+"""Reads of sessions: one, a page, a subtree, a receipt, and what sweeps search for."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 
 REMAINING_MAX = 100
-"""How many of what is left a receipt names."""
+"""Maximum remaining sessions in a receipt."""
 
 
 async def show_sessions(tx: Transaction, commands: Sequence[SessionRef]) -> list[Session | Problem | Busy]:
-    """Sessions by id, as they read now: one that has expired reads as terminated."""
+    """Return sessions by id, as they read now: an expired session reads as terminated."""
     refs = {(command.zone_id, command.session_id) for command in commands} | bearer_refs(commands)
     [rows] = await tx.read(Q.sessions_get(batch=sorted(refs)))
     found = decode_sessions(rows)
@@ -43,7 +43,7 @@ async def show_sessions(tx: Transaction, commands: Sequence[SessionRef]) -> list
 
 
 async def list_sessions(tx: Transaction, filters: SessionFilter) -> list[Session]:
-    """Up to `limit` sessions, newest first, by the index that narrows most."""
+    """Return up to `limit` sessions, newest first, using the most selective index."""
     await require_bearer(tx, filters.bearer)
     ended = None if filters.status is None else int(filters.status is State.TERMINATED)
     live = None if ended else filters.status
@@ -66,7 +66,7 @@ async def list_sessions(tx: Transaction, filters: SessionFilter) -> list[Session
 
 
 async def list_subtree(tx: Transaction, ref: SessionRef) -> list[Session]:
-    """A session and all its descendants, parents first."""
+    """Return a session and all its descendants, parents first."""
     await require_bearer(tx, ref.bearer)
     [rows] = await tx.read(Q.sessions_subtrees(batch=[(ref.zone_id, ref.session_id)]))
     if not rows:
@@ -75,9 +75,9 @@ async def list_subtree(tx: Transaction, ref: SessionRef) -> list[Session]:
 
 
 async def build_receipt(tx: Transaction, result: TerminateResult, duration_ms: int) -> Receipt:
-    """What became of an ending, counted from the rows after it and not from what it set out to do."""
+    """Build the receipt of a termination from the rows after it, not from its plan."""
     if result.session_id is None:
-        # Of a zone only what was alive is counted: what ever ended in it may be millions, and nobody asked for them.
+        # For a zone, only sessions that were live are counted: there may be millions of sessions that ended before.
         [node_rows] = await tx.read(Q.session_nodes_of_zones(batch=[(result.zone_id,)]))
         nodes = decode(node_rows, TreeNode)
         ended_count = result.stopped
@@ -103,23 +103,23 @@ async def build_receipt(tx: Transaction, result: TerminateResult, duration_ms: i
     )
 
 
-# -- what sweeps look for, across zones ---------------------------------------------------------------------------
+# -- reads of sweeps, across zones --------------------------------------------------------------------------------
 
 
 async def find_expired(tx: Transaction, limit: int) -> list[Ref]:
-    """The topmost sessions of what has expired."""
+    """The topmost expired session of each branch."""
     return _refs(*await tx.read(Q.sessions_expired(limit=limit)))
 
 
 async def find_orphaned(tx: Transaction, limit: int) -> list[Ref]:
-    """Live sessions whose parent has ended or is gone."""
+    """Live sessions whose parent is terminated or missing."""
     return _refs(*await tx.read(Q.sessions_orphaned(limit=limit)))
 
 
 async def find_unfinished_cascades(tx: Transaction, limit: int) -> list[Ref]:
-    """(zone, cascade) of the endings under way."""
+    """Unfinished cascades as (zone, cascade)."""
     return _refs(*await tx.read(Q.cascades_unfinished(limit=limit)))
 
 
 def _refs(rows: Sequence[Row]) -> list[Ref]:
-    return [(str(zone_id), str(name)) for zone_id, name in rows]
+    return [(str(zone_id), str(row_id)) for zone_id, row_id in rows]

@@ -1,8 +1,8 @@
-"""Counts that are wrong are set right by the rows they count.
+"""Repairs counts from the rows that they count.
 
-They move in the same transaction as what they count, so nothing of ours makes them wrong; a hand in the database, or a
-restored half of it, can. Looking takes no lock. What was found wrong is counted again under the zone's lock, where it
-cannot be wrong only because something is under way.
+Counts change in the same transaction as their rows, so only manual changes or a partial restore of the database make
+them wrong. The first comparison takes no lock. A zone with a difference is compared again under its lock, which rules
+out a difference caused by a running transaction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 
 NAMED_MAX = 20
-"""How many of the counts that were wrong the event names."""
+"""Maximum repaired counts that the event lists."""
 
 
 async def has_mismatched_counts(tx: Transaction, zone_id: str) -> bool:
@@ -31,7 +31,6 @@ async def has_mismatched_counts(tx: Transaction, zone_id: str) -> bool:
 async def repair_zone_counts(
     tx: Transaction, commands: Sequence[RepairCounts]
 ) -> list[RepairCountsResult | Problem | Busy]:
-    """Sets the counts of zones right."""
     zone_ids = {command.zone_id for command in commands}
     [locked_rows] = await tx.read(zones.lock_statement(tx, zone_ids))
     locked = zones.decode_zones(locked_rows)

@@ -1,7 +1,7 @@
-"""Retention: what ended long ago is removed, children before their parents, a few rows at a time.
+"""Retention: deletes sessions that ended long ago, children before their parents, in small batches.
 
-No live tree is touched: a session lives for a day at most, and what is removed ended long before. The events about it
-are kept by rules of their own (`engine.retention`).
+No live tree is affected: the TTL of a session is at most one day, and the retention time is longer. Events have their
+own retention (`engine.event_retention`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from quarterdeck.engine.transaction import Transaction
 
 
 async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> int:
-    """Removes up to so many sessions that ended before the window, and cascades that were over before it."""
-    # A read of nothing but the clock: what is old is decided by the database's time.
+    """Delete up to `limit` sessions, and up to `limit` cascades, that ended before the retention time."""
+    # An empty read sets `tx.now`, so that the database's clock decides what is old.
     await tx.read()
     before = tx.now - retention_ms
     deleted, _ = await tx.read(

@@ -1,4 +1,4 @@
-"""How many of a zone's slots are taken: the children that live in it, for whoever shows them to others."""
+"""Used slots of zones: the live child sessions. The Redis mirror of slots reads them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ class _SlotRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SlotCounts:
-    """An object only because it must know the platform's defaults."""
-
     def __init__(self, default_limits: Limits) -> None:
         self._default_limits = default_limits
 

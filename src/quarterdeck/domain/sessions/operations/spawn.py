@@ -1,4 +1,4 @@
-"""Admission: load under the zones' locks, decide by `rules.admission`, write set by set."""
+"""Spawn: load under the zones' locks, decide by `rules.admission`, write one statement per table."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from quarterdeck.store.sql import BoundStatement
 
 
 class Spawner:
-    """Admission. An object only because it must know the platform's default limits."""
-
     def __init__(self, default_limits: Limits) -> None:
         self._default_limits = default_limits
 
@@ -43,7 +41,7 @@ class Spawner:
         return outcomes
 
     async def load_unlocked(self, tx: Transaction, command: Spawn) -> SpawnBatchInput:
-        """The same without a lock, for whoever only wants to know what would be decided."""
+        """Load the input without a lock, to explain a spawn."""
         loaded = await self._load(tx, [command], zones.get_statement(command.zone_id))
         if command.zone_id not in loaded.zones:
             raise zone_rules.zone_not_found(command.zone_id)
@@ -52,7 +50,7 @@ class Spawner:
     async def _load(
         self, tx: Transaction, commands: Sequence[Spawn], zones_statement: BoundStatement
     ) -> SpawnBatchInput:
-        """One round trip: the locks first, then everything that decides."""
+        """Load everything in one round trip. The locks come first."""
         keys = list(
             {
                 Key(command.zone_id, command.application_id, SPAWN, command.key)
@@ -89,7 +87,7 @@ class Spawner:
 
 
 def _count_keys(commands: Iterable[Spawn]) -> Iterable[tuple[object, ...]]:
-    """The rows of `admission_counts` a batch is judged by, other than its trees'."""
+    """The rows of `admission_counts` that a batch is checked against, except those of its trees."""
     keys: set[CountKey] = set()
     for command in commands:
         keys.add((command.zone_id, "zone", ""))
@@ -121,7 +119,7 @@ async def _admit(tx: Transaction, commands: Sequence[Spawn], loaded: SpawnBatchI
     }
     if not full_zones:
         return decisions
-    # A bound refuses: only now is it worth asking what of it has expired and merely waits for a sweep.
+    # A bound refuses. Only now read the expired sessions that no sweep has terminated yet, and decide again.
     batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(full_zones)]
     [rows] = await tx.read(Q.sessions_expired_unswept(batch=batch, now=loaded.now))
     if not rows:
@@ -131,7 +129,7 @@ async def _admit(tx: Transaction, commands: Sequence[Spawn], loaded: SpawnBatchI
 
 
 def _persist(tx: Transaction, commands: Sequence[Spawn], outcomes: Sequence[Spawned | Problem | Busy]) -> None:
-    """Sessions, counts, keys and events of what was admitted, set by set."""
+    """Write sessions, counts, keys and events of the admitted spawns."""
     created = [
         (command, outcome.session)
         for command, outcome in zip(commands, outcomes, strict=True)

@@ -1,4 +1,4 @@
-"""Suspension and its end: flags set and cleared, and the states that follow from them."""
+"""Suspend and resume: sets and clears flags, and updates the states that follow from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from quarterdeck.store.sql import chunks
 
 
 async def suspend_or_resume(tx: Transaction, commands: Sequence[Suspend]) -> list[SuspendResult | Problem | Busy]:
-    """Suspends and resumes, in order of arrival."""
+    """Suspend and resume sessions, in order of arrival."""
     refs: list[tuple[object, ...]] = [*sorted({(command.zone_id, command.session_id) for command in commands})]
     locked_rows, subtree_rows, lineage_rows, session_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)),
@@ -50,12 +50,12 @@ async def suspend_or_resume(tx: Transaction, commands: Sequence[Suspend]) -> lis
 
 
 class _BatchChanges:
-    """What a batch has moved: each session from where it was first to where it is last."""
+    """The changes of a batch: each session as it was before the batch and as it is after it."""
 
     def __init__(self) -> None:
         self._changes: dict[Ref, SuspensionChange] = {}
         self._newly_suspended: set[Ref] = set()
-        """Who fell asleep in it, also if it had woken in it before: that is since when it sleeps."""
+        """Sessions suspended by this batch, also if it resumed them before: they get a new `suspended_at`."""
 
     def apply(
         self, tx: Transaction, command: Suspend, decision: list[SuspensionChange] | Problem
@@ -79,7 +79,7 @@ class _BatchChanges:
         for piece in chunks(batch):
             [rows] = await tx.read(Q.sessions_set_suspended(batch=piece, now=tx.now))
             if len(rows) != len(piece):
-                raise RuntimeError("sessions moved under the zone's lock")
+                raise RuntimeError("sessions changed under the zone's lock")
 
 
 def _suspension_event(command: Suspend, change: SuspensionChange) -> NewEvent:

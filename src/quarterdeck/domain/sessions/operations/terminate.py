@@ -1,8 +1,8 @@
-"""Endings: what fits is ended in one transaction; what does not is stamped in one and settled in chunks.
+"""Terminate: in one transaction if it fits, otherwise mark all sessions in one and terminate them in chunks.
 
-Whoever asked for an ending, whoever joined it and the sweep all do the same: they submit `Settle` until the cascade is
-finished. Each chunk is taken under the zone's lock, oldest cascade first, so they help each other instead of waiting,
-and whoever is killed meanwhile is not missed.
+The request that starts a cascade, requests that join it, and the sweep all submit `FinishCascade` until the cascade is
+finished. Each chunk is taken under the zone's lock, oldest cascade first, so they share the work, and a cascade
+finishes even if one of them is killed.
 """
 
 from __future__ import annotations
@@ -48,15 +48,13 @@ Sid = tuple[str, str]
 
 
 class Terminator:
-    """An object only because it must know how much one transaction may settle."""
-
     def __init__(self, chunk_size: int) -> None:
         self._chunk_size = chunk_size
 
     async def terminate_sessions(
         self, tx: Transaction, commands: Sequence[Terminate]
     ) -> list[TerminateResult | Problem | Busy]:
-        """Ends sessions with their subtrees. Ending what has ended succeeds and moves nothing."""
+        """Terminate sessions with their subtrees. Terminating a terminated session succeeds and changes nothing."""
         targets = {(command.zone_id, command.session_id) for command in commands}
         additional = {(command.zone_id, session_id) for command in commands for session_id in command.also_terminate}
         locked_rows, node_rows, session_rows, cascade_rows = await tx.read(
@@ -82,7 +80,7 @@ class Terminator:
         return outcomes
 
     async def stop_zones(self, tx: Transaction, commands: Sequence[StopZone]) -> list[TerminateResult | Problem | Busy]:
-        """The big red button: no admission from here on, and the end of everything that was admitted."""
+        """Freeze or end zones and terminate all their sessions."""
         locked_rows, node_rows, session_rows, cascade_rows = await tx.read(
             zones.lock_statement(tx, zones_of(commands)),
             Q.session_nodes_of_zones(batch=_zone_batch(commands)),
@@ -110,7 +108,7 @@ class Terminator:
     async def finish_cascades(
         self, tx: Transaction, commands: Sequence[FinishCascade]
     ) -> list[FinishCascadeResult | Problem | Busy]:
-        """One more chunk of the oldest cascade of each zone, and whether the one that was asked about is over."""
+        """Run one chunk of the oldest cascade of each zone. Return whether the named cascades are finished."""
         locked_rows, cascade_rows = await tx.read(
             zones.lock_statement(tx, (command.zone_id for command in commands)),
             Q.cascades_open(batch=_zone_batch(commands)),
@@ -147,7 +145,7 @@ def _freeze_or_end(tx: Transaction, zone: Zone, command: StopZone) -> Zone:
 
 
 async def _persist(tx: Transaction, decider: TerminateDecider) -> None:
-    """The places are given back at once, also by what is only stamped: it no longer counts as live."""
+    """Write the decisions. Marked sessions are subtracted from the counts at once, because they are no longer live."""
     ends = [*decider.terminated, *(end for _, group in decider.marked for end in group)]
     if not ends:
         return
@@ -168,12 +166,15 @@ async def _persist(tx: Transaction, decider: TerminateDecider) -> None:
 
 
 async def _update_sessions(tx: Transaction, statement: BoundStatement, nodes: Sequence[TreeNode]) -> set[Sid]:
-    """Ends these sessions; and which of their sids are still in use. That is asked after the statement that ends them,
-    and after every stamp of the same transaction, so that whoever goes together counts for nobody."""
+    """Terminate these sessions, and return which of their sids other live sessions still use.
+
+    The sids are read after all sessions of the transaction are terminated or marked, so that sessions that end together
+    do not keep each other's sid in use.
+    """
     sids: Batch = [*sorted({(node.zone_id, node.session_sid) for node in nodes})]
     updated, sid_rows = await tx.read(statement, Q.sids_in_use(batch=sids, now=tx.now))
     if len(updated) != len(nodes):
-        raise RuntimeError("sessions moved under the zone's lock")
+        raise RuntimeError("sessions changed under the zone's lock")
     return {(str(zone_id), str(sid)) for zone_id, sid, used in sid_rows if used is not None}
 
 
@@ -184,11 +185,11 @@ async def _mark_cascade(tx: Transaction, cascade: Cascade, ends: Sequence[Sessio
     for piece in chunks(batch):
         [updated] = await tx.read(Q.sessions_mark_cascade(batch=piece, cascade_id=cascade.id, now=tx.now))
         if len(updated) != len(piece):
-            raise RuntimeError("sessions moved under the zone's lock")
+            raise RuntimeError("sessions changed under the zone's lock")
     columns = msgspec.structs.asdict(cascade)
     del columns["settled"], columns["finished_at"]
     tx.write(Q.cascade_insert(**columns))
-    # The decision itself is an event: it says since when all of these read as ended, and it proves the commit.
+    # The mark itself is an event: its time is when all these sessions began to read as terminated.
     data = {"cascade_id": cascade.id, "stamped": cascade.stamped, "reason": cascade.reason}
     subject = cascade.target_id or cascade.zone_id
     event_data = msgspec.json.encode(data).decode()
@@ -196,7 +197,7 @@ async def _mark_cascade(tx: Transaction, cascade: Cascade, ends: Sequence[Sessio
 
 
 async def _finish_chunk(tx: Transaction, cascade: Cascade, limit: int) -> bool:
-    """Settles the next sessions of a cascade; whether that was all of it."""
+    """Terminate the next sessions of a cascade. Return whether the cascade is finished."""
     [rows] = await tx.read(Q.session_nodes_of_cascade(zone_id=cascade.zone_id, cascade_id=cascade.id, limit=limit))
     nodes = decode([row[:-1] for row in rows], TreeNode)
     batch: Batch = [(*_node_ref(node), node.status) for node in nodes]
@@ -223,7 +224,7 @@ def _terminated_event(
         "cause": cause or node.zone_id,
         "session_sid": node.session_sid,
         "root_id": node.root_id,
-        # Whoever revokes what was issued for the sid must not take it from a session that lives on.
+        # A reader that revokes the credentials of the sid must not do so while a live session uses it.
         "sid_in_use": (node.zone_id, node.session_sid) in in_use,
     }
     data = msgspec.json.encode(fields).decode()
@@ -234,7 +235,7 @@ def _terminated_event(
 
 @dataclass(frozen=True, slots=True)
 class CascadeRunner:
-    """Endings seen through to their end: what routes and sweeps share, over the lanes they are handed."""
+    """Runs cascades to their end through the lanes. Routes and sweeps share it."""
 
     submit_terminate: Callable[[Terminate], Awaitable[TerminateResult]]
     submit_stop: Callable[[StopZone], Awaitable[TerminateResult]]
@@ -247,7 +248,7 @@ class CascadeRunner:
         return await self.run_to_end(await self.submit_stop(command))
 
     async def run_to_end(self, result: TerminateResult) -> TerminateResult:
-        """Settles chunk after chunk until nothing of it is left, beside whoever else does the same."""
+        """Run chunks until the cascade is finished. Others may run chunks of it at the same time."""
         if result.cascade_id is not None:
             await self.finish_cascade(result.zone_id, result.cascade_id)
         return result

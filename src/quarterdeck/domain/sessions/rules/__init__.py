@@ -1,12 +1,12 @@
-"""The pure part of sessions, one file per question.
+"""The pure rules of sessions.
 
-| module     | what it answers                                                                    |
-|------------|------------------------------------------------------------------------------------|
-| lives      | which states there are, how a session reads at a moment, whose token is still good    |
-| admission  | who is admitted: the quota table                                                      |
-| ending     | what ends together, in which order, and what is too much for one transaction           |
-| suspension | who sleeps, and who wakes when a flag is cleared                                      |
-| explaining | why a session is as it is, and what a spawn would be refused by                       |
+| module     | decides                                                                             |
+|------------|-------------------------------------------------------------------------------------|
+| states     | the states, how a session reads at a given time, and which tokens are still valid   |
+| admission  | which spawns are admitted: the quota table                                          |
+| cascade    | what is terminated together, in which order, and when it takes several transactions |
+| suspension | which sessions a suspend flag suspends, and which are resumed when it is cleared    |
+| explain    | why a session is in its state, and why a spawn would be refused                     |
 """
 
 from quarterdeck.domain.sessions.rules.admission import (

@@ -1,7 +1,7 @@
-"""Who is admitted. `admit` is the specification of the quota table.
+"""Decides which spawns are admitted. `admit` is the specification of the quota table.
 
-It is given everything it may know (the zones' terms, the parents, what keys stand for, the counts, the time) and
-decides each ask in order of arrival, counting what it has admitted itself.
+Its input is everything it needs: the limits of the zones, the parents, the idempotency keys and their sessions, the
+counts and the time. It decides the commands in order of arrival and counts the sessions it has admitted.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from quarterdeck.domain.sessions.rules.states import SESSION, bearer_problem, is
 from quarterdeck.domain.zones.model import CEILINGS, Limits, ZoneAdmission
 
 SPAWN = "spawn"
-"""The operation's name in the scope of an idempotency key."""
+"""The operation in the scope of an idempotency key."""
 RETRY_SECONDS = 5
-"""A hint for whoever met a bound that others can free."""
+"""The `retry_after` of a bound that other sessions can free."""
 
 
-# -- counting ----------------------------------------------------------------------------------------------------
+# -- counts ------------------------------------------------------------------------------------------------------
 
 CountKey = tuple[str, str, str]
 """(zone, scope, key): what one row of `admission_counts` counts."""
@@ -42,7 +42,7 @@ Counts = Mapping[CountKey, Count]
 
 
 class ExpiredGroup(msgspec.Struct, frozen=True, array_like=True):
-    """So many sessions of one kind that have expired and were not swept."""
+    """The number of expired sessions with the same application, parent and tree that no sweep has terminated yet."""
 
     zone_id: str
     application_id: str
@@ -52,7 +52,7 @@ class ExpiredGroup(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CountedSession(Protocol):
-    """What of a row says where a session is counted."""
+    """The columns that decide where a session is counted."""
 
     @property
     def zone_id(self) -> str: ...
@@ -65,7 +65,7 @@ class CountedSession(Protocol):
 
 
 def count_keys(session: CountedSession) -> Iterator[CountKey]:
-    """Every row of `admission_counts` that a session is counted in."""
+    """The rows of `admission_counts` that count a session."""
     zone = session.zone_id
     yield (zone, "zone", "")
     yield (zone, "application", session.application_id)
@@ -76,7 +76,7 @@ def count_keys(session: CountedSession) -> Iterator[CountKey]:
 
 
 def obsolete_count_keys(session: Session | TreeNode) -> Iterator[CountKey]:
-    """The rows of `admission_counts` in which nothing can be counted any more once a session has ended."""
+    """The rows of `admission_counts` that can count nothing after a session has ended."""
     yield (session.zone_id, "parent", session.id)
     if session.parent_id is None:
         yield (session.zone_id, "tree", session.id)
@@ -91,7 +91,7 @@ def count_sessions(sessions: Iterable[CountedSession]) -> dict[CountKey, int]:
 
 
 def subtract_expired(counts: Counts, expired: Sequence[ExpiredGroup]) -> dict[CountKey, Count]:
-    """Counts less what has expired but was not swept: it no longer holds a place, though it once took one."""
+    """Subtract sessions that have expired but are not swept yet. They count in `ever`, but no longer in `live`."""
     corrected = dict(counts)
     for group in expired:
         for key in count_keys(group):
@@ -100,12 +100,12 @@ def subtract_expired(counts: Counts, expired: Sequence[ExpiredGroup]) -> dict[Co
     return corrected
 
 
-# -- the bounds --------------------------------------------------------------------------------------------------
+# -- bounds ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One row of the quota table: its name on the wire, its refusal code, and what would free it."""
+    """One row of the quota table: its name on the wire, its error code, what it counts and what frees it."""
 
     name: str
     code: str
@@ -125,7 +125,7 @@ MAX_CHILDREN = Bound(
     "max_children", "agent_children_limit_exceeded", "live children of the parent", "a child of the parent ends"
 )
 MAX_DEPTH = Bound(
-    "max_depth", "agent_depth_limit_exceeded", "distance of the parent from its root", "spawn under a session nearer "
+    "max_depth", "agent_depth_limit_exceeded", "levels from the root to the parent", "spawn under a session nearer "
     "to the root", is_retryable=False,
 )  # fmt: skip
 MAX_TREE_SIZE = Bound(
@@ -142,7 +142,7 @@ MAX_CONCURRENT = Bound(
 BOUNDS = (
     MAX_SESSIONS, MAX_PER_APPLICATION, MAX_CHILDREN, MAX_DEPTH, MAX_TREE_SIZE, MAX_TREE_SPAWNS, MAX_CONCURRENT,
 )  # fmt: skip
-"""In the order in which they are checked: the first that holds is the one that is named."""
+"""In the order of the checks: a refusal names the first bound that is reached."""
 
 
 # -- admission ---------------------------------------------------------------------------------------------------
@@ -150,12 +150,12 @@ BOUNDS = (
 
 @dataclass(frozen=True, slots=True)
 class SpawnBatchInput:
-    """Everything admission may know, read under the zones' locks."""
+    """What is loaded for a batch, under the zones' locks."""
 
     now: Millis
     zones: Mapping[str, ZoneAdmission]
     sessions: Mapping[tuple[str, str], Session] = field(default_factory=dict)
-    """By (zone, id): parents, the sessions that callers' tokens speak for, and what keys stand for."""
+    """By (zone, id): parents, the sessions of callers' tokens, and the sessions that keys created."""
     keys: Mapping[Key, KeyRecord] = field(default_factory=dict)
     counts: Counts = field(default_factory=dict)
 
@@ -164,20 +164,21 @@ class SpawnBatchInput:
 
 
 def admit(commands: Sequence[Spawn], loaded: SpawnBatchInput) -> list[Spawned | Problem]:
-    """Decides each ask in order. What is admitted counts against those after it; what is refused does not."""
+    """Decide the commands in order. An admitted spawn counts for the commands after it, a refused one does not."""
     decider = SpawnDecider(loaded)
     return [decider.decide(command) for command in commands]
 
 
 def precondition_problem(command: Spawn, loaded: SpawnBatchInput) -> Problem | None:
-    """What refuses an ask whatever is used: the zone is over or frozen, there is nothing to spawn under, whoever asks
-    sleeps."""
+    """Why a spawn is refused regardless of quotas, or None: zone ended or frozen, no live parent, caller suspended."""
     zone = loaded.zones[command.zone_id]
     if zone.ended:
-        return NotFound("zone_not_found", f"The zone {command.zone_id!r} has ended.", frees="nothing: use another zone")
+        return NotFound("zone_not_found", f"Zone {command.zone_id!r} has ended.", frees="nothing: use another zone")
     if zone.frozen:
         return Frozen(
-            "zone_frozen", f"Admission to zone {command.zone_id!r} is frozen.", frees="an administrator thaws the zone"
+            "zone_frozen",
+            f"Zone {command.zone_id!r} is frozen and admits no sessions.",
+            frees="an administrator thaws the zone",
         )
     return _parent_problem(command, loaded) or suspended_caller_problem(command.caller, loaded.sessions)
 
@@ -187,11 +188,11 @@ def _parent_problem(command: Spawn, loaded: SpawnBatchInput) -> Problem | None:
         return None
     parent = loaded.parent_of(command)
     if parent is None or not is_live(parent, loaded.now):
-        return NotFound("parent_not_found", f"There is no live session {command.parent_id!r} to spawn under.")
+        return NotFound("parent_not_found", f"Parent {command.parent_id!r} is not a live session of this zone.")
     if parent.status is not State.ACTIVE:
         return NotFound(
             "parent_not_found",
-            f"The session {command.parent_id!r} is suspended; nothing can be spawned under it.",
+            f"Parent {command.parent_id!r} is suspended, so nothing can be spawned under it.",
             frees="it is resumed",
         )
     if not command.caller.can_act_for(parent.application_id, "spawn_under"):
@@ -200,7 +201,7 @@ def _parent_problem(command: Spawn, loaded: SpawnBatchInput) -> Problem | None:
 
 
 class SpawnDecider:
-    """Known counts and keys, plus what this batch has added to them so far."""
+    """Decides the spawns of one batch: the loaded counts and keys, plus what the batch has added so far."""
 
     def __init__(self, loaded: SpawnBatchInput) -> None:
         self._loaded = loaded
@@ -219,7 +220,7 @@ class SpawnDecider:
         return bearer_problem(command.bearer, self._loaded.sessions, self._loaded.now)
 
     def _replay(self, command: Spawn) -> Spawned | Problem | None:
-        """A key that stands for a live session decides before every bound."""
+        """The result of a key whose session is live. Checked before all bounds."""
         if command.key is None:
             return None
         scope = Key(command.zone_id, command.application_id, SPAWN, command.key)
@@ -244,13 +245,12 @@ class SpawnDecider:
         )
 
     def bound_usages(self, command: Spawn) -> Iterator[tuple[Bound, int, int]]:
-        """Each bound an ask is judged by, its limit, and how much of it is used, in the order of BOUNDS."""
+        """Each bound that applies to the spawn, with its limit and the used amount, in the order of BOUNDS."""
         limits = self._loaded.zones[command.zone_id].limits
         for bound, used in self._usages(command, self._loaded.parent_of(command)):
             yield bound, getattr(limits, bound.name), used
 
     def _usages(self, command: Spawn, parent: Session | None) -> Iterator[tuple[Bound, int]]:
-        """How much of each bound is used, in the order of BOUNDS."""
         zone = command.zone_id
         tree = (zone, "tree", parent.root_id if parent else command.id)
         yield MAX_SESSIONS, self._live_count((zone, "zone", ""))
@@ -287,7 +287,7 @@ def limits_json(limits: Limits) -> str:
 
 
 def new_session(command: Spawn, parent: Session | None, limits: str, now: Millis) -> Session:
-    """The session an admitted ask becomes. It never outlives its parent."""
+    """Build the session of an admitted spawn. It never outlives its parent."""
     expires_at = now + command.ttl_seconds * SECOND
     return Session(
         id=command.id,
@@ -319,7 +319,7 @@ def limit_exceeded(bound: Bound, limit: int, used: int) -> LimitReached:
     extra: dict[str, object] = {"retry_after": RETRY_SECONDS} if bound.is_retryable else {}
     return LimitReached(
         bound.code,
-        f"{bound.name} is {limit}, and {used} are used ({bound.counts}).",
+        f"Quota {bound.name} reached: {used} of {limit} {bound.counts}.",
         bound=bound.name,
         limit=limit,
         used=used,

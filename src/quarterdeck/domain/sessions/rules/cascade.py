@@ -1,11 +1,12 @@
-"""What ends together, and in which order.
+"""Decides what is terminated together, and in which order.
 
-An ending takes a session and everything alive under it. What fits into one transaction is ended in it. What does not is
-*stamped* in one transaction, whole: from that commit on it reads as terminated, counts nowhere and starts nothing.
-Chunks then settle it in the order that the stamp laid down, children before parents, one event each.
+A termination includes a session and its live descendants. If they fit into one transaction, they are terminated in it.
+Otherwise all of them are *marked* in one transaction: from that commit on they read as terminated, count against no
+quota and can start nothing. Chunks then terminate them in the order of the marks, children before parents, one event
+each.
 
-Two endings may overlap: somebody ends a branch, then somebody else the tree. What the first has stamped is the first's
-to settle, and the second waits its turn, so that in the log no parent ends before its children.
+Cascades may overlap: one request terminates a branch, then another its tree. The first cascade terminates what it has
+marked, and the second waits for it, so that in the event log no parent ends before its children.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TerminateCommand = Terminate | StopZone
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """A session that ends: by whom, why, and when it ended, which for the expired was in the past."""
+    """A session that is terminated. `ended_at` of an expired session is in the past."""
 
     node: TreeNode
     command: TerminateCommand
@@ -35,29 +36,29 @@ class SessionEnd:
 
 @dataclass(frozen=True, slots=True)
 class TerminateBatchInput:
-    """Everything an ending may know, read under the zones' locks."""
+    """What is loaded for a batch, under the zones' locks."""
 
     now: Millis
     targets: Mapping[Ref, Session]
     nodes: Mapping[tuple[str, str | None], Sequence[TreeNode]]
-    """By (zone, session asked for; None for the whole zone): what is alive or stamped under it, parents first."""
+    """By (zone, named session): it and its live or marked descendants, parents first. None for the complete zone."""
     open_cascades: Mapping[Ref, Cascade] = field(default_factory=dict)
-    """By (zone, cascade): the endings under way."""
+    """Unfinished cascades by (zone, cascade)."""
 
 
 class TerminateDecider:
-    """What a batch of asks ends: each session once, by the first ask that reaches it."""
+    """Decides the terminations of one batch. Each session is terminated once, by the first command that includes it."""
 
     def __init__(self, loaded: TerminateBatchInput, chunk_size: int) -> None:
         self._loaded = loaded
         self._chunk_size = chunk_size
         self._taken: dict[Ref, str | None] = {}
-        """By what is taken: the cascade that has it, or None where this transaction settles it."""
+        """Sessions of earlier commands: the cascade that marked them, or None if this transaction terminates them."""
         self.terminated: list[SessionEnd] = []
         self.marked: list[tuple[Cascade, list[SessionEnd]]] = []
 
     def decide(self, command: TerminateCommand, cascade_id: str) -> TerminateResult | Problem:
-        """`cascade_id` is the name of the ending, should it become one of many transactions."""
+        """`cascade_id` is used if the termination takes several transactions."""
         nodes = self._nodes(command)
         if isinstance(command, Terminate):
             target = self._loaded.targets.get((command.zone_id, command.session_id))
@@ -82,11 +83,11 @@ class TerminateDecider:
     def _nodes(self, command: TerminateCommand) -> Sequence[TreeNode]:
         root_ids = (command.session_id, *(command.also_terminate if isinstance(command, Terminate) else ()))
         found = [self._loaded.nodes.get((command.zone_id, root_id), ()) for root_id in root_ids]
-        # Of those that end together one may stand under another.
+        # One of the named sessions may be a descendant of another.
         return [*{node.id: node for group in found for node in group}.values()] if found[1:] else found[0]
 
     def _overlapping_cascades(self, nodes: Iterable[TreeNode]) -> list[Cascade]:
-        """The endings under way that have a part of this, the one that began last at the end."""
+        """Unfinished cascades that have marked some of these sessions, oldest first."""
         if not self._loaded.open_cascades and not self.marked:
             return []
         new_cascades = {(cascade.zone_id, cascade.id): cascade for cascade, _ in self.marked}
@@ -97,14 +98,14 @@ class TerminateDecider:
         return sorted(found, key=lambda cascade: (cascade.started_at, cascade.id))
 
     def _join(self, command: TerminateCommand, overlapping: Sequence[Cascade]) -> TerminateResult:
-        """Nothing is left to end: it has ended, or somebody is about to have ended it."""
+        """All sessions are terminated already, or marked by a cascade that this command joins."""
         if not overlapping:
             return TerminateResult(command.zone_id, command.session_id, command.reason, 0)
         last = overlapping[-1]
         return TerminateResult(command.zone_id, command.session_id, last.reason, 0, last.id, joined=True)
 
     def _session_end(self, node: TreeNode, command: TerminateCommand) -> SessionEnd:
-        # What had expired was ended by its time, and at its time, whoever comes to say so.
+        # An expired session ended at its expiry with the reason TTL_EXPIRED, whichever command terminates it.
         if is_live(node, self._loaded.now):
             return SessionEnd(node, command, command.reason, self._loaded.now)
         return SessionEnd(node, command, TTL_EXPIRED, min(node.expires_at, self._loaded.now))
@@ -134,7 +135,7 @@ def _node_ref(node: TreeNode) -> Ref:
 
 
 def post_order(nodes: Sequence[TreeNode]) -> list[TreeNode]:
-    """Trees, given parents first, as they end: depth first, each session after all of its descendants."""
+    """Sort trees, given parents first, into the order of termination: each session after all its descendants."""
     ids = {node.id for node in nodes}
     children: dict[str | None, list[TreeNode]] = {}
     roots = []
@@ -143,11 +144,11 @@ def post_order(nodes: Sequence[TreeNode]) -> list[TreeNode]:
             children.setdefault(node.parent_id, []).append(node)
         else:
             roots.append(node)
-    # Parents first from the last child to the first, turned round: what recursion would give, at any depth.
+    # Pre-order with the children reversed, then reversed: the same as a recursive post-order, at any depth.
     reversed_order: dict[str, TreeNode] = {}
     _walk(roots, children, reversed_order)
     if len(reversed_order) < len(nodes):
-        # No top leads to a circle. No spawn can close one; a hand in the database can, and it must end all the same.
+        # A cycle has no root. It can only come from manual changes of the database, and must be terminated too.
         for node in nodes:
             _walk([node], children, reversed_order)
     return [*reversed_order.values()][::-1]
@@ -164,9 +165,9 @@ def _walk(
 
 
 def remaining_reasons(nodes: Sequence[TreeNode]) -> dict[str, str]:
-    """Why each of these sessions, found after an ending that should have ended it, is still there."""
+    """Why each of these sessions is not terminated after a termination that included it."""
     return {
-        node.id: "spawned since" if node.terminated_at is None else "stamped, and settled by a sweep soon"
+        node.id: "spawned since" if node.terminated_at is None else "marked, and terminated by a sweep soon"
         for node in nodes
         if node.status is not State.TERMINATED
     }

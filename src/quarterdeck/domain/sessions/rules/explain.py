@@ -1,4 +1,4 @@
-"""Why: in words, from the same rows and by the same rules that decide."""
+"""Explains sessions and spawns in sentences, from the rows and rules that decisions use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from quarterdeck.domain.sessions.rules.states import TTL_EXPIRED, effective_sess
 
 
 def explain_spawn(command: Spawn, loaded: SpawnBatchInput) -> SpawnExplanation:
-    """Every refusal that a spawn would meet now, in the order in which it would be told them, and every bound."""
+    """All reasons why a spawn would be refused now, in the order of the checks, and all bounds."""
     usages = list(SpawnDecider(loaded).bound_usages(command))
     problems: list[Problem] = []
     if not command.caller.can_act_for(command.application_id, "spawn_for"):
@@ -56,47 +56,46 @@ def _to_refusal(problem: Problem) -> SpawnRefusal:
 
 
 def suspended_by(session: Session, lineage: Sequence[TreeNode]) -> list[str]:
-    """The sessions whose flags keep this one, as it reads, asleep, nearest first: itself, then its ancestors."""
+    """The sessions whose flags suspend this one, nearest first: itself, then its ancestors."""
     if session.status is not State.SUSPENDED:
         return []
     return [node.id for node in lineage if node.held]
 
 
 def explain_state(session: Session, lineage: Sequence[TreeNode], cascade: Cascade | None, now: Millis) -> list[str]:
-    """Why a session is in its state: the most telling sentence first."""
+    """Why a session is in its state, the most important sentence first."""
     current = effective_session(session, now)
     if current.status is State.TERMINATED:
         return _explain_end(session, cascade, now)
     expires_at, remaining = iso(session.expires_at), _format_duration(session.expires_at - now)
-    lifetime = f"It lives until {expires_at}, for {remaining} more, unless it is ended before."
+    lifetime = f"It expires at {expires_at}, in {remaining}."
     if current.status is State.ACTIVE:
-        return ["It is active: it has not ended, and neither it nor an ancestor is suspended.", lifetime]
+        return ["It is active: neither it nor an ancestor has the suspend flag.", lifetime]
     suspending_ids = suspended_by(session, lineage)
     if not suspending_ids:
-        return ["It is suspended, though no flag holds it: nothing here leaves it so. Run `qd check`.", lifetime]
+        return ["It is suspended without a suspend flag, which is an inconsistency. Run `qd check`.", lifetime]
     sentences = [
-        "It is suspended by a flag of its own."
-        if name == session.id
-        else f"It is suspended because its ancestor {name} is."
-        for name in suspending_ids
+        "It is suspended by its own flag."
+        if suspending_id == session.id
+        else f"It is suspended by its ancestor {suspending_id}."
+        for suspending_id in suspending_ids
     ]
-    hint = "Resume " + " and ".join(suspending_ids) + " to wake it."
-    return [*sentences, hint, "It keeps its place in every bound, and its time runs on.", lifetime]
+    hint = "To resume it, resume " + " and ".join(suspending_ids) + "."
+    return [*sentences, hint, "It still counts against quotas, and its TTL keeps running.", lifetime]
 
 
 def _explain_end(session: Session, cascade: Cascade | None, now: Millis) -> list[str]:
     if session.terminated_at is None:
         elapsed = _format_duration(now - session.expires_at)
-        return [f"Its time ran out at {iso(session.expires_at)}, {elapsed} ago; the next sweep writes that down."]
+        return [f"It expired at {iso(session.expires_at)}, {elapsed} ago. The next sweep records the termination."]
     reason = session.termination_reason or "unknown"
     ended_at = iso(session.terminated_at)
     sentences = [
-        f"Its time ran out at {ended_at}." if reason == TTL_EXPIRED else f"It was ended at {ended_at}: {reason}."
+        f"It expired at {ended_at}." if reason == TTL_EXPIRED else f"It was terminated at {ended_at}: {reason}."
     ]
     if session.status is not State.TERMINATED and cascade is not None:
         sentences.append(
-            f"The cascade {cascade.id} has settled {cascade.settled} of {cascade.stamped} sessions; "
-            "this one is still to come."
+            f"Cascade {cascade.id} has terminated {cascade.settled} of {cascade.stamped} sessions; this one follows."
         )
     return sentences
 

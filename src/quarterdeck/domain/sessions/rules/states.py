@@ -1,4 +1,4 @@
-"""The life of a session: its states, how it reads at a moment, and whose token is still good."""
+"""Session states, how a session reads at a given time, and which tokens are still valid."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SESSION: StateMachine[State, Verb] = StateMachine(
     },
 )
 TTL_EXPIRED = "ttl_expired"
-"""The reason of what ended by its time."""
+"""Termination reason of an expired session."""
 
 
 class LivenessFields(Protocol):
-    """What of a row decides whether a session is live."""
+    """The columns that decide whether a session is live."""
 
     @property
     def status(self) -> State: ...
@@ -39,13 +39,12 @@ class LivenessFields(Protocol):
 
 
 def is_live(session: LivenessFields, now: Millis) -> bool:
-    """Active or suspended, not expired, and not stamped by an ending that is under way."""
+    """Active or suspended, not expired, and not marked by a cascade."""
     return session.status is not State.TERMINATED and session.terminated_at is None and session.expires_at > now
 
 
 def effective_session(session: Session, now: Millis) -> Session:
-    """A session as it reads at this moment: stamped or expired is terminated, whether or not a chunk or a sweep has
-    come to it yet."""
+    """The session as it reads now: a marked or expired session is terminated, before any chunk or sweep updates it."""
     if session.status is State.TERMINATED or is_live(session, now):
         return session
     if session.terminated_at is not None:
@@ -55,28 +54,29 @@ def effective_session(session: Session, now: Millis) -> Session:
     )
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------
 
 
 def session_not_found(session_id: str) -> NotFound:
-    return NotFound("agent_not_found", f"There is no session {session_id!r} in this zone.")
+    return NotFound("agent_not_found", f"Session {session_id!r} does not exist in this zone.")
 
 
 def ownership_required(application_id: str) -> Forbidden:
-    return Forbidden(
-        "application_ownership_required", f"This token may not act for the application {application_id!r}."
-    )
+    return Forbidden("application_ownership_required", f"This token cannot act for application {application_id!r}.")
 
 
 def session_suspended(session_id: str) -> Conflict:
     return Conflict(
-        "agent_suspended", f"The session {session_id!r} is suspended, and begins nothing.", frees="it is resumed"
+        "agent_suspended", f"Session {session_id!r} is suspended and cannot start anything.", frees="it is resumed"
     )
 
 
 def suspended_caller_problem(caller: Caller | None, sessions: Mapping[tuple[str, str], Session]) -> Conflict | None:
-    """A session that sleeps goes on with what it holds, and begins nothing: neither in its own name nor in that of its
-    application or of another session. Everything that spawns, invokes, lends, registers or takes work asks this."""
+    """Why the caller may not start anything, or None.
+
+    A suspended session may finish the work it holds. It may not start anything, neither for itself nor for its
+    application or another session. Spawns, invocations, delegations, registrations and claims check this.
+    """
     if caller is None:
         return None
     for name in (caller.session_id, caller.agent_id):
@@ -89,8 +89,11 @@ def suspended_caller_problem(caller: Caller | None, sessions: Mapping[tuple[str,
 def bearer_problem(
     bearer: Bearer | None, sessions: Mapping[tuple[str, str], Session], now: Millis
 ) -> Unauthenticated | None:
-    """A token that speaks for a session is good only while that session lives. One that names an agent is good until
-    that one is known to have ended: not every agent is a session."""
+    """Why a token is not valid, or None.
+
+    A token of a session is valid only while the session is live. A token of an agent is valid unless a session with the
+    agent's id has ended: not every agent has a session.
+    """
     if bearer is None:
         return None
     agent = sessions.get((bearer.zone_id, bearer.agent_id)) if bearer.agent_id is not None else None
@@ -103,14 +106,14 @@ def bearer_problem(
 
 
 def _session_ended() -> Unauthenticated:
-    return Unauthenticated("session_ended", "The session this token speaks for has ended.")
+    return Unauthenticated("session_ended", "The session of this token has ended.")
 
 
-# -- how it is shown ---------------------------------------------------------------------------------------------
+# -- view --------------------------------------------------------------------------------------------------------
 
 
 def view(session: Session) -> SessionView:
-    """A session as it is shown. What is JSON already is passed through as it is."""
+    """Columns that contain JSON are passed through without decoding."""
     return SessionView(
         id=session.id,
         agent_session_id=session.id,

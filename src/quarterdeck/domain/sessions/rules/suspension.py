@@ -1,7 +1,7 @@
-"""Who sleeps. A suspension is a flag on the session named; a session sleeps while it or an ancestor bears one.
+"""Suspension: a flag on one session suspends it and its descendants.
 
-So suspending a branch and then its tree, and resuming the tree, leaves the branch asleep, in whatever order the two
-are done and undone.
+A session is suspended while it or an ancestor has the flag. After suspending a branch and its tree, resuming the tree
+leaves the branch suspended, in whatever order the flags were set and cleared.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from quarterdeck.domain.sessions.rules.states import SESSION, is_live
 
 
 class SuspensionChange(msgspec.Struct, frozen=True):
-    """One session before and after. The one that was named is told of even where only its flag has moved."""
+    """A session before and after a command. The named session is included even if only its flag changed."""
 
     before: TreeNode
     after: TreeNode
 
 
 class SessionTrees:
-    """The sessions that a batch of suspensions and resumptions is about, with all their ancestors, as they change."""
+    """The named sessions of a batch with their subtrees and ancestors. Each command sees the changes before it."""
 
     def __init__(self, nodes: Iterable[TreeNode], now: Millis) -> None:
         self._now = now
@@ -43,8 +43,7 @@ class SessionTrees:
         target = self._live_target(command)
         if target is None:
             return StateConflict(
-                "agent_not_found_or_not_active",
-                f"The session {command.session_id!r} has ended; nothing is there to suspend.",
+                "agent_not_found_or_not_active", f"Session {command.session_id!r} has ended and cannot be suspended."
             )
         subtree = [target, *self._live_descendants(target)]
         return self._apply(target, 1, [node for node in subtree if node.status is State.ACTIVE], Verb.SUSPEND)
@@ -60,7 +59,7 @@ class SessionTrees:
         return self._apply(target, 0, [node for node in subtree if node.status is State.SUSPENDED], Verb.RESUME)
 
     def suspended_ancestor(self, node: TreeNode) -> TreeNode | None:
-        """The nearest ancestor that bears a flag."""
+        """The nearest ancestor with the flag."""
         return next((ancestor for ancestor in self._ancestors(node) if ancestor.held), None)
 
     def _live_target(self, command: Suspend) -> TreeNode | None:
@@ -68,7 +67,7 @@ class SessionTrees:
         return node if node is not None and is_live(node, self._now) else None
 
     def _ancestors(self, node: TreeNode) -> Iterator[TreeNode]:
-        # No spawn can make a line that meets itself; a hand in the database can, and must not hang the server.
+        # A cycle can only come from manual changes of the database. It must not hang the server.
         visited: set[Ref] = {(node.zone_id, node.id)}
         while node.parent_id is not None and (ref := (node.zone_id, node.parent_id)) not in visited:
             visited.add(ref)
@@ -79,7 +78,7 @@ class SessionTrees:
             node = parent
 
     def _live_descendants(self, top: TreeNode, *, skip_flagged: bool = False) -> Iterator[TreeNode]:
-        """What is alive under a session, parents first; not what another flag holds, if it stops at flags."""
+        """Live descendants, parents first. `skip_flagged` leaves out sessions with the flag and their subtrees."""
         visited: set[Ref] = {(top.zone_id, top.id)}
         pending = deque(self._children.get((top.zone_id, top.id), ()))
         while pending:
@@ -95,7 +94,7 @@ class SessionTrees:
         changes = {target.id: SuspensionChange(target, flagged)}
         for node in affected:
             status = SESSION.next_state(verb, node.status)
-            assert status is not None  # only those in a state that the verb leaves were chosen
+            assert status is not None  # `affected` has only sessions in a state that the verb allows
             after = msgspec.structs.replace(flagged if node.id == target.id else node, status=status)
             changes[node.id] = SuspensionChange(node, after)
         self._nodes.update(((change.after.zone_id, change.after.id), change.after) for change in changes.values())
@@ -103,11 +102,11 @@ class SessionTrees:
 
 
 def not_suspended(session_id: str, target: TreeNode | None, ancestor: TreeNode | None) -> StateConflict:
-    detail = f"The session {session_id!r} is not suspended."
+    detail = f"Session {session_id!r} is not suspended."
     extra: dict[str, object] = {}
     if target is None:
-        detail = f"The session {session_id!r} has ended; nothing is there to resume."
+        detail = f"Session {session_id!r} has ended and cannot be resumed."
     elif ancestor is not None:
-        detail = f"The session {session_id!r} bears no flag of its own; its ancestor {ancestor.id!r} holds it."
+        detail = f"Session {session_id!r} is suspended by its ancestor {ancestor.id!r}. Resume that session."
         extra = {"held_by": ancestor.id, "frees": f"resume {ancestor.id}"}
     return StateConflict("agent_not_found_or_not_suspended", detail, **extra)

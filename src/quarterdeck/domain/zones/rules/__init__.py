@@ -1,10 +1,10 @@
-"""The pure part of zones, one file per question.
+"""The pure rules of zones.
 
-| module  | what it answers                                                                        |
-|---------|----------------------------------------------------------------------------------------|
-| limits  | how overrides and defaults become the limits in force                                  |
-| roles   | what a bearer is in a workspace, and what each role may do: the one table of powers     |
-| members | who may be made a member, and as what                                                  |
+| module           | decides                                                               |
+|------------------|-----------------------------------------------------------------------|
+| limits           | the effective limits of a zone, from overrides, defaults and ceilings |
+| roles            | the role of a caller in a zone, and the table of permissions          |
+| role_assignments | which role assignments a caller may create, change and remove         |
 """
 
 from quarterdeck.domain.zones.rules.limits import (
@@ -32,9 +32,9 @@ from quarterdeck.domain.zones.rules.roles import (
     can_access_zone,
     effective_role,
     forbidden_role,
+    hidden_zone_problem,
     not_a_member,
     permission_problem,
-    workspace_not_found,
 )
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "encode_overrides",
     "ended_zone_problems",
     "forbidden_role",
+    "hidden_zone_problem",
     "limits_from_quotas",
     "member_not_found",
     "member_view",
@@ -58,7 +59,6 @@ __all__ = [
     "permission_problem",
     "quotas_view",
     "view",
-    "workspace_not_found",
     "zone_ended",
     "zone_not_found",
 ]

@@ -1,4 +1,4 @@
-"""The pure part: how overrides and defaults become the limits in force."""
+"""The effective limits of a zone, from its overrides, the defaults and the ceilings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def overrides_of_zone(zone: Zone) -> Overrides:
 
 
 def merge_overrides(old: Overrides, new: Overrides) -> Overrides:
-    """The new ones set what they name, and take back what they name as null; the rest stays."""
+    """Apply `new` to `old`: a value sets an override, null removes it, an unset field stays."""
     values = {name: getattr(old, name) for name in Overrides.__struct_fields__}
     for name in Overrides.__struct_fields__:
         value = getattr(new, name)
@@ -45,7 +45,7 @@ def merge_overrides(old: Overrides, new: Overrides) -> Overrides:
 
 
 def effective_limits(overrides: Overrides, defaults: Limits) -> Limits:
-    """What the zone sets, else the platform's default; never beyond a ceiling, should a ceiling have been lowered."""
+    """The zone's overrides, else the defaults; capped, because a ceiling may have been lowered since."""
     values = {}
     for name, ceiling in CEILINGS.items():
         override = getattr(overrides, name)
@@ -55,7 +55,7 @@ def effective_limits(overrides: Overrides, defaults: Limits) -> Limits:
 
 @lru_cache(maxsize=4096)
 def limits_from_quotas(quotas: str, defaults: Limits) -> Limits:
-    """The limits of a zone whose overrides are stored so. Remembered: every batch asks this of each of its zones."""
+    """The effective limits for stored overrides. Cached, because every batch needs them for each of its zones."""
     return effective_limits(_decode_overrides(quotas), defaults)
 
 
@@ -64,17 +64,17 @@ def admission_of_zone(zone: Zone, defaults: Limits) -> ZoneAdmission:
 
 
 def zone_not_found(zone_id: str) -> NotFound:
-    return NotFound(ZONE_NOT_FOUND, f"There is no zone {zone_id!r}.")
+    return NotFound(ZONE_NOT_FOUND, f"Zone {zone_id!r} does not exist.")
 
 
 def zone_ended(zone_id: str) -> Conflict:
     return Conflict(
-        "zone_ended", f"The zone {zone_id!r} has ended. What happened in it can be read; its id is not used again."
+        "zone_ended", f"Zone {zone_id!r} has ended. Its history stays readable, but its id cannot be used again."
     )
 
 
 def ended_zone_problems(zones: Iterable[Zone]) -> dict[str, Problem | None]:
-    """Of each zone why nothing can begin in it any more, if so."""
+    """Why nothing new may start in each zone, or None."""
     return {zone.id: zone_ended(zone.id) if zone.ended_at is not None else None for zone in zones}
 
 

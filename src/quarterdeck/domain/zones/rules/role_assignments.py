@@ -1,4 +1,4 @@
-"""Who may be made a member of a workspace, and as what."""
+"""Decides changes of role assignments, and builds their errors and views."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ Ref = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class RoleCounts:
-    """How many rows a zone has, and how many of them are of owners."""
+    """Role assignments of a zone, and how many of them are OWNER."""
 
     total: int = 0
     owners: int = 0
 
 
 class RoleAssignmentBatch:
-    """The members of a batch's zones, read under the zones' locks, as they are after each decision."""
+    """The role assignments of a batch, loaded under the zones' locks. Each command sees the changes before it."""
 
     def __init__(self, rows: Iterable[RoleAssignment], counts: Mapping[str, RoleCounts], now: Millis) -> None:
         self._rows = {(row.zone_id, row.subject): row for row in rows}
         self._counts = {**counts}
         self._now = now
         self.changes: dict[Ref, RoleChange] = {}
-        """Each member from how it was before the batch to how it is after it."""
+        """Each changed assignment, before and after the batch."""
         self.applied: list[tuple[ChangeRole, RoleChange]] = []
 
     def decide(self, command: ChangeRole, caller_role: Role) -> RoleChange | Problem:
-        """For a caller who has this role, and by it the power to change members."""
+        """Decide for a caller with this role. The caller's permission `members.change` is checked before."""
         before = self._rows.get((command.zone_id, command.subject))
         if before is None and command.role is None:
             return member_not_found(command.subject)
@@ -89,23 +89,25 @@ def _change_problem(
     return None
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------
 
 
 def member_not_found(subject: str) -> NotFound:
-    return NotFound("member_not_found", f"{subject!r} is no member of this workspace.")
+    return NotFound("member_not_found", f"{subject!r} is not a member of this workspace.")
 
 
 def owner_required(caller_role: Role) -> Forbidden:
     return Forbidden(
-        "forbidden_role", f"Only an OWNER makes or unmakes an OWNER; this is {caller_role}.", role=str(caller_role)
+        "forbidden_role",
+        f"Only an OWNER may add, change or remove an OWNER. The caller's role is {caller_role}.",
+        role=str(caller_role),
     )
 
 
 def last_owner() -> Conflict:
     return Conflict(
         "last_owner",
-        "This is the last OWNER of the workspace, which has other members: they would be left without one.",
+        "This is the last OWNER of a workspace that has other members. Make another member OWNER first.",
         frees="another member is made OWNER",
     )
 
@@ -113,7 +115,7 @@ def last_owner() -> Conflict:
 def too_many_members(used: int) -> LimitReached:
     return LimitReached(
         "too_many_members",
-        f"A workspace has at most {ROLE_ASSIGNMENTS_MAX} members, and {used} are there.",
+        f"The workspace has {used} of at most {ROLE_ASSIGNMENTS_MAX} members. Remove one first.",
         bound="max_members",
         limit=ROLE_ASSIGNMENTS_MAX,
         used=used,
@@ -121,7 +123,7 @@ def too_many_members(used: int) -> LimitReached:
     )
 
 
-# -- how it is shown ---------------------------------------------------------------------------------------------
+# -- view --------------------------------------------------------------------------------------------------------
 
 
 def member_view(assignment: RoleAssignment) -> MemberView:

@@ -1,5 +1,8 @@
-"""What a bearer is in a workspace, and what that allows: one table, which the documentation shows and every route of a
-workspace is held against."""
+"""Roles in a workspace and their permissions.
+
+`PERMISSIONS` is the only table of permissions. The documentation shows it, and every route of a workspace is checked
+against it.
+"""
 
 from __future__ import annotations
 
@@ -14,44 +17,47 @@ _ADMIN_ROLES = frozenset({Role.OWNER, Role.ADMIN})
 
 PERMISSIONS: Mapping[str, frozenset[Role]] = {
     "tasks.read": _ALL_ROLES,
-    # An agent that finds that more is to be done says so by a task.
+    # An agent that finds more work creates a task for it.
     "tasks.create": _ALL_ROLES,
     "tasks.change": _HUMAN_ROLES,
     "tasks.work": _ALL_ROLES,
-    # By hand and without a token: nobody can tell any more whether the work was done.
+    # Needs no attempt token, so the server cannot check that the work was done.
     "tasks.complete_paused": _ADMIN_ROLES,
     "agents.read": _ALL_ROLES,
-    # An agent registers itself and no other.
+    # An agent may register only itself.
     "agents.register": _ALL_ROLES,
     "agents.terminate": _HUMAN_ROLES,
-    # It outlives the membership of whoever had it made, and is given its agent's tasks with their secrets.
+    # The token stays valid when its creator's role is removed, and it can read the agent's tasks with their secrets.
     "agents.token": _ADMIN_ROLES,
     "agents.beat": _ALL_ROLES,
     "coordinator.use": _ADMIN_ROLES,
     "members.read": _ADMIN_ROLES,
     "members.change": _ADMIN_ROLES,
-    # The address of an endpoint is often a secret of its own.
+    # The URL of an endpoint often contains a secret.
     "webhooks.read": _ADMIN_ROLES,
     "webhooks.change": _ADMIN_ROLES,
     "fleets.read": _ALL_ROLES,
-    # As whom, the fleet says: an agent speaks as the member it is, and as no other.
+    # The fleet checks the sender: an agent may act only as its own member.
     "fleets.speak": _ALL_ROLES,
     "fleets.change": _HUMAN_ROLES,
     "costs.read": _HUMAN_ROLES,
     "budgets.change": _ADMIN_ROLES,
 }
-"""Each power, and the roles that have it."""
+"""Permission → the roles that have it."""
 
 
 def effective_role(caller: Caller, zone_id: str, assigned_role: Role | None) -> Role | None:
-    """What a caller is in a workspace in which this row is its own, if it has one. A token that names an agent is that
-    agent's and no more, whatever else stands in it: it is handed to programs that nobody watches."""
+    """The role of a caller in a zone. `assigned_role` is the caller's stored role in it, if there is one.
+
+    A token with an agent id has the role AGENT only, whatever its other claims are, because such tokens are given to
+    unattended programs.
+    """
     if caller.agent_id is not None:
         return Role.AGENT if caller.zone_id == zone_id else None
     if caller.is_admin:
         return Role.OWNER
     if caller.zone_id != zone_id:
-        # Names are given by a zone's issuer: the same name in another zone is somebody else.
+        # Subjects belong to a zone's issuer: the same subject in another zone may be another person.
         return None
     if assigned_role is not None or caller.role is not None:
         return assigned_role or caller.role
@@ -61,33 +67,33 @@ def effective_role(caller: Caller, zone_id: str, assigned_role: Role | None) -> 
 
 
 def can_access_zone(caller: Caller, zone_id: str) -> bool:
-    """Whether a workspace is there at all, for this caller. What it may do in it, its role says."""
+    """Whether the workspace exists for this caller. Its role decides what it may do there."""
     return caller.zone_id == zone_id or (caller.is_admin and caller.agent_id is None)
 
 
 def permission_problem(caller: Caller, zone_id: str, assigned_role: Role | None, permission: str) -> Problem | None:
-    """Why a caller may not use a power in a workspace, if it may not."""
+    """Why a caller does not have a permission in a workspace, or None."""
     if not can_access_zone(caller, zone_id):
-        return workspace_not_found(zone_id)
+        return hidden_zone_problem(zone_id)
     role = effective_role(caller, zone_id, assigned_role)
     if role is None:
         return not_a_member(zone_id)
     return None if role in PERMISSIONS[permission] else forbidden_role(role, permission)
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------
 
 
-def workspace_not_found(zone_id: str) -> NotFound:
-    """The same for one that does not exist and for one of others: nobody learns which there are."""
-    return NotFound("workspace_not_found", f"There is no workspace {zone_id!r} for this token.")
+def hidden_zone_problem(zone_id: str) -> NotFound:
+    """The same error for a missing zone and for a zone of others, so that it does not reveal which zones exist."""
+    return NotFound("workspace_not_found", f"Workspace {zone_id!r} does not exist, or this token cannot access it.")
 
 
 def not_a_member(zone_id: str) -> Forbidden:
     return Forbidden(
         "not_a_member",
-        f"Whoever shows this token is no member of the workspace {zone_id!r}, and the token gives no role.",
-        frees="an OWNER or ADMIN makes them a member",
+        f"The token's subject is not a member of workspace {zone_id!r}, and the token has no role claim.",
+        frees="an OWNER or ADMIN adds the subject as a member",
     )
 
 
@@ -95,7 +101,7 @@ def forbidden_role(role: Role, permission: str) -> Forbidden:
     allowed = [candidate.value for candidate in Role if candidate in PERMISSIONS[permission]]
     return Forbidden(
         "forbidden_role",
-        f"The role {role} may not do this; it needs {' or '.join(allowed)}.",
+        f"Role {role} does not have the permission {permission}. Required role: {' or '.join(allowed)}.",
         role=str(role),
         power=permission,
         allowed=allowed,
