@@ -1,30 +1,34 @@
-"""HTTP: one shell that serves the route tables of all rooms, and the server it stands in.
+"""The HTTP server: it serves the routes of all components.
 
-| module   | what it decides                                                                             |
-|----------|---------------------------------------------------------------------------------------------|
-| router   | which route a method and a path mean: by segment, at a cost that does not grow with the table |
-| intake   | whether a body, a query and a header may come in: sizes, depth, types, characters             |
-| meant    | what a name that nobody knows may have been meant for                                       |
-| auth     | who is asking, and whether they may                                                          |
-| shell    | the order of all that for one request, its log line and its figures                            |
-| streams  | answers without an end: how many, how they are sent, what ends them                           |
-| sse      | a zone's events as they are committed: where a stream begins, and what it says                 |
-| entries  | a fleet's timeline as it grows, entry by entry                                                 |
-| problems | how a refusal or a fault looks outside: RFC 9457                                             |
-| openapi  | the description of the table; `docs` renders it for people, without a network                  |
-| metrics  | what is counted, and `/metrics`                                                               |
-| logs     | one JSON object a line; those of requests are gathered for a moment                             |
-| request  | one request and the way back: its body as it comes, its answer at once or piece by piece         |
-| waiting  | answers that take their time, while their client is there                                       |
-| connection | a peer's bytes as requests, in order; what it may do before it has said anything               |
-| serve    | sockets, signals and draining                                                                 |
+| module          | holds                                                                                      |
+|-----------------|--------------------------------------------------------------------------------------------|
+| server          | sockets, signals, draining                                                                 |
+| connection      | HTTP/1.1 on one connection: parsing, pipelining, time-outs, limits                         |
+| request         | one request: reading its body, sending its response at once or as a stream                 |
+| dispatcher      | the steps of a request: match, authorize, decode, call, respond, log                       |
+| router          | finds the route for a method and a path; the cost does not grow with the number of routes  |
+| decoding        | decodes bodies and queries; checks size, depth, types and characters                       |
+| suggestions     | the closest known name for an unknown field or parameter                                   |
+| auth            | who the caller is, and whether it may use the route                                        |
+| stream_limits   | streams: how many may be open, how they are sent, what ends them                           |
+| event_stream    | a zone's events as server-sent events                                                      |
+| timeline_stream | a fleet's timeline as server-sent events                                                   |
+| event_routes    | routes for the event log                                                                   |
+| system_routes   | `/health`, `/ready`, `/metrics`, `/about`, `/openapi.json`, `/docs`, JWKS                  |
+| redis_routes    | admin routes for the Redis mirror                                                          |
+| secret_routes   | admin routes for encryption keys and their rotation                                        |
+| sink_routes     | admin routes for sinks                                                                     |
+| problem_json    | problems as RFC 9457 bodies and headers                                                    |
+| openapi         | the OpenAPI document, generated from the routes                                            |
+| docs            | the same document as one HTML page without external resources                              |
+| metrics         | counters and histograms, and their Prometheus text                                         |
+| json_logging    | log lines as JSON; request lines are buffered for up to 50 ms                              |
 
-The order for each request: route (404; 400 for what is no id; 405) → credential (401) → scope and zone (403) → size
-(413) → body and query (400) → the operation → the answer. Nothing is read of a body before its sender is known to be
-allowed to send it.
+The order of checks: route (404, 400 for an invalid id, 405) → credential (401) → scope and zone (403) → size (413) →
+body and query (400) → the operation. A body is read only after its sender is authorized.
 
-How it fails. Whatever a request contains, the answer is a 4xx with a sentence that names the field; what escapes a
-handler is a 500 without a trace of its insides, and the whole of it in the log. A client that goes away does not undo
-what it asked for: the operation is committed or not, and an Idempotency-Key tells which. A stream that is cut is opened
-again, here or elsewhere, from the last id its client saw.
+How it fails. An invalid request gets a 4xx whose text names the field. An exception that a handler does not catch
+becomes a 500 without details; the log has the traceback. A client that disconnects does not undo its request: the
+operation is committed or not, and repeating it with the same Idempotency-Key shows which. A client whose stream breaks
+reconnects to any replica with the last event id it saw.
 """

@@ -1,17 +1,20 @@
-"""One connection: HTTP/1.1 as its parser hears it, with bounds on what a peer may do before it has said anything.
+"""One HTTP/1.1 connection, with limits on what a peer can use up before it is authenticated.
 
-A peer that opens connections and trickles bytes costs memory and descriptors for as long as it is let. So a request
-must have arrived whole within QD_REQUEST_TIMEOUT_MS, its head may not be larger than `HEAD_MAX`, of a body that nobody
-has asked for only about `AHEAD_MAX` is read, and there may be no more than QD_CONNECTIONS_MAX connections at once. One
-timer per process looks for the slow ones, and for those that have said nothing for long: a timer per request would
-cost every honest caller. It also finds the streams whose peer has taken nothing for QD_STREAM_STALL_MS: one that reads
-slowly is no trouble, one that never reads holds a place.
+A peer that opens connections and sends bytes slowly holds memory and file descriptors. The limits:
 
-Requests that a peer sends without waiting for answers are answered in their order, one at a time; meanwhile nothing
-more is read from it.
+- A request must arrive completely within QD_REQUEST_TIMEOUT_MS.
+- Its head has at most `HEAD_MAX` bytes.
+- At most about `READ_AHEAD_MAX` bytes of a body are buffered before a handler reads it.
+- At most QD_CONNECTIONS_MAX connections are open at once.
 
-`unsent`: the answer to a claim is worth something, and whoever gave it out wants to know if it surely reached nobody.
-That is known until the kernel has taken the last byte; what the kernel, or the peer, loses later nobody here can know.
+One timer per process closes slow requests and idle connections, because a timer per request would cost every caller.
+The same timer aborts streams whose peer has read nothing for QD_STREAM_STALL_MS. A peer that reads slowly is fine; one
+that never reads occupies a stream.
+
+Pipelined requests are answered one at a time, in order. Meanwhile nothing more is read from the peer.
+
+`on_undelivered`: the response to a claim contains work, so its sender needs to know when it certainly did not arrive.
+That can be known until the kernel has taken the last byte. Losses in the kernel or at the peer cannot be detected here.
 """
 
 from __future__ import annotations
@@ -32,12 +35,12 @@ HEAD_MAX = 64 * 1024
 READ_AHEAD_MAX = 64 * 1024
 TIMEOUT_CHECK_SECONDS = 5.0
 IDLE_SECONDS = 75.0
-"""After which a connection that is kept open and says nothing is closed."""
+"""A kept-alive connection is closed after this time without a request."""
 RequestHandler = Callable[[Request], Awaitable[None]]
 
 
 class Connections:
-    """Every open connection of a server: how many, which are slow, and when the last has gone."""
+    """All open connections of a server: their limit, their time-outs, and an event for when all are closed."""
 
     def __init__(self, request_timeout_seconds: float, max_connections: int, stall_timeout_seconds: float) -> None:
         self._open: set[Connection] = set()
@@ -45,11 +48,11 @@ class Connections:
         self._max_connections = max_connections
         self._stall_timeout_seconds = stall_timeout_seconds
         self.request_tasks: set[asyncio.Task[None]] = set()
-        """What is being answered."""
+        """One task per request in progress."""
         self.all_closed = asyncio.Event()
         self.all_closed.set()
         self.is_draining = False
-        """The server stops: every answer is the last one of its connection."""
+        """The server is stopping: every response closes its connection."""
         self._unflushed: list[Connection] = []
 
     def __len__(self) -> int:
@@ -68,8 +71,10 @@ class Connections:
             self.all_closed.set()
 
     def flush_soon(self, connection: Connection) -> None:
-        """What is answered in one turn of the loop leaves at its end, all at once: peers that are woken one by one cost
-        the kernel half as much again."""
+        """Flush at the end of this loop iteration, together with all other connections.
+
+        Waking peers one by one costs the kernel half as much again.
+        """
         if not self._unflushed:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unflushed.append(connection)
@@ -80,17 +85,17 @@ class Connections:
             connection.flush()
 
     def abort_streams(self) -> None:
-        """Ends the streams that did not end when they were told to: their peers do not read."""
+        """Abort the streams that did not end by themselves: their peers do not read."""
         for connection in [c for c in self._open if c.is_streaming]:
             connection.abort()
 
     def close_idle(self) -> None:
-        """Closes whatever is not being answered."""
+        """Close the connections that have no request in progress."""
         for connection in [c for c in self._open if not c.is_busy]:
             connection.close()
 
     def check_timeouts(self) -> None:
-        """Closes what is slow, now and from now on."""
+        """Close slow and idle connections, and schedule the next check."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in [*self._open]:
@@ -114,28 +119,28 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._incoming: Request | None = None
-        """The request whose body is still to come."""
+        """The request whose body is still arriving."""
         self._pipelined: deque[Request] = deque()
-        """Sent by a peer that did not wait for the answers before."""
+        """Requests that arrived before the previous response was sent."""
         self._current: Request | None = None
         self._writable: asyncio.Future[None] | None = None
         self._undelivered_callbacks: list[Callable[[], None]] = []
         self._write_buffer: list[bytes] = []
         self._head_size: int | None = None
         self._receiving_since: float | None = None
-        """Since when a request has been arriving."""
+        """When the request that is arriving began to arrive."""
         self._stalled_since: float | None = None
         self._is_paused = False
         self._is_aborted = False
         self._final_bytes: bytes | None = None
-        """Said when what is being answered has been, and then the connection ends."""
+        """Sent after the responses in progress, before the connection is closed. None: the connection stays open."""
         self._idle_since = 0.0
 
-    # -- for those who watch -------------------------------------------------------------------------------------
+    # -- state and control, for `Connections` --------------------------------------------------------------------
 
     @property
     def is_streaming(self) -> bool:
-        """Whether an answer without an end is under way."""
+        """Whether a stream is being sent."""
         return self._current is not None and self._current.is_streaming
 
     @property
@@ -143,7 +148,7 @@ class Connection(asyncio.Protocol):
         return self._current is not None
 
     def is_idle(self, since: float) -> bool:
-        """Kept open, and quiet since then."""
+        """Whether the connection has had no request since that time."""
         return self._current is None and self._receiving_since is None and self._idle_since < since
 
     def has_timed_out(self, receiving_since: float, stalled_since: float) -> bool:
@@ -159,10 +164,10 @@ class Connection(asyncio.Protocol):
         self._is_aborted = True
         self._transport.abort()
 
-    # -- the transport's words -----------------------------------------------------------------------------------
+    # -- callbacks of the transport ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is one in all but its bases.
+        # uvloop's transport has the same methods, but does not inherit from asyncio.Transport.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self._receiving_since = self._idle_since = self._loop.time()
@@ -171,7 +176,7 @@ class Connection(asyncio.Protocol):
         self._connections.add(self)
 
     def eof_received(self) -> None:
-        """The peer says no more, which is taken for a farewell: the transport closes, and takes nothing more."""
+        """The peer closed its sending side, which counts as a disconnect: the transport closes."""
         self._mark_disconnected()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -191,10 +196,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._receiving_since is None:
-            # Set by the first byte and not by the parser, which skips empty lines without a word.
+            # Set by the first byte and not by the parser: it skips empty lines without a callback.
             self._receiving_since = self._loop.time()
         if self._head_size is not None:
-            # Only what comes in several pieces is counted: the first piece cannot be larger than a read.
+            # Only a head that arrives in several pieces is counted: the first piece cannot be larger than one read.
             self._head_size += len(data)
             if self._head_size > HEAD_MAX:
                 self._close_after_responses(MALFORMED_REQUEST_RESPONSE)
@@ -202,8 +207,8 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # Nothing else is spoken here: what was asked is answered, and the connection then ends, since what comes
-            # next may be of another protocol.
+            # No other protocol is supported. The request is answered and the connection closed, because the following
+            # bytes may belong to the other protocol.
             last_request = self._pipelined[-1] if self._pipelined else self._current
             if last_request is not None:
                 last_request.keep_alive = False
@@ -223,7 +228,7 @@ class Connection(asyncio.Protocol):
                 self._writable.set_result(None)
             self._writable = None
 
-    # -- the parser's words --------------------------------------------------------------------------------------
+    # -- callbacks of the parser ---------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._head_size = 0
@@ -269,7 +274,7 @@ class Connection(asyncio.Protocol):
         if self._final_bytes is not None and self._current is None:
             self.close()
 
-    # -- requests, one after the other ---------------------------------------------------------------------------
+    # -- requests, one at a time ---------------------------------------------------------------------------------
 
     def _start_request(self, request: Request) -> None:
         self._current = request
@@ -296,7 +301,7 @@ class Connection(asyncio.Protocol):
         if not self._write_buffer:
             return
         parts, self._write_buffer = self._write_buffer, []
-        # The peer may have gone in the turn between; uvloop would complain of what nobody is there to read.
+        # The peer may have disconnected since `write`. uvloop logs a warning for a write to a closing transport.
         if self._transport.is_closing():
             self._is_aborted = True
         else:
@@ -317,7 +322,7 @@ class Connection(asyncio.Protocol):
         if not request.keep_alive:
             self._pipelined.clear()
             if request.expects_continue:
-                # It was not told to send its body, and does not.
+                # The client was not sent `100 Continue`, so its body does not follow.
                 self._incoming = None
             self._close_after_responses(b"")
         elif self._pipelined:
@@ -328,7 +333,7 @@ class Connection(asyncio.Protocol):
             self._resume_reading()
 
     def _close_after_responses(self, final_bytes: bytes) -> None:
-        """Ends the connection, after the answers to what was asked before."""
+        """Close the connection once the responses to the earlier requests are sent."""
         self._final_bytes = final_bytes
         if self._current is not None:
             self._pause_reading()
@@ -337,25 +342,26 @@ class Connection(asyncio.Protocol):
         if self._incoming is None or final_bytes:
             self.close()
         else:
-            # Closed while its peer still sends, it would be reset, and the peer might never read its answer: the rest
-            # is let go by, for as long as a request may take to arrive.
+            # Closing while the peer still sends would reset the connection, and the peer might never read its response.
+            # So the rest of the body is read and dropped until the request times out.
             self._resume_reading()
 
-    # -- what surely reached nobody ------------------------------------------------------------------------------
+    # -- responses that certainly did not arrive -----------------------------------------------------------------
 
     def track_delivery(self, on_undelivered: Callable[[], None]) -> None:
         self._undelivered_callbacks.append(on_undelivered)
-        # So that the last byte's leaving is told of.
+        # With a limit of 0, `resume_writing` is called when the kernel has taken the last byte.
         self._transport.set_write_buffer_limits(high=0)
 
     def _clear_sent_callbacks(self) -> None:
-        # (Nothing is left either of what a transport has given up, which it tells of a turn later.)
+        # A transport that failed also has an empty buffer, and reports the loss one loop iteration later. Hence the
+        # check for `is_closing`.
         is_all_sent = not self._write_buffer and not self._transport.get_write_buffer_size()
         if self._undelivered_callbacks and is_all_sent and not self._transport.is_closing():
             self._undelivered_callbacks.clear()
             self._transport.set_write_buffer_limits()
 
-    # -- reading no faster than is answered ----------------------------------------------------------------------
+    # -- backpressure on the peer --------------------------------------------------------------------------------
 
     def _pause_reading(self) -> None:
         if not self._is_paused:
@@ -369,7 +375,7 @@ class Connection(asyncio.Protocol):
 
 
 def parse_target(url: bytes) -> tuple[str, bytes]:
-    """The path, with nothing escaped in it, and the query as it was sent."""
+    """The percent-decoded path, and the query as it was sent."""
     if not url.startswith(b"/"):
         parsed = httptools.parse_url(url)
         url = (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")
@@ -379,8 +385,8 @@ def parse_target(url: bytes) -> tuple[str, bytes]:
 
 
 def _malformed_request_response() -> bytes:
-    """What a peer is told whose bytes are not HTTP: it never becomes a request, but hears of it in the usual form."""
-    problem = Invalid("invalid_http", "This is not a well-formed HTTP/1.1 request; the connection is closed.")
+    """Bytes that are not HTTP never become a `Request`, but are answered with the usual problem body."""
+    problem = Invalid("invalid_http", "This is not a well-formed HTTP/1.1 request. The connection is closed.")
     content = problem_json.encode_body(problem, "")
     head = [b"HTTP/1.1 400 Bad Request", b"content-length: %d" % len(content), b"connection: close"]
     head += [name + b": " + value for name, value in problem_json.problem_headers(problem)]

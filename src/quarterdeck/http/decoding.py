@@ -1,8 +1,8 @@
-"""What may come in.
+"""Decodes bodies and queries.
 
-Bodies are bounded before they are read, decoded by msgspec against the type the route names, and refused with the
-path of the field. What only one of the two engines would refuse is refused here, for both: U+0000 and lone
-surrogates, integers beyond 64 bits, nesting deeper than 64.
+A body's size is checked before it is read. msgspec decodes it into the type of the route, and an error names the path
+of the field. Values that only one of the two database engines would refuse are refused here for both: U+0000, lone
+surrogates, integers beyond 64 bits, nesting deeper than 64 levels.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ _SUSPICIOUS_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89abAB])")
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
 _STRING_LITERAL = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
-"""Spelt so that what is no escape is run through at once: byte by byte it took four times as long."""
+"""Written so that text without escapes is matched in one run: matching byte by byte took four times as long."""
 _NON_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{}[]")
 _ERROR_PATH = re.compile(r" - at `\$\.?(.*?)`$")
 
 
 async def read_body(request: Request, content_length: int | None, max_bytes: int | None = None) -> bytes:
-    """The whole body, or a refusal as soon as it is known to be too large: for this route, if it says how large one may
-    be, or for any."""
+    """The complete body. Raises TooLarge as soon as it is known to exceed the route's limit, or else `BODY_MAX`."""
     max_bytes = BODY_MAX if max_bytes is None else max_bytes
     if content_length is not None and content_length > max_bytes:
         raise _too_large(max_bytes)
@@ -42,14 +41,14 @@ async def read_body(request: Request, content_length: int | None, max_bytes: int
 
 
 def decode_body(decoder: msgspec.json.Decoder[object], body: bytes) -> object:
-    """The body as the route's type. An empty one is an empty object: what is required is then named as missing."""
+    """The body as the route's type. An empty body counts as `{}`, so that the error names the missing field."""
     raw = body if body.strip() else b"{}"
-    # Fewer brackets than the bound cannot be nested deeper than it; only others are worth measuring.
+    # A body with fewer opening brackets than the limit cannot be nested too deeply, and is not measured.
     if raw.count(b"{") + raw.count(b"[") > DEPTH_MAX:
         _check_depth(raw)
     try:
         if not raw.isascii():
-            # The decoder passes over the fields it does not know without looking at their bytes.
+            # The decoder skips unknown fields without checking that they are UTF-8.
             raw.decode()
         if may_be_unstorable(raw):
             check_text(msgspec.json.decode(raw))
@@ -61,16 +60,20 @@ def decode_body(decoder: msgspec.json.Decoder[object], body: bytes) -> object:
 
 
 def may_be_unstorable(raw: bytes) -> bool:
-    """Whether it may hold an escaped NUL, a surrogate or a number beyond 64 bits. Every body is asked this, so it is
-    asked in the fastest way: a pattern for the numbers costs more than decoding the whole."""
+    """Whether it may contain an escaped NUL, a surrogate or an integer beyond 64 bits.
+
+    It runs for every body, so it must be fast: a regular expression for the numbers costs more than decoding the body.
+    """
     return (b"\\u" in raw and _SUSPICIOUS_ESCAPE.search(raw) is not None) or _LONG_NUMBER in raw.translate(
         _DIGITS_TO_ZERO
     )
 
 
 def decode_query(raw: bytes, query_type: type[msgspec.Struct]) -> object:
-    """The query string as the route's type. Of a repeated parameter the last counts; whether one that is not known is
-    refused or passed over is for the type to say."""
+    """The query string as the route's type.
+
+    Of a repeated parameter the last value counts. The type decides whether unknown parameters are refused or ignored.
+    """
     if len(raw) > QUERY_MAX:
         raise Invalid("invalid_query", f"The query is longer than {QUERY_MAX} bytes.")
     try:
@@ -85,8 +88,7 @@ def decode_query(raw: bytes, query_type: type[msgspec.Struct]) -> object:
 
 
 def to_problem(error: msgspec.DecodeError, target_type: object, code: str = "invalid_body") -> Problem:
-    """msgspec's complaint as a sentence, with the path of the field apart; of a name that is not known, also what may
-    have been meant by it."""
+    """msgspec's error as a problem, with the path of the field in `field`, and a suggestion for an unknown name."""
     text = str(error)
     path_match = _ERROR_PATH.search(text)
     path = path_match[1] if path_match is not None else ""
@@ -103,15 +105,15 @@ def to_problem(error: msgspec.DecodeError, target_type: object, code: str = "inv
 
 
 def check_text(value: object) -> None:
-    """Refuses characters and numbers that one engine would store and the other would not."""
+    """Refuse characters and numbers that only one of the two database engines can store."""
     for leaf in _leaves(value):
         if isinstance(leaf, str):
             if "\x00" in leaf:
-                raise Invalid("invalid_characters", "Text may not hold U+0000.")
+                raise Invalid("invalid_characters", "Text must not contain U+0000.")
             if not leaf.isascii() and any("\ud800" <= c <= "\udfff" for c in leaf):
-                raise Invalid("invalid_characters", "Text may not hold lone surrogates.")
+                raise Invalid("invalid_characters", "Text must not contain lone surrogates.")
         elif isinstance(leaf, int) and not -(2**63) <= leaf < 2**63:
-            raise Invalid("invalid_number", "Integers may not need more than 64 bits.")
+            raise Invalid("invalid_number", "Integers must fit into 64 bits.")
 
 
 def _leaves(value: object) -> Iterator[object]:
@@ -129,7 +131,7 @@ def _leaves(value: object) -> Iterator[object]:
 
 def _check_depth(raw: bytes) -> None:
     depth = 0
-    # Everything but brackets is dropped first, in one go: of a body of a thousand tasks a fiftieth is left to count.
+    # Everything but brackets is dropped first in one call: of a body with 1,000 tasks, one byte in 50 is left to count.
     for byte in _STRING_LITERAL.sub(b"", raw).translate(None, _NON_BRACKETS):
         if byte in b"{[":
             depth += 1

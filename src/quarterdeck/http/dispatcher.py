@@ -1,4 +1,4 @@
-"""One request, from its first byte to its log line."""
+"""Dispatches a request: match the route, authorize the caller, decode, call the handler, respond, log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quarterdeck.core.clock import iso, system_now
 from quarterdeck.core.errors import Internal, Invalid, MethodNotAllowed, NotFound, OutcomeUnknown, Problem, Unavailable
 from quarterdeck.core.ids import NAME_MAX, is_path_id, new_id
 from quarterdeck.core.routing import Call, Reply, Route
-from quarterdeck.domain.zones.rules import ZONE_NOT_FOUND, can_access_zone, workspace_not_found
+from quarterdeck.domain.zones.rules import ZONE_NOT_FOUND, can_access_zone, hidden_zone_problem
 from quarterdeck.http import problem_json
 from quarterdeck.http.auth import Authenticator
 from quarterdeck.http.decoding import decode_body, decode_query, read_body
@@ -31,21 +31,21 @@ from quarterdeck.store.interface import TransientError
 log = logging.getLogger("quarterdeck.http")
 JSON_HEADER = (b"content-type", b"application/json")
 CLIENT_CLOSED_REQUEST = 499
-"""What is logged when nobody was there any more to be answered."""
+"""The status in the log when the client disconnected before the response."""
 ANONYMOUS = Caller(subject="", client_id="", zone_id="", scopes=frozenset())
 UNQUOTED_PATH = re.compile(r"[A-Za-z0-9_.\-:/]{1,300}")
 _encode = msgspec.json.Encoder().encode
 
 
 class RawBody(msgspec.Struct, frozen=True):
-    """A body that is not JSON: documentation, metrics."""
+    """A response body that is not JSON: documentation, metrics."""
 
     content: bytes
     content_type: str
 
 
 class _CompiledRoute:
-    """A route with its decoder made and its label spelt."""
+    """A route with its body decoder and its label for logs and metrics."""
 
     __slots__ = ("decoder", "label", "needs_zone", "route", "uses_caller_zone")
 
@@ -58,18 +58,18 @@ class _CompiledRoute:
 
 
 class RequestHeaders:
-    """The headers this shell cares for, found in one pass."""
+    """The headers that the dispatcher uses, found in one pass."""
 
     __slots__ = (
         "api_key",
         "authorization",
         "content_length",
+        "header_zone_id",
         "idempotency_key",
         "last_event_id",
         "request_id",
         "trace",
         "wants_stream",
-        "workspace_id",
     )
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -80,8 +80,8 @@ class RequestHeaders:
         self.trace: str | None = None
         self.last_event_id: str | None = None
         self.wants_stream = False
-        self.workspace_id: bytes | None = None
-        """Which zone is meant, by a path that does not say it."""
+        self.header_zone_id: bytes | None = None
+        """The zone of a request whose path names none (X-Workspace-ID)."""
         self.request_id = ""
         trace_count = 0
         for name, value in headers:
@@ -90,18 +90,18 @@ class RequestHeaders:
             elif name == b"content-length":
                 self.content_length = int(value) if value.isdigit() else None
             elif name == b"idempotency-key":
-                # Bytes that are no text become a control character, which no key may hold.
+                # Bytes that are not UTF-8 become a control character, which no key may contain.
                 self.idempotency_key = value.decode("utf-8", "replace").replace("\ufffd", "\x00")
             elif name == b"x-api-key":
                 self.api_key = _append_header_value(self.api_key, value)
             elif name == b"traceparent":
-                # Two of them are none: which is meant, nobody can know.
+                # With two headers it is unknown which one is right, so neither is used.
                 trace_count += 1
                 self.trace = trace_context.parse_traceparent(value.decode("latin-1")) if trace_count == 1 else None
             elif name == b"accept":
                 self.wants_stream = self.wants_stream or (b"event-stream" in value and accepts_stream(value))
             elif name == b"x-workspace-id":
-                self.workspace_id = _append_header_value(self.workspace_id, value)
+                self.header_zone_id = _append_header_value(self.header_zone_id, value)
             elif name == b"last-event-id":
                 self.last_event_id = value.decode("latin-1")
             elif name == b"x-request-id":
@@ -110,8 +110,10 @@ class RequestHeaders:
 
 
 def _append_header_value(previous: bytes | None, value: bytes) -> bytes:
-    """A repeated header is one with a comma in it (RFC 9110), and neither a credential nor an id holds a comma: two are
-    refused, for a proxy before us may have judged the other one."""
+    """Join repeated headers with a comma (RFC 9110).
+
+    No credential or id contains a comma, so a repeated header is refused: a proxy may have checked the other value.
+    """
     return value if previous is None else b"%b, %b" % (previous, value)
 
 
@@ -133,16 +135,18 @@ class Dispatcher:
         self._streams = streams
         self._request_id_prefix = new_id()
         self._request_count = 0
-        """Requests without an id of their own are numbered: as unique as a UUID, at a tenth of its cost."""
+        """Numbers the requests without an id of their own: as unique as a UUID, at a tenth of its cost."""
         self.is_draining = False
         self.check_agent: Callable[[Caller], Awaitable[None]] | None = None
-        """Refuses a token whose agent was terminated, where the room that is asked knows nothing of agents. The agent
-        may end between this look and the commit; where agents are known, the transaction itself looks."""
+        """Refuses a token of a terminated agent, on routes of components that do not check agents.
+
+        The agent may end between this check and the commit. Components that know agents check in the transaction.
+        """
         self.on_drain: list[Callable[[], None]] = []
-        """Told that the server stops: whoever has somebody wait for long lets them go."""
+        """Called when the server begins to stop, to end long polls."""
 
     def drain(self) -> None:
-        """Answers without an end come to theirs, and whoever waits for long is let go."""
+        """End all streams and long polls."""
         self.is_draining = True
         self._streams.drain()
         for callback in self.on_drain:
@@ -161,39 +165,39 @@ class Dispatcher:
             reply = await self._call_handler(compiled, params, request, headers)
             if isinstance(reply, Stream):
                 label = f"{label} (stream)"
-                # The same credential is judged again and again while the stream is open.
+                # The credential is checked repeatedly while the stream is open.
                 recheck = partial(self._authorize, compiled, params, headers)
                 status = await self._streams.serve(reply, headers.request_id, request, recheck)
             else:
                 status = _send_reply(request, reply, headers.request_id)
         except Problem as problem:
             status = self._send_problem(request, problem, headers.request_id)
-        except TransientError:  # from a read that went straight to the store; lanes answer for themselves
+        except TransientError:  # from a read outside of lanes; lanes turn it into a problem themselves
             status = self._send_problem(request, _database_unavailable(), headers.request_id)
         except ClientDisconnected:
             status = CLIENT_CLOSED_REQUEST
         except asyncio.CancelledError:
-            # Only the end of the grace cancels a request, and then the task ends right here. Whoever still listens is
-            # told what is known of its request.
+            # A request is cancelled only when the grace period of the shutdown has passed. A client that is still
+            # connected gets a response; the task ends here.
             status = self._send_problem(request, _outcome_unknown(), headers.request_id)
         except Exception:
-            # The last resort: a defect must cost its caller a 500, not its neighbours the server.
-            log.exception("a defect in %s, request %s", label, headers.request_id)
+            # The last resort: a bug fails this request with 500, and does not stop the server.
+            log.exception("internal error in %s, request %s", label, headers.request_id)
             status = self._send_problem(request, _internal_error(), headers.request_id)
         self._record_request(request.path, label, status, headers, time.perf_counter() - started)
 
-    # -- the steps, in order --------------------------------------------------------------------------------------
+    # -- steps, in order ------------------------------------------------------------------------------------------
 
     def _match(self, request: Request) -> tuple[_CompiledRoute, dict[str, str]]:
         method = request.method
         match = self._router.find("GET" if method == "HEAD" else method, request.path)
         if match is None:
-            raise NotFound("route_not_found", "There is nothing at this path; /docs lists what there is.")
+            raise NotFound("route_not_found", "No route matches this path. See /docs for all routes.")
         if match.invalid_parameter is not None:
             raise _invalid_path(match.invalid_parameter)
         if match.target is None:
             allowed = ", ".join(sorted(match.methods))
-            raise MethodNotAllowed("method_not_allowed", f"This path answers to {allowed}.", allow=allowed)
+            raise MethodNotAllowed("method_not_allowed", f"This path only supports {allowed}.", allow=allowed)
         return match.target, match.params
 
     async def _call_handler(
@@ -225,8 +229,8 @@ class Dispatcher:
             return await (cancel_on_disconnect(pending_reply, request) if route.is_long_poll else pending_reply)
         except NotFound as problem:
             if compiled.uses_caller_zone and problem.code == ZONE_NOT_FOUND:
-                # In the words of this plane, and the same as for one that is not there for this caller.
-                raise workspace_not_found(params["zone"]) from None
+                # These routes have an error code of their own, the same as for a zone that is hidden from the caller.
+                raise hidden_zone_problem(params["zone"]) from None
             raise
 
     async def _authorize(self, compiled: _CompiledRoute, params: dict[str, str], headers: RequestHeaders) -> Caller:
@@ -235,20 +239,20 @@ class Dispatcher:
             return ANONYMOUS
         caller = None
         if headers.authorization and not headers.api_key:
-            # The way of nearly every request, without a coroutine.
+            # The fast path of nearly every request, without a coroutine.
             caller = self._authenticator.cached_caller(headers.authorization)
         if caller is None:
             caller = await self._authenticator.authenticate(headers)
         self._authenticator.check_access(caller, scope, params["zone"] if compiled.needs_zone else None)
         if compiled.uses_caller_zone:
             params["zone"] = (
-                caller.zone_id if headers.workspace_id is None else _requested_zone(headers.workspace_id, caller)
+                caller.zone_id if headers.header_zone_id is None else _requested_zone(headers.header_zone_id, caller)
             )
         elif caller.agent_id is not None and self.check_agent is not None:
             await self.check_agent(caller)
         return caller
 
-    # -- answers --------------------------------------------------------------------------------------------------
+    # -- responses ------------------------------------------------------------------------------------------------
 
     def _send_problem(self, request: Request, problem: Problem, request_id: str) -> int:
         headers = problem_json.problem_headers(problem)
@@ -276,19 +280,19 @@ class Dispatcher:
 def _invalid_path(name: str) -> Invalid:
     expected = "1 to 128 letters, digits and _ . - :"
     if name in NUMBER_PARAMETERS:
-        expected = "a number from 1 on"
+        expected = "a number of at least 1"
     elif name in NAME_PARAMETERS:
         expected = f"a name of 1 to {NAME_MAX} characters"
-    return Invalid("invalid_path", f"What stands for `{name}` in the path is not {expected}.", field=name)
+    return Invalid("invalid_path", f"`{name}` in the path must be {expected}.", field=name)
 
 
 def _requested_zone(header: bytes, caller: Caller) -> str:
-    """The zone that a caller says it means. One it may not enter is not there for it: nobody learns which there are."""
+    """The zone named by X-Workspace-ID. A zone that the caller may not access is 404, so zones cannot be probed."""
     zone_id = header.decode("latin-1")
     if not is_path_id(zone_id):
-        raise Invalid("invalid_workspace_id", "X-Workspace-ID is not of the form of an id.")
+        raise Invalid("invalid_workspace_id", "X-Workspace-ID must be 1 to 128 letters, digits and `_ . - :`.")
     if not can_access_zone(caller, zone_id):
-        raise workspace_not_found(zone_id)
+        raise hidden_zone_problem(zone_id)
     return zone_id
 
 
@@ -311,22 +315,22 @@ def _send_reply(request: Request, reply: object, request_id: str) -> int:
 
 
 def _quote_path(path: str) -> str:
-    """A path as JSON text: most need no more than quotation marks."""
+    """A path as JSON text. Most paths only need quotation marks, which is faster than encoding."""
     return f'"{path}"' if UNQUOTED_PATH.fullmatch(path) else _encode(path[:300]).decode()
 
 
 def _database_unavailable() -> Unavailable:
-    return Unavailable("database_unavailable", "The database is away or too busy; try again.", retry_after=1)
+    return Unavailable("database_unavailable", "The database is unavailable or too busy. Try again.", retry_after=1)
 
 
 def _outcome_unknown() -> OutcomeUnknown:
     return OutcomeUnknown(
         "outcome_unknown",
-        "The server stopped before it could answer. Repeat the request with the same Idempotency-Key, or look "
-        "before repeating.",
+        "The server stopped before it could answer, so the outcome is unknown. Repeat the request with the same "
+        "Idempotency-Key, or read the current state first.",
         retry_after=1,
     )
 
 
 def _internal_error() -> Internal:
-    return Internal("internal_error", "This request met a defect of the server; its log has the details.")
+    return Internal("internal_error", "Internal error. Search the server log for this `request_id`.")

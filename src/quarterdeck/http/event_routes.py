@@ -1,4 +1,4 @@
-"""The log as a route: a zone's events, oldest first, from a position on; as a list, or live."""
+"""The route of the event log: a zone's events, oldest first, after a position, as a page or as a stream."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ from quarterdeck.http import event_stream
 from quarterdeck.http.event_stream import EventStreams
 from quarterdeck.http.stream_limits import Stream
 
-AFTER_DESCRIPTION = "the position after which to begin; without it a list begins with the first event, and a stream now"
+AFTER_DESCRIPTION = "return events after this position; default: a page starts at the first event, a stream at the end"
 TYPES_PATTERN = r"^[a-z_.]+(,[a-z_.]+)*$(?!\n)"
 
 EVENTS_DESCRIPTION = (
-    "With `Accept: text/event-stream` the answer does not end: every event is sent as it is committed, with its `pos` "
-    "as id and its type as name. Who comes again with `Last-Event-ID` misses nothing and sees nothing twice. A "
-    "position that the log does not reach is answered by one `reset`, and the stream goes on from the floor."
+    "With `Accept: text/event-stream` the response is a stream: every event is sent when it is committed, with its "
+    "`pos` as id and its type as name. A client that reconnects with `Last-Event-ID` misses no event and gets none "
+    "twice. If the log does not contain that position, the stream sends one `reset` event and continues with the "
+    "oldest event that is stored."
 )
 
 
 class EventsQuery(msgspec.Struct, frozen=True):
     after: Annotated[int, Meta(ge=0, le=2**63 - 1, description=AFTER_DESCRIPTION)] | None = None
     limit: Annotated[int, Meta(ge=1, le=log.PAGE_EVENTS_MAX)] = 100
-    types: Annotated[str, Meta(pattern=TYPES_PATTERN, max_length=1_000, description="separated by commas")] | None = (
-        None
-    )
+    types: (
+        Annotated[str, Meta(pattern=TYPES_PATTERN, max_length=1_000, description="event types, separated by commas")]
+        | None
+    ) = None
     subject: PathId | None = None
 
 
 class EventList(msgspec.Struct, frozen=True):
     items: list[EventView]
     next_after: int | None
-    """Where the next page begins, also if this one is short; null when it is the last so far."""
+    """`after` for the next page, even if this page has fewer than `limit` items. Null: no more events yet."""
 
 
 class EventHandlers:
@@ -49,7 +51,7 @@ class EventHandlers:
         self._event_streams = event_streams
 
     async def events(self, call: Call) -> EventList | Stream:
-        """The log as a list, or as it grows: that is for the client to say."""
+        """A page or a stream, by the client's Accept header."""
         query = call.query
         assert isinstance(query, EventsQuery)
         types = tuple(query.types.split(",")) if query.types else ()
@@ -58,7 +60,7 @@ class EventHandlers:
 
     async def _stream(self, call: Call, filters: EventFilter) -> Stream:
         if call.last_event_id is not None:
-            # It knows better than the URL, which a client that comes again repeats as it was.
+            # A client that reconnects repeats the URL unchanged, so Last-Event-ID is newer than `after`.
             filters = msgspec.structs.replace(filters, after=event_stream.parse_position(call.last_event_id))
         assert isinstance(call.query, EventsQuery)
         starts_at_head = call.last_event_id is None and call.query.after is None
@@ -78,7 +80,7 @@ class EventHandlers:
 
         found, head = await self._engine.read(read, zones={call.zone_id, *([bearer.zone_id] if bearer else [])})
         page = found[: filters.limit]
-        # A page of certain types may end before the log does, with fewer events than asked for, or none.
+        # A page that is filtered by type scans a limited range, so it may be short or empty before the end of the log.
         next_after = page_filters.scan_end if page_filters.scan_end < head else None
         if len(found) > filters.limit:
             next_after = page[-1].pos
@@ -89,7 +91,8 @@ def routes(handlers: EventHandlers) -> list[Route]:
     return [
         Route(
             "GET", "/zones/{zone}/events", handlers.events, "List or follow a zone's events, oldest first", LIFECYCLE,
-            query=EventsQuery, response=EventList, stream_event=EventView, tags=("events",), description=EVENTS_DESCRIPTION,
+            query=EventsQuery, response=EventList, stream_event=EventView, tags=("events",),
+            description=EVENTS_DESCRIPTION,
             errors=("zone_not_found", "invalid_last_event_id", "too_many_streams", "draining"),
         )
     ]  # fmt: skip

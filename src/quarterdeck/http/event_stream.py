@@ -1,17 +1,18 @@
-"""A zone's events as they are committed: server-sent events.
+"""A zone's events as server-sent events, in the order of their commits.
 
-    retry: 1742                                  how long to wait before coming again, a little different for everybody
-    id: 41                                       where a stream that begins now begins
+    retry: 1742                                  milliseconds before a reconnect, random per client
+    id: 41                                       the position of a stream that starts at the end of the log
 
-    id: 42                                       `pos`: what to say in Last-Event-ID when coming again
+    id: 42                                       `pos`: the Last-Event-ID for a reconnect
     event: session.spawn                         the type
-    data: {"pos":42,"id":"…","zone_id":"…",…}    the event, as the list shows it
+    data: {"pos":42,"id":"…","zone_id":"…",…}    the event, as in the list
 
-    : keep-alive                                 after a while of silence
-    id: 57                                       what has passed meanwhile was not wanted here: no need to look again
+    : keep-alive                                 after a time without events
+    id: 57                                       up to here no event matched: a reconnect need not read them again
 
-Who comes again with the last id it saw is told of everything since, once and in order, on any replica. Who comes from a
-position that the log no longer reaches, or has not reached, is told so by one `reset` and goes on from the floor.
+A client that reconnects to any replica with the last id it saw gets every later event once and in order. If the log
+does not contain that position, because it was deleted or does not exist yet, the client gets one `reset` event and then
+the events from the floor of the log on.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from quarterdeck.store.interface import TransientError
 
 SESSION_ENDED = "session.terminate"
 RECONNECT_MS = (1_000, 3_000)
-"""Not the same for everybody: those whom one server lost should not reach the next in the same instant."""
+"""Random per client, so that the clients of a lost server do not all reconnect at the same moment."""
 RETRY = Policy(max_attempts=0, base_ms=100, multiplier=2.0, cap_ms=2_000)
 _POSITION = re.compile(r"[0-9]{1,19}")
 _MAX_POSITION = 2**63 - 1
@@ -49,23 +50,22 @@ S = TypeVar("S", bound="EventStream")
 
 
 def encode_frame(event: Event) -> bytes:
-    """An event on the wire."""
     body = _encode(log.to_view(event))
     if b"\n" in body or b"\r" in body:
-        # Rooms write their data as they like; a line break outside of JSON's strings means nothing but to us.
+        # Components may write JSON with line breaks between tokens. They mean nothing in JSON, but would split `data`.
         body = b" ".join(body.splitlines())
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.pos, event.type.encode(), body)
 
 
 def parse_position(last_event_id: str) -> int:
-    """The position within a Last-Event-ID."""
     if _POSITION.fullmatch(last_event_id) and int(last_event_id) <= _MAX_POSITION:
         return int(last_event_id)
-    raise Invalid("invalid_last_event_id", "Last-Event-ID is not a position of this log.", field="Last-Event-ID")
+    detail = "Last-Event-ID must be an id that this stream sent: a number of at most 19 digits."
+    raise Invalid("invalid_last_event_id", detail, field="Last-Event-ID")
 
 
 class EventStream(Stream):
-    """One client's stream. Made by `Live`, which has checked who asks and from where."""
+    """One client's stream. Created and started by `EventStreams`."""
 
     content_type = EVENT_STREAM
     headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
@@ -81,7 +81,7 @@ class EventStream(Stream):
         self._failures = 0
 
     async def start(self) -> None:
-        """Refuses whoever may not listen; finds out where now is."""
+        """Check the caller's access, and find the end of the log if the stream starts there."""
 
         async def read_bounds(tx: Transaction) -> LogBounds:
             await self._authorize(tx)
@@ -96,7 +96,7 @@ class EventStream(Stream):
             await self._event_streams.engine.read(lambda tx: require_bearer(tx, self._bearer), zones=self._zones)
 
     async def _authorize(self, tx: Transaction) -> None:
-        """Refuses a bearer whose session has ended, and a zone that does not exist."""
+        """Refuse a bearer whose session has ended, and a zone that does not exist."""
         await require_bearer(tx, self._bearer)
         await zones.require_zone(tx, self.subscriber.filters.zone_id)
 
@@ -116,15 +116,15 @@ class EventStream(Stream):
     def _first_chunk(self) -> bytes:
         self._keep_alive_at = asyncio.get_running_loop().time() + self._event_streams.keep_alive_seconds
         retry = b"retry: %d\n" % random.randint(*RECONNECT_MS)
-        # A client that is cut before its first event must be able to say where it began.
+        # A client that is disconnected before its first event needs an id to reconnect with.
         return retry + (b"id: %d\n\n" % self.subscriber.position if self._starts_at_head else b"\n")
 
     async def _next_chunk(self) -> bytes:
-        """What there is to send; nothing, if it is worth looking again."""
+        """The next bytes to send. Empty if the caller should call again."""
         try:
             chunk = await self._read_pending()
         except TransientError:
-            # The client could do no more than come again and wait, so it may as well wait here.
+            # The client could only reconnect and wait, so the stream stays open and retries.
             self._failures += 1
             pause = backoff(RETRY, attempt=self._failures, jitter=random.random()) / 1000
             await self.subscriber.wait(min(asyncio.get_running_loop().time() + pause, self._keep_alive_at))
@@ -141,7 +141,7 @@ class EventStream(Stream):
         return chunk
 
     async def _read_pending(self) -> bytes:
-        """What there is to send. Raises TransientError while the database is away."""
+        """The events to send. Raises TransientError while the database is unavailable."""
         if self.subscriber.is_live:
             return self.subscriber.take()
         page, missed_bounds = await self.subscriber.catch_up()
@@ -153,12 +153,12 @@ class EventStream(Stream):
 
     @property
     def _position(self) -> int:
-        """Up to here everything that is wanted was sent."""
+        """All matching events up to this position were sent."""
         return self.subscriber.position
 
     @property
     def _is_idle(self) -> bool:
-        """Nothing is to be done before something is heard of."""
+        """Nothing is pending until the tailer reports new events."""
         return self.subscriber.is_live
 
     @property
@@ -169,7 +169,7 @@ class EventStream(Stream):
 
 @dataclass(frozen=True, slots=True)
 class EventStreams:
-    """Opens streams. Made once, in the composition root."""
+    """Opens streams. One per process."""
 
     engine: Engine
     tailer: EventTailer
@@ -180,19 +180,19 @@ class EventStreams:
         return await self.start(EventStream(self, self.new_subscriber(filters, bearer), bearer, starts_at_head))
 
     def new_subscriber(self, filters: EventFilter, bearer: Bearer | None) -> EventSubscriber:
-        """One whose stream ends with whom its bearer speaks for."""
+        """A subscriber whose stream ends with the session or agent that the bearer acts for."""
         subjects = (bearer.session_id, bearer.agent_id) if bearer else ()
-        watches = [EndEvent(bearer.zone_id, SESSION_ENDED, subject) for subject in subjects if bearer and subject]
-        return EventSubscriber(self.tailer, self.engine, filters, watches)
+        end_events = [EndEvent(bearer.zone_id, SESSION_ENDED, subject) for subject in subjects if bearer and subject]
+        return EventSubscriber(self.tailer, self.engine, filters, end_events)
 
     async def start(self, stream: S) -> S:
         self.open_streams.add(stream)
         try:
-            # Attached before it looks: a session that ends after the look is heard of, and one that ended before is
-            # seen by it.
+            # Attach before the check: a session that ends after the check is seen by the subscriber, and one that ended
+            # before it is refused by the check.
             await self.tailer.attach(stream.subscriber)
             await stream.start()
-        except BaseException:  # a cancellation too: nobody will serve it, who would have it leave
+        except BaseException:  # a cancellation too: the stream will not be served, so nothing else would remove it
             self.open_streams.remove(stream)
             raise
         return stream

@@ -1,10 +1,10 @@
-"""Structured logs: one JSON object a line, on standard error.
+"""Structured logs: one JSON object per line on standard error.
 
-The lines of requests are gathered for a moment and written together, because a system call per request would be a
-tenth of what a request costs. A process that is killed loses that moment of them; everything else that is logged is
-written at once.
-No line ever holds a header, a body or a query: there is no secret to leak in what is never given to it. What is logged
-of errors is written by others, libraries among them: out of it is struck what says itself that it is a secret.
+Request lines are buffered for up to `FLUSH_SECONDS` and written together, because a system call per request would be a
+tenth of the cost of a request. A killed process loses the buffered lines. All other lines are written at once.
+
+Request lines contain no header, body or query, so they cannot leak a secret. Error texts come from other code,
+including libraries, so values that are recognizable as secrets are redacted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLUSH_SECONDS = 0.05
 
 
 class LineWriter:
-    """Gathers lines, and writes them together."""
+    """Buffers lines and writes them together."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -50,18 +50,18 @@ class LineWriter:
             while data:
                 data = data[os.write(self._descriptor, data) :]
         except OSError:
-            # A full disk or a closed pipe: whoever had something to say must not fail for it. Counted, and shown at
-            # /metrics, because there is nowhere left to say it.
+            # A full disk or a closed pipe must not fail the request that logs. The loss cannot be logged either, so it
+            # is counted and shown in /metrics.
             self.lost_lines += len(lines)
 
     def write_now(self, line: bytes) -> None:
-        """For what cannot wait: what is wrong, and what is said from outside the loop."""
+        """Write without buffering: for warnings and errors, and for lines from outside the event loop."""
         self._lines.append(line)
         self.flush()
 
 
 class JsonHandler(logging.Handler):
-    """Carries the standard library's records, with their exceptions, into the same stream."""
+    """Writes log records, with their exceptions, as JSON lines."""
 
     def __init__(self, writer: LineWriter) -> None:
         super().__init__()
@@ -80,11 +80,11 @@ class JsonHandler(logging.Handler):
 
 
 def set_up_logging(level: str) -> LineWriter:
-    """Sends everything that is logged in this process to standard error as JSON."""
+    """Send all logging of this process to standard error as JSON."""
     writer = LineWriter(2)
     root = logging.getLogger()
     handler = JsonHandler(writer)
-    # The handler's own level, too: a library may have given its logger one, and then the root's is not asked.
+    # The level is set on the handler too: a logger with a level of its own ignores the root's.
     handler.setLevel(LEVELS[level])
     root.handlers = [handler]
     root.setLevel(LEVELS[level])

@@ -1,7 +1,7 @@
-"""What is counted, and how `/metrics` shows it.
+"""Metrics of this process, and their rendering for `/metrics`.
 
-Counting happens on the hot path, so it is a dictionary and an addition; the Prometheus library only renders. Names are
-the seeds' where the seeds give them.
+Counting is on the hot path, so it is a dictionary and an addition. The Prometheus library only renders. Metrics that
+the specifications of this server name keep those names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 INVOCATION_OUTCOMES = {
     f"invocation.{outcome}": outcome for outcome in ("succeeded", "failed", "timed_out", "canceled", "dead")
 }
-"""The events by which an invocation ends."""
+"""The events that end an invocation, and the label of each outcome."""
 INVOCATION_DURATION_BUCKETS = (
     0.005,
     0.01,
@@ -46,9 +46,9 @@ INVOCATION_DURATION_BUCKETS = (
     900.0,
     3600.0,
 )
-"""Seconds that an invocation takes, its retries included."""
+"""Seconds from the creation of an invocation to its end, including retries."""
 TERMINATION_REASONS = frozenset({"requested", "ttl_expired", "orphaned", "delegation_revoked"})
-"""Callers choose reasons freely; a label must not grow with them. What else there is, is `other`."""
+"""Reasons with a label of their own. Callers choose reasons freely, so all others are counted as `other`."""
 
 
 class _TerminateEventData(msgspec.Struct):
@@ -76,7 +76,7 @@ class Histogram:
 
 
 class Metrics(Collector):
-    """Every figure of this process. Implements the observers of lanes and sweeps."""
+    """All metrics of this process. Implements the observers of lanes and sweeps."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, int], int] = {}
@@ -95,7 +95,7 @@ class Metrics(Collector):
         self._histograms: dict[tuple[str, str], Histogram] = {}
         self._retries: dict[tuple[str, str], int] = {}
 
-    # -- what happened ------------------------------------------------------------------------------------------
+    # -- recording ----------------------------------------------------------------------------------------------
 
     def record_request(self, route: str, status: int, seconds: float) -> None:
         key = (route, status)
@@ -116,7 +116,7 @@ class Metrics(Collector):
         self._quota_denials[bound] = self._quota_denials.get(bound, 0) + 1
 
     def record_events(self, events: Sequence[NewEvent]) -> None:
-        """Hears of what has been committed."""
+        """Count committed events."""
         for event in events:
             if event.type == "session.terminate":
                 reason = msgspec.json.decode(event.data, type=_TerminateEventData).reason
@@ -124,7 +124,7 @@ class Metrics(Collector):
                 self._terminations[label] = self._terminations.get(label, 0) + 1
             elif (outcome := INVOCATION_OUTCOMES.get(event.type)) is not None:
                 self._outcomes[outcome] += 1
-                # Its id was made when it was asked for. Two replicas' clocks may differ: no less than 0.
+                # The id contains the creation time. The clocks of two replicas may differ, so the result is at least 0.
                 self._invocation_seconds.observe(max(0, system_now() - id_created_at(event.subject)) / 1000)
 
     def on_swept(self, sweep: str, changed: int) -> None:
@@ -138,18 +138,18 @@ class Metrics(Collector):
         self._retries[lane, code] = self._retries.get((lane, code), 0) + 1
 
     def add_gauge(self, name: str, help_text: str, label: str, read: Callable[[], float]) -> None:
-        """A figure that is read when it is asked for."""
+        """Add a gauge that is read at each scrape."""
         self._gauges.setdefault((name, help_text), {})[label] = read
 
     def add_counter(self, name: str, help_text: str, label: str, read: Callable[[], float]) -> None:
-        """The same for a figure that somebody else counts, and that only grows."""
+        """Add a counter that is kept elsewhere and read at each scrape."""
         self._counters.setdefault((name, help_text), {})[label] = read
 
     def add_histogram(self, name: str, help_text: str, histogram: Histogram) -> None:
-        """One that somebody else observes."""
+        """Add a histogram that is filled elsewhere."""
         self._histograms[name, help_text] = histogram
 
-    # -- how it is shown ----------------------------------------------------------------------------------------
+    # -- rendering ----------------------------------------------------------------------------------------------
 
     def render(self) -> bytes:
         registry = CollectorRegistry(auto_describe=False)
@@ -165,33 +165,36 @@ class Metrics(Collector):
             requests.add_metric([route, str(status)], count)
         yield requests
         yield _histogram_family(
-            "quarterdeck_http_request_duration_seconds", "Time to answer", "route", self._request_seconds
+            "quarterdeck_http_request_duration_seconds", "Time to respond", "route", self._request_seconds
         )
-        yield _histogram_family("quarterdeck_lane_batch_size", "Commands in a transaction", "lane", self._batch_sizes)
-        yield _histogram_family("quarterdeck_lane_batch_seconds", "Time of a transaction", "lane", self._batch_seconds)
+        yield _histogram_family("quarterdeck_lane_batch_size", "Commands per batch", "lane", self._batch_sizes)
+        yield _histogram_family("quarterdeck_lane_batch_seconds", "Duration of a batch", "lane", self._batch_seconds)
         yield _counter_family("quarterdeck_lane_refusals", "Commands refused", ["lane", "code"], self._refusals)
         yield _counter_family(
-            "subagent_quota_denials", "Spawns refused by a bound", ["bound"], _single_label(self._quota_denials)
+            "subagent_quota_denials", "Requests refused by a bound", ["bound"], _single_label(self._quota_denials)
         )
         yield _counter_family(
-            "subagent_cascade_terminations", "Sessions ended, by reason", ["reason"], _single_label(self._terminations)
+            "subagent_cascade_terminations",
+            "Sessions terminated, by reason",
+            ["reason"],
+            _single_label(self._terminations),
         )
         yield _counter_family(
-            "subagent_invocations", "Invocations that ended", ["outcome"], _single_label(self._outcomes)
+            "subagent_invocations", "Invocations ended, by outcome", ["outcome"], _single_label(self._outcomes)
         )
         invocation_seconds = HistogramMetricFamily(
-            "subagent_invoke_duration_seconds", "From the call of an invocation to its end"
+            "subagent_invoke_duration_seconds", "Time from the creation of an invocation to its end"
         )
         invocation_seconds.add_metric([], self._invocation_seconds.cumulative_buckets(), self._invocation_seconds.total)
         yield invocation_seconds
-        yield _counter_family("subagent_sweeper_actions", "What sweeps did", ["sweep", "action"], self._sweep_actions)
+        yield _counter_family("subagent_sweeper_actions", "Actions of sweeps", ["sweep", "action"], self._sweep_actions)
         yield _counter_family(
             "subagent_sweeper_cross_tenant_reads",
-            "Reads across zones",
+            "Reads of sweeps across zones",
             ["sweep"],
             _single_label(self._cross_zone_reads),
         )
-        yield _counter_family("quarterdeck_lane_retries", "Attempts that failed", ["lane", "code"], self._retries)
+        yield _counter_family("quarterdeck_lane_retries", "Transactions retried", ["lane", "code"], self._retries)
         for (name, help_text), histogram in self._histograms.items():
             family = HistogramMetricFamily(name, help_text)
             family.add_metric([], histogram.cumulative_buckets(), histogram.total)

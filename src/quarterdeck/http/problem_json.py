@@ -1,4 +1,4 @@
-"""How a refusal or a fault looks outside: RFC 9457, with the seed's `error` code beside it."""
+"""Problems as HTTP responses: an RFC 9457 body with the problem's code in the member `error`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CONTENT_TYPE = b"application/problem+json"
 
 
 def encode_body(problem: Problem, request_id: str) -> bytes:
-    """The members of RFC 9457, the code, and whatever the refusal explains itself by (bound, limit, used, frees)."""
+    """The members of RFC 9457, the code, the request id, and the problem's own members (bound, limit, used, frees)."""
     members: dict[str, object] = {
         "type": f"urn:quarterdeck:problem:{problem.code}",
         "title": problem.title,

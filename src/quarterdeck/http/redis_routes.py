@@ -1,5 +1,7 @@
-"""The keys of tasks and agents in Redis as routes: whether all of them were written, and to have that done anew. For
-administrators of the whole server: the keys are of every zone."""
+"""Admin routes for the Redis mirror of tasks and agents: its state, and a rebuild.
+
+They need the scope `quarterdeck.admin`, because the keys cover all zones.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,18 @@ class RedisView(msgspec.Struct, frozen=True):
     state: Annotated[
         str,
         Meta(
-            description="`whole`: everything was written; `building`: somebody is at it; `missing`: nobody is yet; "
-            "`not_configured`: the server was told of no Redis"
+            description="`whole`: all keys are written; `building`: a rebuild is running; `missing`: no rebuild has "
+            "started yet; `not_configured`: the server has no Redis"
         ),
     ]
-    written: Annotated[int | None, Meta(description="how much was missing or wrong when everything was last written")]
-    repairs: Annotated[int, Meta(description="how much the server that answers has put right since it began")]
+    written: Annotated[int | None, Meta(description="keys that were missing or wrong at the last complete rebuild")]
+    repairs: Annotated[int, Meta(description="keys that the answering server has repaired since its start")]
 
 
 @dataclass(frozen=True, slots=True)
 class RedisHandlers:
     mirror: KeyMirror | None
-    """None where Redis is not configured."""
+    """None if Redis is not configured."""
     check_bearer: Callable[[Caller], Awaitable[None]]
     wake_mirror: Callable[[], None]
 
@@ -46,7 +48,7 @@ class RedisHandlers:
     async def rebuild(self, call: Call) -> RedisView:
         await self.check_bearer(call.caller)
         if self.mirror is None:
-            raise Conflict("redis_not_configured", "This server was not told of a Redis (REDIS_URL).")
+            raise Conflict("redis_not_configured", "This server has no Redis. Set REDIS_URL.")
         return await _build_view(self.mirror, self.mirror.rebuild(self.wake_mirror))
 
 
@@ -54,8 +56,8 @@ async def _build_view(mirror: KeyMirror, pending_state: Awaitable[str]) -> Redis
     try:
         state = await pending_state
     except BusUnavailable as error:
-        # What Redis says of itself may name its address, which is nobody's business here.
-        raise Unavailable("redis_away", "Redis cannot be reached, or takes nothing just now.") from error
+        # The error text of Redis may contain its address, which callers must not see.
+        raise Unavailable("redis_away", "Redis cannot be reached or does not accept writes.") from error
     state_name, _, rest = state.partition(" ")
     written = rest.rpartition(" ")[2]
     return RedisView(
@@ -69,14 +71,14 @@ def routes(handlers: RedisHandlers) -> list[Route]:
     tags, unavailable = ("sinks",), ("redis_away",)
     return [
         Route(
-            "GET", "/redis", handlers.show, "Show whether the keys in Redis are all there", ADMIN, response=RedisView,
+            "GET", "/redis", handlers.show, "Show the state of the Redis mirror", ADMIN, response=RedisView,
             errors=unavailable, tags=tags,
         ),
         Route(
-            "POST", "/redis/rebuild", handlers.rebuild, "Write the keys of tasks and agents in Redis anew", ADMIN,
+            "POST", "/redis/rebuild", handlers.rebuild, "Rebuild the Redis mirror of tasks and agents", ADMIN,
             response=RedisView, errors=("redis_not_configured", *unavailable), tags=tags,
-            description="Everything is written as the database has it, and what the database does not know is taken "
-            "away, beside all other work. Answers when that is done, or after 14 seconds with `building`: then it goes "
-            "on by itself.",
+            description="Writes all keys from the database and deletes keys that the database does not have, while "
+            "the server keeps working. Responds when that is done, or after 14 seconds with `building`: the rebuild "
+            "then continues in the background.",
         ),
     ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""One request, and the way back to whoever sent it.
+"""One request and its response.
 
-The connection makes it when the head has arrived, and the shell answers it: at once (`answer`), or piece by piece
-(`begin`, `send`, `end`). What is asked after the client has gone goes nowhere, and says so only where it matters: to
-whoever gave `unsent`.
+The connection creates a `Request` when the head has arrived. The dispatcher answers it at once (`respond`) or as a
+stream (`start_stream`, `send_chunk`, `end_stream`). After the client has disconnected, writes are dropped silently.
+Only a response with `on_undelivered` reports the loss.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".enc
 
 
 class ClientDisconnected(Exception):
-    """The client went away before it had said what it wanted."""
+    """The client disconnected before its request was complete or answered."""
 
 
 class BodyTooLarge(Exception):
-    """The body is larger than whoever reads it would have."""
+    """The body is larger than the reader allows."""
 
 
 class ClientConnection(Protocol):
-    """What of a connection a request needs."""
+    """What a request needs of its connection."""
 
     @property
     def is_draining(self) -> bool:
-        """Whether this answer is to be the last one of its connection."""
+        """Whether the connection closes after this response."""
 
     def write(self, data: bytes) -> None: ...
     def flush(self) -> None: ...
@@ -74,15 +74,15 @@ class Request:
         self.path, self.query = target
         self.headers = headers
         self.keep_alive = True
-        """The connection is good for another request after this one."""
+        """The connection can take another request after this one."""
         self.supports_chunked = True
         self.expects_continue = False
-        """The client sends its body only when it is told to."""
+        """The client sends its body only after `100 Continue`."""
         self.is_complete = False
-        """All of it has arrived."""
+        """The body has arrived completely."""
         self.is_disconnected = False
         self.is_on_socket = False
-        """It came over the unix socket: the listener says so, and nothing that a client could send."""
+        """The request came over the Unix socket. Set by the listener; a client cannot influence it."""
         self.is_streaming = False
         self._connection = connection
         self._is_head = method == "HEAD"
@@ -94,10 +94,10 @@ class Request:
         self._disconnected: asyncio.Future[None] | None = None
         self._disconnect_callback: Callable[[], object] | None = None
 
-    # -- what comes in -------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------
 
     async def read_body(self, max_bytes: int) -> bytes:
-        """The whole of it, or `TooMuch` as soon as that is known."""
+        """The complete body. Raises `BodyTooLarge` as soon as it is known to exceed `max_bytes`."""
         if self.expects_continue and not self.is_complete:
             self._connection.write(CONTINUE)
             self.expects_continue = False
@@ -117,12 +117,12 @@ class Request:
             await self._disconnected
 
     def on_disconnect(self, callback: Callable[[], object] | None) -> None:
-        """Has somebody told as soon as the client is gone; at once, if it is."""
+        """Call back when the client disconnects, or now if it already has."""
         self._disconnect_callback = callback
         if self.is_disconnected and callback is not None:
             callback()
 
-    # -- told by the connection ----------------------------------------------------------------------------------
+    # -- called by the connection --------------------------------------------------------------------------------
 
     @property
     def buffered_bytes(self) -> int:
@@ -146,12 +146,12 @@ class Request:
         if callback is not None:
             callback()
 
-    # -- what goes out -------------------------------------------------------------------------------------------
+    # -- responding ----------------------------------------------------------------------------------------------
 
     def respond(
         self, status: int, headers: Headers, content: bytes, on_undelivered: Callable[[], None] | None = None
     ) -> None:
-        """All of it, with one system call."""
+        """Send the complete response with one write."""
         if self.is_disconnected:
             if on_undelivered:
                 on_undelivered()
@@ -170,8 +170,10 @@ class Request:
         self._finish()
 
     def start_stream(self, status: int, headers: Headers) -> None:
-        """The head of an answer whose length nobody knows. To HTTP/1.0, which knows no chunks, the connection's end is
-        the answer's."""
+        """Send the head of a response of unknown length.
+
+        HTTP/1.0 has no chunked encoding: there the response ends when the connection closes.
+        """
         parts = [STATUS_LINES[status]]
         for name, value in headers:
             parts += (name, b": ", value, b"\r\n")
@@ -182,7 +184,7 @@ class Request:
             self._connection.write(b"".join(parts))
 
     async def send_chunk(self, chunk: bytes) -> None:
-        """No faster than the client reads."""
+        """Send one chunk, and wait while the client reads too slowly."""
         if not self.is_disconnected and not self._is_head:
             self._connection.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self.supports_chunked else chunk)
             self._connection.flush()
@@ -196,21 +198,21 @@ class Request:
             self._finish()
 
     def abort_if_unanswered(self) -> None:
-        """Cuts the connection if there was no whole answer: whoever waits for the rest is told by its end."""
+        """Abort the connection if the response is missing or incomplete, so that the client stops waiting for it."""
         if not self._is_answered and not self.is_disconnected:
             self._connection.abort()
 
     def _closes_connection(self) -> bool:
-        # A client that was to be told whether to send its body, and is told this instead, may send it or not: where the
-        # next request would begin, nobody knows.
+        # A client that waits for `100 Continue` and gets a response instead may or may not send its body. So it is
+        # unknown where its next request would begin.
         is_body_pending = self.expects_continue and not self.is_complete
         self.keep_alive = self.keep_alive and not is_body_pending and not self._connection.is_draining
         return not self.keep_alive
 
     def _finish(self) -> None:
         self._is_answered = True
-        # Whatever is still to come of its body is read and let go: closed now, the connection would be reset, and the
-        # client might never see its answer.
+        # The rest of the body is read and dropped. Closing now would reset the connection, and the client might never
+        # see its response.
         self._keeps_body = False
         self._body.clear()
         self._buffered_bytes = 0

@@ -1,4 +1,4 @@
-"""Routing by segment: a path is walked through a tree of dictionaries, so a table of 200 routes costs what 5 cost."""
+"""Routes by path segment through a tree of dictionaries: a lookup among 200 routes costs the same as among 5."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from quarterdeck.core.ids import is_name, is_numeric_id, is_path_id
 
 T = TypeVar("T")
 NAME_PARAMETERS = frozenset({"subject"})
-"""Parameters that hold what an issuer calls somebody."""
+"""Parameters that contain the name of a subject, as its issuer writes it."""
 NUMBER_PARAMETERS = frozenset({"fleet", "member", "message"})
-"""Parameters that hold small numbers, which agents type; all others hold ids."""
+"""Parameters that contain small numbers, which agents can type. All others contain ids."""
 
 
 def _is_name(segment: str) -> bool:
-    """What was no UTF-8 has become the character that says so: two names that nobody could tell apart."""
+    """U+FFFD is refused: it replaces bytes that are not UTF-8, so two different names would become equal."""
     return is_name(segment) and "\ufffd" not in segment
 
 
@@ -35,7 +35,7 @@ class _Node(Generic[T]):
 
 
 class RouteMatch(Generic[T]):
-    """What a path means: the target of its method if there is one, and what its segments name."""
+    """The result of a lookup: the target for the method, if there is one, and the path parameters."""
 
     __slots__ = ("invalid_parameter", "methods", "params", "target")
 
@@ -44,7 +44,7 @@ class RouteMatch(Generic[T]):
         self.params = params
         self.methods = methods
         self.invalid_parameter: str | None = None
-        """The parameter whose segment cannot be what it stands for."""
+        """The first parameter whose segment is not valid."""
 
 
 class Router(Generic[T]):
@@ -59,7 +59,7 @@ class Router(Generic[T]):
                 if node.parameter is None:
                     node.parameter = (name, _Node(), _validator_of(name))
                 elif node.parameter[0] != name:
-                    raise ValueError(f"{path}: this segment is already called {node.parameter[0]!r}")
+                    raise ValueError(f"{path}: this segment is already named {node.parameter[0]!r}")
                 node = node.parameter[1]
             else:
                 node = node.literals.setdefault(segment, _Node())
@@ -68,7 +68,7 @@ class Router(Generic[T]):
         node.methods[method] = target
 
     def find(self, method: str, path: str) -> RouteMatch[T] | None:
-        """The match of a path, or None if no route has it. A literal segment is preferred to a parameter."""
+        """The match for a path, or None if no route has it. A literal segment wins over a parameter."""
         node = self._root
         params: dict[str, str] = {}
         invalid_parameter: str | None = None

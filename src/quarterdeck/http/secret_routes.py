@@ -1,5 +1,7 @@
-"""Keys of secrets as routes: what is sealed with which, sealing it anew, and that a key is needed no more. For
-administrators of the whole server: keys are for all zones. No route tells a secret, or a key."""
+"""Admin routes for the keys that encrypt secrets: count by key, re-encrypt with the current key, drop an old key.
+
+They need the scope `quarterdeck.admin`, because keys are shared by all zones. No route returns a secret or a key.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from quarterdeck.engine.secrets import key_check
 from quarterdeck.engine.secrets.rotation import RotationPosition, SecretRotation
 
 LISTING = "secrets"
-Cursor = Annotated[str, Meta(max_length=512, description="`next_cursor` of the step before")]
+Cursor = Annotated[str, Meta(max_length=512, description="`next_cursor` of the previous response")]
 
 
 class StatusQuery(msgspec.Struct, frozen=True):
@@ -30,20 +32,20 @@ class RotateBody(msgspec.Struct, frozen=True):
 
 
 class SecretStatus(msgspec.Struct, frozen=True):
-    sealing: Annotated[str, Meta(description="the id of the key that seals")]
+    sealing: Annotated[str, Meta(description="the id of the key that encrypts new values")]
     ring: Annotated[list[str], Meta(description="the ids of the keys that this server has")]
-    needed: Annotated[list[str], Meta(description="the ids of the keys that no server starts without")]
-    counts: Annotated[dict[str, int], Meta(description="sealed values of this step, by the id of their key")]
-    looked: Annotated[int, Meta(description="rows that this step has looked at")]
-    next_cursor: Annotated[str | None, Meta(description="where the next step goes on; null at the end")]
+    needed: Annotated[list[str], Meta(description="the ids of the keys that every server needs to start")]
+    counts: Annotated[dict[str, int], Meta(description="encrypted values found in this step, by the id of their key")]
+    looked: Annotated[int, Meta(description="rows read in this step")]
+    next_cursor: Annotated[str | None, Meta(description="`cursor` for the next step; null: done")]
 
 
 class RotateResult(msgspec.Struct, frozen=True):
-    resealed: Annotated[int, Meta(description="values that are under the key that seals now")]
-    unopened: Annotated[int, Meta(description="values that did not open, and stay as they are")]
-    moved: Annotated[int, Meta(description="rows that were written meanwhile: another round looks at them")]
-    looked: Annotated[int, Meta(description="rows that this step has looked at")]
-    next_cursor: Annotated[str | None, Meta(description="where the next step goes on; null at the end")]
+    resealed: Annotated[int, Meta(description="values that were encrypted again with the current key")]
+    unopened: Annotated[int, Meta(description="values that could not be decrypted and are unchanged")]
+    moved: Annotated[int, Meta(description="rows that changed meanwhile and were skipped: run the rotation again")]
+    looked: Annotated[int, Meta(description="rows read in this step")]
+    next_cursor: Annotated[str | None, Meta(description="`cursor` for the next step; null: done")]
 
 
 class RemovedSecretKey(msgspec.Struct, frozen=True):
@@ -84,9 +86,10 @@ class SecretHandlers:
         await self.check_bearer(call.caller)
         key_id = call.params["id"]
         if key_id == self.rotation.cipher.keyring.encryption_key_id:
-            raise Conflict("secret_key_seals", f"{key_id!r} is the key that this server seals with.")
+            detail = f"Key {key_id!r} cannot be removed: this server encrypts with it."
+            raise Conflict("secret_key_seals", detail)
         if not await self.rotation.engine.transact(lambda tx: key_check.delete_key(tx, key_id)):
-            raise NotFound("secret_key_not_found", f"No server needs a key of the name {key_id!r}.")
+            raise NotFound("secret_key_not_found", f"Key {key_id!r} is not in the list of needed keys.")
         return RemovedSecretKey(key_id)
 
     def _decode_cursor(self, cursor: str | None) -> RotationPosition | None:
@@ -95,12 +98,12 @@ class SecretHandlers:
         parts = paging.decode(LISTING, cursor).split(" ")
         position = RotationPosition(*parts) if len(parts) == len(RotationPosition._fields) else None
         if position is None or not self.rotation.is_valid_position(position):
-            raise Invalid("invalid_cursor", "This cursor was not given out by this route.", field="cursor")
+            raise Invalid("invalid_cursor", "`cursor` was not returned by this route.", field="cursor")
         return position
 
 
 def _encode_cursor(position: RotationPosition | None) -> str | None:
-    # Neither a table nor a path id holds a space.
+    # Neither a table name nor a path id contains a space.
     return None if position is None else paging.encode(LISTING, " ".join(position))
 
 
@@ -108,18 +111,18 @@ def routes(handlers: SecretHandlers) -> list[Route]:
     tags = ("secrets",)
     return [
         Route(
-            "GET", "/secrets", handlers.status, "Count what is sealed, by key", ADMIN, query=StatusQuery,
+            "GET", "/secrets", handlers.status, "Count encrypted values by key", ADMIN, query=StatusQuery,
             response=SecretStatus, errors=("invalid_cursor",), tags=tags,
-            description="A step at a time: add up the counts until `next_cursor` is null.",
+            description="One step per request: repeat with `next_cursor` until it is null, and add up the counts.",
         ),
         Route(
-            "POST", "/secrets/rotate", handlers.rotate, "Seal anew what older keys have sealed", ADMIN, body=RotateBody,
+            "POST", "/secrets/rotate", handlers.rotate, "Re-encrypt values of older keys", ADMIN, body=RotateBody,
             response=RotateResult, errors=("invalid_cursor",), tags=tags,
-            description="A step at a time, until `next_cursor` is null. A step may be repeated.",
+            description="One step per request: repeat with `next_cursor` until it is null. Repeating a step is safe.",
         ),
         Route(
-            "DELETE", "/secrets/keys/{id}", handlers.remove_key, "Let servers start without a key", ADMIN, response=RemovedSecretKey,
-            errors=("secret_key_not_found", "secret_key_seals"), tags=tags,
-            description="What is sealed with it all the same is shown as `***` by a server that lacks it.",
+            "DELETE", "/secrets/keys/{id}", handlers.remove_key, "Let servers start without a key", ADMIN,
+            response=RemovedSecretKey, errors=("secret_key_not_found", "secret_key_seals"), tags=tags,
+            description="A server without the key shows values that are still encrypted with it as `***`.",
         ),
     ]  # fmt: skip

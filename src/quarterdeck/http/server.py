@@ -1,10 +1,11 @@
 """Sockets, signals and draining.
 
-Draining answers everything that was accepted. First the streams are told to end, and the listening sockets close, so
-that nothing new arrives; each connection that is still open is told `connection: close` with its next answer; a
-connection that says nothing for a moment is closed, and so is a stream that could not end, since its peer does not
-read; then whatever is still being answered is waited for, as long as the grace allows. What is not done then is
-cancelled, and its caller told that nobody knows.
+Draining answers every accepted request:
+
+1. Streams and long polls end, and the listening sockets close. Every response carries `connection: close`.
+2. After `DRAIN_IDLE_SECONDS`, idle connections are closed, and streams whose peer does not read are aborted.
+3. Requests in progress have the grace period to finish.
+4. The rest is cancelled. Their callers get `outcome_unknown`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from pathlib import Path
 from quarterdeck.http.connection import Connection, Connections, RequestHandler
 
 DRAIN_IDLE_SECONDS = 0.3
-"""How long a kept-alive connection may still say something after the listening sockets have closed."""
+"""How long a kept-alive connection may still send a request after the listening sockets have closed."""
 CANCEL_SECONDS = 1.0
-"""How long those whose answer was cancelled may take to hear so."""
+"""How long cancelled requests have to send their last response."""
 BACKLOG = 1024
 
 
 class Server:
-    """Answers on some sockets, until a signal comes. A second signal does not wait for anybody."""
+    """Serves until SIGTERM or SIGINT, then drains. A second signal skips the draining."""
 
     def __init__(self, handle_request: RequestHandler, connections: Connections, grace_seconds: float) -> None:
         self._handle_request = handle_request
@@ -72,7 +73,7 @@ class Server:
 
     async def _drain(self) -> None:
         await self._wait_unless_forced(self._connections.all_closed.wait(), DRAIN_IDLE_SECONDS)
-        # What is still open is idle, or being answered, or a stream whose peer does not read.
+        # What is still open is idle, in progress, or a stream whose peer does not read.
         self._connections.abort_streams()
         self._connections.close_idle()
         await self._wait_unless_forced(self._connections.all_closed.wait(), self._grace_seconds)
@@ -89,7 +90,7 @@ class Server:
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
-    """A listening socket; OSError says why not."""
+    """A listening socket. Raises OSError with a text for the operator."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -98,16 +99,19 @@ def listen_tcp(host: str, port: int) -> socket.socket:
         listener.listen(1024)
     except OSError as error:
         listener.close()
-        raise OSError(f"The server cannot listen on {host}, port {port}: {error.strerror}.") from error
+        raise OSError(f"Cannot listen on {host}, port {port}: {error.strerror}.") from error
     listener.setblocking(False)
     return listener
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """A listening unix socket, for this user alone. The caller holds the directory's lock, so an old one is stale."""
+    """A listening Unix socket that only this user can open.
+
+    The caller holds the lock of the data directory, so an existing socket file is stale and is replaced.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.parent.stat().st_uid != os.getuid():
-        raise OSError(f"{path.parent} belongs to another user; set XDG_RUNTIME_DIR to a directory of your own.")
+        raise OSError(f"{path.parent} belongs to another user. Set XDG_RUNTIME_DIR to a directory that you own.")
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
@@ -118,7 +122,7 @@ def listen_unix(path: Path) -> socket.socket:
 
 
 def local_url_of(listener: socket.socket) -> str:
-    """The same for somebody on this machine: what listens everywhere is reached by the loopback."""
+    """The URL for clients on this machine: a wildcard address is replaced by the loopback address."""
     host = str(listener.getsockname()[0])
     return url_of(listener).replace(host, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), 1)  # noqa: S104 - looked up, not bound
 

@@ -1,5 +1,7 @@
-"""Sinks as routes: where they stand, what waits, what was given up, and to have that tried again. For administrators of
-the whole server: a sink tells of every zone."""
+"""Admin routes for sinks: their position, their pending and failed entries, and requeueing of failed entries.
+
+They need the scope `quarterdeck.admin`, because a sink delivers the events of all zones.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from quarterdeck.engine.sinks import admin
 from quarterdeck.engine.sinks.admin import SinkDetail, SinkView
 from quarterdeck.engine.transaction import Engine, Transaction
 
-REQUEUE_DESCRIPTION = "What was given up is tried again as if it were new: that of one position, or all of it."
+REQUEUE_DESCRIPTION = "Delivers failed entries again with new attempts: the entries of one event, or all of them."
 
 
 class SinkList(msgspec.Struct, frozen=True):
@@ -26,22 +28,25 @@ class SinkList(msgspec.Struct, frozen=True):
 
 
 class RequeueBody(msgspec.Struct, frozen=True):
-    pos: Annotated[int, Meta(ge=1, le=2**63 - 1, description="of the event whose entries are meant")] | None = None
-    all: Annotated[bool, Meta(description="everything that was given up")] = False
+    pos: (
+        Annotated[int, Meta(ge=1, le=2**63 - 1, description="position of the event whose failed entries are requeued")]
+        | None
+    ) = None
+    all: Annotated[bool, Meta(description="requeue all failed entries")] = False
 
 
 class RequeueResult(msgspec.Struct, frozen=True):
-    requeued: Annotated[int, Meta(description="entries that are tried again")]
+    requeued: Annotated[int, Meta(description="number of requeued entries")]
 
 
 @dataclass(frozen=True, slots=True)
 class SinkHandlers:
     cross_zone_engine: Engine
     leader_loops: Mapping[str, LeaderLoop]
-    """By name: the sinks that this server is told of."""
+    """By name: the sinks that this server is configured with."""
     check_bearer: Callable[[Caller], Awaitable[None]]
     wake_sinks: Callable[[], None]
-    """Has those who run sinks look, here and elsewhere."""
+    """Wakes the leader loops of sinks in this process and in others."""
 
     async def list_sinks(self, call: Call) -> SinkList:
         await self.check_bearer(call.caller)
@@ -66,7 +71,7 @@ class SinkHandlers:
         body = call.body
         assert isinstance(body, RequeueBody)
         if (body.pos is None) != body.all:
-            raise Invalid("invalid_body", "Say which: `pos`, or `all`: true.", field="pos")
+            raise Invalid("invalid_body", "Give either `pos` or `all`: true.", field="pos")
         name = call.params["id"]
         count = await self.cross_zone_engine.transact(lambda tx: admin.requeue(tx, name, body.pos))
         self.wake_sinks()
@@ -86,11 +91,11 @@ def routes(handlers: SinkHandlers) -> list[Route]:
     return [
         Route("GET", "/sinks", handlers.list_sinks, "List sinks", ADMIN, response=SinkList, tags=tags),
         Route(
-            "GET", "/sinks/{id}", handlers.get_sink, "Show a sink and what of it waits or was given up", ADMIN,
+            "GET", "/sinks/{id}", handlers.get_sink, "Show a sink with its pending and failed entries", ADMIN,
             response=SinkDetail, errors=missing, tags=tags,
         ),
         Route(
-            "POST", "/sinks/{id}/requeue", handlers.requeue, "Try again what was given up", ADMIN, body=RequeueBody,
+            "POST", "/sinks/{id}/requeue", handlers.requeue, "Requeue failed entries", ADMIN, body=RequeueBody,
             response=RequeueResult, errors=missing, tags=tags, description=REQUEUE_DESCRIPTION,
         ),
     ]  # fmt: skip

@@ -1,9 +1,9 @@
-"""Answers without an end: how they are sent, how many there may be, and how they end.
+"""Streams: how they are sent, how many may be open, and what ends them.
 
-A handler that answers with a `Stream` has told the client yes; from there on this module has the word. What the stream
-gives is sent as it comes, no faster than the client reads it. It ends when the client goes away, when the credential it
-was opened with is no longer good (asked again at an interval), when the server drains, and when the stream itself has
-come to its end. The client of a stream knows how to go on elsewhere, so none of these needs an apology.
+A handler that returns a `Stream` has accepted the request. This module then sends the chunks of the stream, no faster
+than the client reads. A stream ends when the client disconnects, when its credential is no longer valid (checked at an
+interval), when the server drains, or when the stream ends itself. In all cases the client can reconnect and continue,
+so no error response is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quarterdeck.store.interface import TransientError
 
 log = logging.getLogger("quarterdeck.http")
 CredentialCheck = Callable[[], Awaitable[object]]
-"""Raises what a client would be told that came with the same credential now."""
+"""Raises the problem that a new request with the same credential would get."""
 DRAINING = "draining"
 EVENT_STREAM = "text/event-stream"
 OK = 200
@@ -32,23 +32,23 @@ _Q_ZERO = re.compile(rb"q *= *0(\.0*)?")
 
 
 class StreamSettings(msgspec.Struct, frozen=True):
-    streams_max: Annotated[int, Meta(ge=1, le=100_000, description="open event streams at most")] = 1_000
+    streams_max: Annotated[int, Meta(ge=1, le=100_000, description="maximum number of open event streams")] = 1_000
     stream_keep_alive_ms: Annotated[
-        int, Meta(ge=10, le=60_000, description="between signs of life on a stream that is silent")
+        int, Meta(ge=10, le=60_000, description="interval of keep-alive comments on a stream without events")
     ] = 15_000
     stream_recheck_ms: Annotated[
-        int, Meta(ge=10, le=3_600_000, description="between looks at whether a stream's token is still good")
+        int, Meta(ge=10, le=3_600_000, description="interval at which a stream's credential is checked again")
     ] = 60_000
     stream_stall_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="after which a stream whose client reads nothing is cut")
+        int, Meta(ge=10, le=86_400_000, description="a stream is closed when its client reads nothing for this time")
     ] = 120_000
     stream_poll_ms: Annotated[
-        int, Meta(ge=10, le=60_000, description="between looks at the log when nobody says there is news")
+        int, Meta(ge=10, le=60_000, description="interval of reads of the event log without a wake-up")
     ] = 1_000
 
 
 def accepts_stream(accept: bytes) -> bool:
-    """Whether an Accept header names event streams. A client that takes anything is better served by a list."""
+    """Whether an Accept header names event streams. `*/*` does not count: such a client gets a list."""
     for part in accept.lower().split(b","):
         media, *parameters = (word.strip() for word in part.split(b";"))
         if media == EVENT_STREAM.encode():
@@ -57,29 +57,29 @@ def accepts_stream(accept: bytes) -> bool:
 
 
 class Stream:
-    """What a handler answers that has no end yet."""
+    """A response of unknown length that a handler returns."""
 
     content_type = "application/octet-stream"
     headers: Sequence[tuple[bytes, bytes]] = ()
 
     def chunks(self) -> AsyncGenerator[bytes, None]:
-        """What to send, as it comes about."""
+        """The chunks to send, as they become available."""
         raise NotImplementedError
 
     async def recheck(self) -> None:
-        """Asked now and then. Raises a Problem once whoever listens may do so no longer."""
+        """Called at an interval. Raises a Problem if the caller may no longer read the stream."""
 
     def close(self, reason: str) -> None:
-        """Has the chunks come to an end soon. May be called at any time, and more than once."""
+        """Make `chunks` end soon. May be called at any time, and more than once."""
         raise NotImplementedError
 
     def release(self) -> None:
-        """Called once, at the very end."""
+        """Free the stream's resources. Called once, at the end."""
         raise NotImplementedError
 
 
 class OpenStreams:
-    """Every open stream of a process."""
+    """All open streams of a process."""
 
     def __init__(self, settings: StreamSettings) -> None:
         self._max_streams = settings.streams_max
@@ -91,12 +91,14 @@ class OpenStreams:
         return len(self._open)
 
     def add(self, stream: Stream) -> None:
-        """Takes a place, before the stream has cost anything. Whoever enters must leave."""
+        """Count a stream against the limit before it uses any resources. The caller must `remove` it."""
         if self._is_draining:
             raise Unavailable(DRAINING, "The server is shutting down.", retry_after=1)
         if len(self._open) >= self._max_streams:
             raise Unavailable(
-                "too_many_streams", f"All {self._max_streams} streams of this server are taken.", retry_after=5
+                "too_many_streams",
+                f"This server already has {self._max_streams} open streams. Try again.",
+                retry_after=5,
             )
         self._open.add(stream)
 
@@ -106,27 +108,27 @@ class OpenStreams:
             stream.release()
 
     def drain(self) -> None:
-        """Ends every stream, and lets nobody in any more."""
+        """End all streams and refuse new ones."""
         self._is_draining = True
         for stream in self._open:
             stream.close(DRAINING)
 
     async def serve(self, stream: Stream, request_id: str, request: Request, check_credential: CredentialCheck) -> int:
-        """Sends a stream, from its head to its end."""
+        """Send a stream from its head to its end."""
         watch_task = asyncio.create_task(self._watch(stream, request, check_credential))
         common_headers = [(b"content-type", stream.content_type.encode()), (b"x-request-id", request_id.encode())]
         try:
             request.start_stream(OK, [*common_headers, *stream.headers])
-            # Who asks for the head alone has all of it.
+            # The response to HEAD has no body.
             if request.method != "HEAD":
                 await _send_all(stream, request)
             request.end_stream()
         except asyncio.CancelledError:
-            # The grace is over, and its reader has not read what there was to read.
-            log.warning("a stream whose client does not read was cut off")
+            # The grace period has passed, and the client has not read everything that was sent.
+            log.warning("closed a stream whose client does not read")
         except Exception:
-            # A defect ends its own stream and no other. It is cut, not finished: the client comes again.
-            log.exception("a defect in a stream")
+            # A bug ends this stream only. The connection is aborted instead of completed, so the client reconnects.
+            log.exception("internal error in a stream")
         finally:
             watch_task.cancel()
             self.remove(stream)
@@ -155,17 +157,17 @@ async def _send_all(stream: Stream, request: Request) -> None:
 
 
 async def _access_problem_code(stream: Stream, check_credential: CredentialCheck) -> str | None:
-    """The code by which a client would be refused that came now."""
+    """The error code that a new request of this client would get, or None."""
     try:
         await check_credential()
         await stream.recheck()
     except (TransientError, Unavailable):
-        # Nobody can say just now. It was good when it was last asked about, and an expiry needs nobody to be asked.
+        # The check failed for now. The credential was valid at the last check, and its expiry is checked without I/O.
         return None
     except Problem as problem:
         return problem.code
     except Exception:
-        # Whatever it is: who cannot be judged any more may not go on listening.
-        log.exception("the credential of a stream could not be judged")
+        # A caller that can no longer be checked must not keep reading.
+        log.exception("checking the credential of a stream failed")
         return "internal_error"
     return None

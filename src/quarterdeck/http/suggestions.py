@@ -1,4 +1,4 @@
-"""What was meant by a name that nobody knows: the fields there are where it stands, and the one that is nearest."""
+"""Suggests a name for an unknown field or parameter: the closest one, or a list of all that exist there."""
 
 from __future__ import annotations
 
@@ -20,34 +20,33 @@ from msgspec.inspect import (
 )
 
 UNKNOWN_FIELD_PREFIX = "Object contains unknown field `"
-"""How msgspec begins to say that there is none of a name."""
+"""How msgspec's error for an unknown field begins."""
 NAME_CHARACTERS_MAX = 100
-"""Characters of a name that are said again: whoever sent it may have sent a book."""
+"""Characters of the unknown name that are repeated in the error. The client chooses its length."""
 LISTED_NAMES_MAX = 30
 _PATH_STEPS = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 
 
 def unknown_name(message: str) -> str | None:
-    """The name that a complaint of msgspec is about, without the place that may follow; None if it is about another
-    matter."""
+    """The unknown name in an error message of msgspec. None if the error is about something else."""
     if not message.startswith(UNKNOWN_FIELD_PREFIX):
         return None
     return message.removeprefix(UNKNOWN_FIELD_PREFIX).removesuffix("`")
 
 
 def unknown_name_detail(noun: str, name: str, known_names: Sequence[str]) -> str:
-    detail = f"There is no {noun} `{name[:NAME_CHARACTERS_MAX]}`"
+    detail = f"Unknown {noun} `{name[:NAME_CHARACTERS_MAX]}`."
     by_normalized = {_normalize(known_name): known_name for known_name in known_names}
     if matches := get_close_matches(_normalize(name[:NAME_CHARACTERS_MAX]), by_normalized, n=1):
-        return f"{detail}; `{_parameter_spelling(by_normalized[matches[0]])}` may be meant."
+        return f"{detail} The closest {noun} is `{_parameter_spelling(by_normalized[matches[0]])}`."
     if not known_names:
-        return f"{detail}, nor any other."
+        return f"{detail} No {noun}s are allowed here."
     name_list = ", ".join(f"`{_parameter_spelling(known_name)}`" for known_name in known_names[:LISTED_NAMES_MAX])
-    return f"{detail}. There {'are' if len(known_names) > 1 else 'is'} {name_list}{', …' if known_names[LISTED_NAMES_MAX:] else ''}."
+    return f"{detail} Allowed: {name_list}{', …' if known_names[LISTED_NAMES_MAX:] else ''}."
 
 
 def field_names_at(struct_type: type[msgspec.Struct], path: str) -> list[str]:
-    """The fields of whatever stands at a path within a document of this type, as they are spelt outside."""
+    """The wire names of the fields at a path within a document of this type."""
     types: list[Type] = [*_member_types(type_info(struct_type))]
     for step in _PATH_STEPS.findall(path.split("`")[0]):
         types = [part for candidate in types for part in _types_at(candidate, step)]
@@ -80,10 +79,10 @@ def _fields(type_node: Type) -> tuple[Field, ...]:
 
 
 def _normalize(name: str) -> str:
-    """`task_type`, `TaskType` and `taskType` are one slip of the finger apart."""
+    """Treat `task_type`, `TaskType` and `taskType` as equal."""
     return name.lower().replace("_", "").replace("-", "")
 
 
 def _parameter_spelling(name: str) -> str:
-    """`priority>=8` is a parameter named `priority>`, which nobody would write."""
+    """Show the parameter named `priority>` as `priority>=`: clients write `priority>=8`."""
     return f"{name}=" if name.endswith(">") else name

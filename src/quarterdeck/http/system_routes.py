@@ -1,4 +1,4 @@
-"""The routes that belong to no room: how the server is, what it serves, and its keys."""
+"""Routes that belong to no component: health, readiness, metrics, API description, JWKS, and `/about`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ class ServerHealth(msgspec.Struct, frozen=True):
 
 
 class SystemHandlers:
-    """Handlers for everything but the rooms."""
-
     def __init__(self, store: Store, metrics: Metrics, jwks: object, version: str, check_bearer: CheckBearer) -> None:
         self._store = store
         self._metrics = metrics
@@ -45,7 +43,7 @@ class SystemHandlers:
         self._is_draining: Callable[[], bool] = lambda: False
 
     def set_routes(self, route_table: Sequence[Route], is_draining: Callable[[], bool]) -> None:
-        """Told afterwards, because the table it describes has its own routes in it."""
+        """Called after construction, because the described routes include the routes of these handlers."""
         self._route_table = route_table
         self._is_draining = is_draining
 
@@ -58,11 +56,11 @@ class SystemHandlers:
         try:
             await self._store.ping()
         except TransientError as error:
-            raise Unavailable("database_unavailable", "The database is away.", retry_after=1) from error
+            raise Unavailable("database_unavailable", "The database is unavailable.", retry_after=1) from error
         return ServerHealth()
 
     async def metrics(self, call: Call) -> RawBody:
-        # Beyond loopback the figures need a credential, and one that speaks for a session ends with it.
+        # Outside of loopback the metrics need a credential. One that acts for a session is valid only while it is live.
         await self._check_bearer(call.caller)
         return RawBody(self._metrics.render(), CONTENT_TYPE)
 
@@ -77,7 +75,7 @@ class SystemHandlers:
 
     @cached_property
     def _openapi_document(self) -> dict[str, object]:
-        from quarterdeck.http import openapi  # worth loading when somebody asks
+        from quarterdeck.http import openapi  # slow to import, and rarely needed
 
         return openapi.describe(self._route_table, self._version)
 
@@ -91,15 +89,18 @@ class SystemHandlers:
 def routes(handlers: SystemHandlers, metrics_scope: str | None) -> list[Route]:
     tags = ("server",)
     return [
-        Route("GET", "/health", handlers.health, "Whether the process answers", None, response=ServerHealth, tags=tags),
         Route(
-            "GET", "/ready", handlers.ready, "Whether the server can do work", None, response=ServerHealth, tags=tags,
-            errors=("draining", "database_unavailable"),
+            "GET", "/health", handlers.health, "Check that the process responds", None, response=ServerHealth,
+            tags=tags,
         ),
-        Route("GET", "/metrics", handlers.metrics, "Figures for Prometheus", metrics_scope, tags=tags),
-        Route("GET", "/openapi.json", handlers.openapi, "This API, described", None, tags=tags),
-        Route("GET", "/docs", handlers.docs, "This API, for people", None, tags=tags),
-        Route("GET", "/.well-known/jwks.json", handlers.jwks, "The local issuer's public keys", None, tags=tags),
+        Route(
+            "GET", "/ready", handlers.ready, "Check that the server accepts work", None, response=ServerHealth,
+            tags=tags, errors=("draining", "database_unavailable"),
+        ),
+        Route("GET", "/metrics", handlers.metrics, "Metrics in Prometheus format", metrics_scope, tags=tags),
+        Route("GET", "/openapi.json", handlers.openapi, "The OpenAPI document of this API", None, tags=tags),
+        Route("GET", "/docs", handlers.docs, "The documentation of this API as HTML", None, tags=tags),
+        Route("GET", "/.well-known/jwks.json", handlers.jwks, "The public keys of the local issuer", None, tags=tags),
     ]  # fmt: skip
 
 
@@ -107,13 +108,13 @@ class ServerInfo(msgspec.Struct, frozen=True):
     version: str
     database: Literal["sqlite", "postgresql"]
     revision: str
-    """Of the tables."""
+    """The schema revision of the database."""
     head: str
-    """The revision that this release brings them to."""
+    """The schema revision of this release."""
     complaint: str | None
-    """What is wrong with the tables, and what mends it."""
+    """Why the schema does not match this release, and how to fix it. Null if it matches."""
     now: str
-    """By the database's clock, which is the one that decides."""
+    """The database's time. The server decides by it, not by its own clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class ServerInfoHandlers:
 def about_routes(handlers: ServerInfoHandlers) -> list[Route]:
     return [
         Route(
-            "GET", "/about", handlers.about, "What serves here, on which tables, and its clock", LIFECYCLE,
+            "GET", "/about", handlers.about, "Show the release, the schema revision and the database time", LIFECYCLE,
             response=ServerInfo, tags=("server",),
         ),
     ]  # fmt: skip

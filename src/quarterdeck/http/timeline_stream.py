@@ -1,16 +1,16 @@
-"""A fleet's timeline as it grows: server-sent events.
+"""A fleet's timeline as server-sent events.
 
-    id: 57                                       a position of the log: what to say in Last-Event-ID when coming again
+    id: 57                                       a position of the event log: the Last-Event-ID for a reconnect
     event: entry
-    data: {"id":12,"kind":"broadcast",…}         something was said: the whole entry, as the timeline shows it
+    data: {"id":12,"kind":"broadcast",…}         a message was sent: the complete entry, as the timeline shows it
 
     id: 61
     event: moved
-    data: {"id":12,"recipients":[…]}             acknowledged or canceled: the recipients who have moved, and no text
+    data: {"id":12,"recipients":[…]}             acknowledged or canceled: the changed recipients, without text
 
-The log says that something was said, acknowledged or canceled, and never what: that is read anew, as it is by then.
-Several events of one entry that are found together are one, in the place of the first of them: whoever is cut behind
-it, and comes again, may be told once more what it knows already, and is never left without what it does not know.
+The event log records that a message was sent, acknowledged or canceled, but not its text. So the stream reads the
+current entry from the database. Several events of one entry that are read together are sent once, at the place of the
+first. A client that is disconnected after it and reconnects may get a change twice, but never misses one.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from quarterdeck.http.event_stream import EventStream, EventStreams
 MESSAGE_SENT = "message.sent"
 EVENT_TYPES = (MESSAGE_SENT, "message.acknowledged", "message.canceled")
 ENTRIES_PER_READ = 8
-"""Entries that are read and sent together: a broadcast is as long as its fleet is large."""
+"""Entries per read and write. The limit is low because a broadcast has one recipient per member of the fleet."""
 _encode = msgspec.json.Encoder().encode
 
 
 class _MessageEventData(msgspec.Struct, frozen=True):
-    """What an event of a message says of where it belongs."""
+    """The fleet and the timeline entry that a message event belongs to."""
 
     fleet_id: int = msgspec.field(name="fleetId")
     origin: int | None = None
@@ -54,16 +54,16 @@ _decode_event_data = msgspec.json.Decoder(_MessageEventData).decode
 
 @dataclass(slots=True)
 class PendingEntry:
-    """What is to be told of one entry."""
+    """One entry that is still to be sent."""
 
     entry_id: int
     first_pos: int
-    """The position of the first event of it that was not told."""
+    """The position of its first event that was not sent yet."""
     is_new: bool
     changed_messages: set[int] = field(default_factory=set)
-    """Messages, where the entry is not new."""
+    """Ids of the changed messages. Empty if the entry is new: then it is sent completely."""
     last_pos: int = 0
-    """When it was told, everything up to this position was."""
+    """When it is sent, everything up to this position has been sent."""
 
 
 class TimelineStream(EventStream):
@@ -78,7 +78,7 @@ class TimelineStream(EventStream):
         await self._event_streams.engine.read(self._authorize, zones=self._zones)
 
     async def _authorize(self, tx: Transaction) -> None:
-        """Refuses whoever may not read the fleet, and one that is not there."""
+        """Refuse a caller that may not read the fleet, and a fleet that does not exist."""
         await read_fleet(tx, self._fleet)
 
     async def _read_pending(self) -> bytes:
@@ -93,12 +93,12 @@ class TimelineStream(EventStream):
         return await self._next_frames() if self._pending else b""
 
     async def _next_frames(self) -> bytes:
-        """The next of them, as they are now. They are forgotten only when they were read."""
+        """The next entries in their current state. They stay pending until they were read."""
         batch = self._pending[:ENTRIES_PER_READ]
         try:
             frames = await self._event_streams.engine.read(lambda tx: self._build_frames(tx, batch), zones=self._zones)
         except Problem as problem:
-            # May not read it any more, and is told nothing more.
+            # The caller lost its access to the fleet: the stream ends.
             self.close(problem.code)
             return b""
         del self._pending[: len(batch)]
@@ -138,8 +138,11 @@ def _encode_frame(pending: PendingEntry, name: bytes, view: TimelineEntryView | 
 
 
 def collect_entries(events: Sequence[Event], fleet_id: int, last_pos: int) -> list[PendingEntry]:
-    """What these tell of a fleet, up to this position of the log: of each entry once, in the place of its first event.
-    An entry that is new is shown as it is by then, and what became of it with it."""
+    """Group the events of a fleet by timeline entry, in the order of each entry's first event.
+
+    `last_pos` is the position up to which the events were read. A new entry is sent in its current state, so its later
+    changes need not be sent.
+    """
     entries: dict[int, PendingEntry] = {}
     for event in events:
         data = _decode_event_data(event.data)
@@ -160,7 +163,7 @@ def collect_entries(events: Sequence[Event], fleet_id: int, last_pos: int) -> li
 
 @dataclass(frozen=True, slots=True)
 class TimelineStreams:
-    """Opens them. Made once, in the composition root."""
+    """Opens timeline streams. One per process."""
 
     event_streams: EventStreams
 

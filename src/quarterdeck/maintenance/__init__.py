@@ -1,18 +1,19 @@
-"""Looking after a database from outside the server: proving its log, checking its sums, copying it.
+"""Offline tools for a database: verify its event log, check its consistency, back it up.
 
-| module   | what it decides                                                                             |
-|----------|-----------------------------------------------------------------------------------------------|
-| snapshot | how a database is read whole, as of one moment, by somebody who changes nothing               |
-| audit    | `qd audit verify`, `qd audit anchor`: is the log what it was (the judging is `core.proof`'s)   |
-| check    | `qd check`: do counters, trees, cascades, tasks, fleets, leases and log agree with each other   |
-| history  | `qd check --history`: what clients wrote down of their calls, held against log and rows        |
-| backup   | `qd db backup`: a copy of a SQLite file, taken while its server works                          |
+| module          | holds                                                                                        |
+|-----------------|----------------------------------------------------------------------------------------------|
+| snapshot        | reads all rows of a database in one read-only snapshot                                       |
+| audit           | `qd audit verify` and `qd audit anchor`: verify the event log (rules in `core.audit_verify`) |
+| audit_keys      | the public keys that seals are verified with, from files                                     |
+| consistency     | `qd check`: compares counters, trees, cascades, tasks, fleets, leases and the event log      |
+| history_checker | `qd check --history`: compares recorded client calls with the event log and the rows         |
+| backup          | `qd db backup`: copies a SQLite file while its server runs                                   |
 
-All of these read the database themselves and ask no server: a process under suspicion proves nothing, and at three in
-the morning there may be none. They work beside a server under load, on a database whose server is gone, and on a copy
-that was restored elsewhere, and they write nothing to what they read.
+These tools read the database directly and need no server. A server that is itself under suspicion could not prove
+anything, and during an incident there may be none. They work beside a server under load, on a database without a
+server, and on a restored copy. They write nothing to the database they read.
 
-How it fails. What cannot be read is a sentence and exit code 1, before anything is said about the content: no such
-file, a schema of another release, a login that row-level security would show only a part. What was read and is wrong is
-told line by line on standard output, exit code 1, too. Only 0 means that all is well.
+How it fails. If the database cannot be read, the tool prints one error and exits with 1 before it checks anything: a
+missing file, a schema of another release, or a login that row-level security confines to some of the rows. Findings are
+printed to standard output, one per line, also with exit code 1. Only exit code 0 means that nothing was found.
 """

@@ -1,4 +1,4 @@
-"""`qd audit verify` and `qd audit anchor`: the log, read from the database itself and held against its seals."""
+"""`qd audit verify` and `qd audit anchor`: verify the event log in the database against its seals."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from quarterdeck.maintenance.queries import Q
 from quarterdeck.maintenance.snapshot import Snapshot, first_row, iter_rows, open_snapshot
 
 NO_ANCHOR = (
-    "No anchor was given: that the newest seals were not cut off together with their events is not proved. Note "
-    "`qd audit anchor` outside this machine now and then, and give it with --anchor."
+    "No anchor was given: this does not prove that the newest seals were not deleted together with their events. "
+    "Store the output of `qd audit anchor` on another machine regularly, and pass it with --anchor."
 )
 
 
 class AuditReport(msgspec.Struct, frozen=True):
-    """What `qd audit verify` has to say."""
+    """The result of `qd audit verify`."""
 
     is_proven: bool
     proof: VerificationResult | None = None
     alteration: str | None = None
-    """What is altered, in a sentence."""
+    """What was altered, as a sentence."""
     pos: int | None = None
-    """The first row of the log that is not what it was."""
+    """The position of the first altered event."""
     seal: int | None = None
     anchors: list[str] = []
 
@@ -55,15 +55,15 @@ class AuditReport(msgspec.Struct, frozen=True):
         }
 
     def unproven_notes(self) -> list[str]:
-        """What is not proved, in words."""
+        """What the result does not prove, as sentences."""
         proof, notes = self.proof, []
         if proof and proof.unproven and proof.unproven_since is not None:
             notes.append(
-                f"{_pluralize(proof.unproven, 'event')} after position {proof.last_pos} {_is_or_are(proof.unproven)} not sealed "
-                f"yet (the oldest is of {iso(proof.unproven_since)}), and so not proved."
+                f"{_pluralize(proof.unproven, 'event')} after position {proof.last_pos} {_is_or_are(proof.unproven)} "
+                f"not sealed yet (the oldest is from {iso(proof.unproven_since)}), and so not proven."
             )
         if proof and proof.seals == 0:
-            notes.append("There is no seal: nothing is proved.")
+            notes.append("There are no seals: nothing is proven.")
         return notes if self.anchors else [*notes, NO_ANCHOR]
 
     def text(self) -> str:
@@ -75,7 +75,7 @@ class AuditReport(msgspec.Struct, frozen=True):
 
 
 def verify_log(url: str, trusted_keys: TrustedKeys, anchors: Sequence[Anchor] = ()) -> AuditReport:
-    """Reads everything there is, as of one moment."""
+    """Verify all seals and events in one snapshot."""
     anchor_texts = [str(anchor) for anchor in anchors]
     with open_snapshot(url) as snapshot:
         try:
@@ -96,31 +96,31 @@ def load_evidence(snapshot: Snapshot) -> VerificationInput:
 
 
 def newest_anchor(url: str) -> str:
-    """The newest seal, to be noted elsewhere."""
+    """The newest seal as an anchor, to be stored on another machine."""
     with open_snapshot(url) as snapshot:
         found = first_row(snapshot, Q.seal_last())
     if found is None:
-        raise NotFound("not_sealed", "Nothing is sealed yet. A server seals what is new every few seconds.")
+        raise NotFound("not_sealed", "There are no seals yet. A running server seals new events every few seconds.")
     return msgspec.convert(found, Seal).anchor
 
 
-# -- what is given on the command line -----------------------------------------------------------------------------
+# -- command-line arguments ----------------------------------------------------------------------------------------
 
 
 def select_trusted_keys(key_files: Sequence[str], default_key: Path) -> TrustedKeys:
-    """The keys that were named; if none was, the one in the data directory."""
+    """The keys in the given files, or else the key in the data directory."""
     if key_files:
         return load_trusted_keys(Path(name) for name in key_files)
     if not default_key.exists():
         raise KeyFileError(
-            f"There is no signing key at {default_key}. Name the key that signed with --key: a PEM file, or the "
-            "/.well-known/jwks.json of the server, saved at the time."
+            f"There is no signing key at {default_key}. Give the key that signed the seals with --key: a PEM file, or "
+            "a saved copy of the server's /.well-known/jwks.json."
         )
     return load_trusted_keys([default_key])
 
 
 def parse_anchors(texts: Iterable[str]) -> list[Anchor]:
-    """Each is an anchor itself, or a file with one in each line."""
+    """Each text is an anchor, or the name of a file with one anchor per line."""
     return [anchor for text in texts for anchor in _parse_anchor_argument(text)]
 
 
@@ -139,12 +139,11 @@ def _parse_anchor_argument(text: str) -> list[Anchor]:
 
 def _invalid_anchor(text: str) -> Invalid:
     return Invalid(
-        "invalid_anchor",
-        f"{text} is neither an anchor, as `qd audit anchor` prints it, nor a file with nothing but anchors in it.",
+        "invalid_anchor", f"{text} is neither an anchor nor a file of anchors. `qd audit anchor` prints an anchor."
     )
 
 
-# -- words ----------------------------------------------------------------------------------------------------------
+# -- texts ----------------------------------------------------------------------------------------------------------
 
 
 def _proof_text(proof: VerificationResult, anchors: Sequence[str]) -> str:
@@ -153,7 +152,7 @@ def _proof_text(proof: VerificationResult, anchors: Sequence[str]) -> str:
     if proof.removed:
         text += f" {_pluralize(proof.removed, 'event')} up to position {proof.floor} were removed by retention."
     if anchors:
-        text += f" The chain runs through {_pluralize(len(anchors), 'anchor')}."
+        text += f" The chain contains {_pluralize(len(anchors), 'anchor')}."
     return text
 
 

@@ -1,6 +1,6 @@
-"""The public keys that seals are held against, from files: a PEM key, public or private, or a JWKS document.
+"""The public keys that seals are verified with, from files: a PEM key, public or private, or a JWKS document.
 
-A key is known by its thumbprint, computed here from the key itself: what a file calls its key counts for nothing.
+A key is identified by its thumbprint, which is computed here from the key. Key ids in the file are ignored.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class TrustedKeys:
                 self._keys[kid] = verifying
 
     def verify(self, kid: str, message: bytes, signature: bytes) -> bool | None:
-        """Whether the key of that thumbprint signed the message; None if it is not among the trusted."""
+        """Whether the key with that thumbprint signed the message. None if the key is not trusted."""
         key = self._keys.get(kid)
         return None if key is None else key.verify(message, signature)
 
 
 def load_trusted_keys(files: Iterable[Path]) -> TrustedKeys:
-    """Raises KeyFileError with a sentence for a file that holds no key that could have signed a seal."""
+    """Raises KeyFileError, with a text for the operator, for a file without a key that could have signed a seal."""
     return TrustedKeys(key for file in files for key in _load_keys(file))
 
 
@@ -42,13 +42,13 @@ def _load_keys(file: Path) -> list[EllipticCurvePublicKey]:
     content = _read_file(file)
     found = list(_keys_from_jwks(content) if content.lstrip().startswith(b"{") else _keys_from_pem(content))
     if not found:
-        raise KeyFileError(f"The file {file} holds no P-256 key, neither as PEM nor as JWKS.")
+        raise KeyFileError(f"The file {file} contains no P-256 key, neither as PEM nor as JWKS.")
     return found
 
 
 def _read_file(file: Path) -> bytes:
     try:
-        # Not blocking: a pipe of that name must not be waited for.
+        # O_NONBLOCK: opening a named pipe would block.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             return os.read(descriptor, _MAX_BYTES)
@@ -75,7 +75,7 @@ def _keys_from_pem(content: bytes) -> Iterator[EllipticCurvePublicKey]:
     except ValueError:
         try:
             key = load_pem_private_key(content, password=None)
-        except (ValueError, TypeError):  # TypeError: it wants a passphrase
+        except (ValueError, TypeError):  # TypeError: the key has a passphrase
             return
     if isinstance(key, EllipticCurvePrivateKey):
         key = key.public_key()

@@ -1,8 +1,8 @@
-"""`qd db backup`: a copy of a SQLite database, consistent, taken while its server works.
+"""`qd db backup`: a consistent copy of a SQLite database, taken while its server runs.
 
-SQLite's own online backup reads the pages of one moment; writers are not held up. The copy gets its name only when it
-is whole, synced and has passed SQLite's own check: a backup that was interrupted leaves none behind. Nothing is
-overwritten. PostgreSQL has tools of its own for this, and the sentence that is given there says which.
+SQLite's online backup reads the pages of one snapshot and does not block writers. The copy gets its final name only
+when it is complete, synced and has passed SQLite's own check, so an interrupted backup leaves no file. Existing files
+are not overwritten. For PostgreSQL the command refuses and names PostgreSQL's own tool.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from quarterdeck.store.interface import StoreError
 from quarterdeck.store.migrate import sqlite_path
 
 POSTGRESQL_HINT = (
-    "PostgreSQL is backed up with its own tools, by the owner of the tables or a superuser, whom row-level security "
-    "does not hold: pg_dump --format=custom --file=FILE URL. docs/operations.md has it step by step."
+    "Back up PostgreSQL with pg_dump --format=custom --file=FILE URL, as the owner of the tables or a superuser, so "
+    "that row-level security hides no rows. See docs/operations.md for the steps."
 )
 
 
@@ -31,9 +31,9 @@ class BackupResult(msgspec.Struct, frozen=True):
     file: str
     bytes: int
     position: int
-    """The last position of the log that is in the copy."""
+    """The last position of the event log in the copy."""
     anchor: str | None
-    """The newest seal in it, to be noted elsewhere."""
+    """The newest seal in the copy, to be stored on another machine."""
 
     def text(self) -> str:
         sealed = f", newest seal {self.anchor}" if self.anchor else ""
@@ -41,7 +41,7 @@ class BackupResult(msgspec.Struct, frozen=True):
 
 
 def create_backup(url: str, file: Path) -> BackupResult:
-    """Raises with a sentence, and leaves nothing behind, if the copy cannot be made whole."""
+    """Raises with a text for the operator, and leaves no file, if the copy cannot be completed."""
     source = sqlite_path(url)
     if source is None:
         raise Invalid("use_pg_dump", POSTGRESQL_HINT)
@@ -57,7 +57,7 @@ def create_backup(url: str, file: Path) -> BackupResult:
 
 @contextlib.contextmanager
 def _temporary_file(file: Path) -> Iterator[Path]:
-    """An empty file of our own in the same directory, gone afterwards whatever happens."""
+    """An empty temporary file in the same directory. It is always deleted at the end."""
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
@@ -73,24 +73,24 @@ def _copy_database(source: Path, temporary: Path) -> tuple[int, str | None]:
             contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as target,
         ):
             original.backup(target)
-            # A copy for keeping is one file: the server that opens it makes a log of its own again.
+            # Without WAL the copy is a single file. A server that opens it turns WAL on again.
             target.execute("pragma journal_mode = delete")
             return _inspect_copy(target)
     except sqlite3.Error as error:
-        raise StoreError("sqlite", f"The copy could not be made: {error}.") from error
+        raise StoreError("sqlite", f"The copy failed: {error}.") from error
 
 
 def _inspect_copy(connection: sqlite3.Connection) -> tuple[int, str | None]:
     [[check_result]] = connection.execute("pragma quick_check(1)").fetchall()
     if check_result != "ok":
-        raise StoreError("sqlite", f"The copy does not pass SQLite's own check: {check_result}.")
+        raise StoreError("sqlite", f"The copy failed SQLite's own check: {check_result}.")
     [[position]] = connection.execute("select pos from log_head").fetchall()
     newest_seal = connection.execute("select number || ':' || hash from seals order by number desc limit 1").fetchone()
     return int(position), str(newest_seal[0]) if newest_seal else None
 
 
 def _publish(temporary: Path, file: Path) -> None:
-    """By a link, which fails if somebody took the name meanwhile; a rename would overwrite."""
+    """Link the file to its final name. Unlike a rename, a link fails if the name exists by now."""
     _sync(temporary)
     try:
         os.link(temporary, file)
@@ -108,4 +108,4 @@ def _sync(path: Path) -> None:
 
 
 def _file_exists(file: Path) -> Conflict:
-    return Conflict("file_exists", f"{file} is there already, and nothing is overwritten.")
+    return Conflict("file_exists", f"{file} already exists. Choose another name: a backup overwrites nothing.")

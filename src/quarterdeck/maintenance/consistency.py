@@ -1,10 +1,11 @@
-"""`qd check`: counters against rows, sessions against parents, flags against states, cascades, zones, what belongs to
-sessions against whether they live, tasks against those they wait for and who holds them, fleets against their members
-and messages, the log, leases.
+"""`qd check`: checks that the rows of a database are consistent with each other.
 
-Each check is one statement over whole tables that finds what differs, and a sentence for each row it finds. All of
-them read one snapshot, so a server under load looks as consistent as it is. `docs/operations.md` says of each what it
-means and what to do. Where clients kept histories, those are held against the same snapshot (`upkeep.history`).
+It covers counters, session trees, suspensions, cascades, zones, invocations, delegations and services of sessions,
+tasks with their dependencies and agents, fleets with their members and messages, the event log, and leases.
+
+Each check is one statement that finds inconsistent rows, and a text for each row found. All checks read one snapshot,
+so concurrent writes cause no false findings. `docs/operations.md` explains each check and what to do. Recorded client
+histories are checked against the same snapshot (`history_checker`).
 """
 
 from __future__ import annotations
@@ -22,91 +23,89 @@ from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import Statement
 
 FINDINGS_MAX = 100
-"""Lines of one check. Whoever has more has one cause, and needs a number rather than a list."""
+"""Findings shown per check. More usually have one cause, so the rest is only counted."""
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Its rows begin with the zone and the id of what differs; the sentence takes values by their place."""
+    """The rows of the statement begin with the zone and the id. The template uses the columns by index."""
 
     name: str
     statement: Statement
     template: str
     is_note: bool = False
-    """Worth knowing, and not wrong."""
+    """For information only: not an inconsistency."""
 
 
 CHECKS = (
-    Check("counts", Q.check_counts, "the counter {2} {1} says {3}, and {4} are live"),
+    Check("counts", Q.check_counts, "counter {2} {1} is {3}, but {4} sessions are live"),
     Check(
-        "counts-left", Q.check_counts_leftover, "the counter {2} {1} ({3}) is of a session that has ended or is gone"
+        "counts-left", Q.check_counts_leftover, "counter {2} {1} ({3}) belongs to a session that has ended or is gone"
     ),
-    Check("counts-ever", Q.check_counts_total_spawned, "the tree {1} is said to have had {2} sessions, and has {3}"),
-    Check("parents", Q.check_parents, "the session {1} lives, and its parent {2} {3}"),
-    Check("places", Q.check_tree_positions, "the session {1} says depth {2}, root {3}; by its parent it is {4}, {5}"),
-    Check("cycles", Q.check_cycles, "the session {1} is its own ancestor"),
-    Check("expiries", Q.check_expiries, "the session {1} expires at {2}, after its parent {3} at {4}"),
-    Check("states", Q.check_states, "the session {1} is {2}, and has no instant of its end, or no such state is known"),
-    Check("suspensions", Q.check_suspensions, "the session {1} is {2}, and {3} is on it or above it"),
-    Check("stamps", Q.check_cascade_marks, "the session {1} waits to be settled by the cascade {2}, which {3}"),
-    Check("cascades", Q.check_cascades, "the cascade {1} stamped {2} and settled {3}, and {4} wait"),
-    Check("cascades-slow", Q.check_cascades_slow, "the cascade {1} has {2} left after {3} s"),
-    Check("zones", Q.check_zones, "the session {1} lives in a zone that {2}"),
-    Check("invocations", Q.check_invocations, "the invocation {1} is {2}, and its session {3} {4}"),
-    Check("attempts", Q.check_attempts, "the invocation {1} is {2} in attempt {3} of {4}, and its row cannot be"),
-    Check("parked", Q.check_parked, "the waiting invocation {1} is put aside, and no session of it sleeps"),
-    Check("delegations", Q.check_delegations, "the delegation {1} is active, and its session {2} {3}"),
+    Check("counts-ever", Q.check_counts_total_spawned, "tree {1} counts {2} sessions ever spawned, but has {3}"),
+    Check("parents", Q.check_parents, "session {1} is live, but its parent {2} {3}"),
+    Check("places", Q.check_tree_positions, "session {1} has depth {2} and root {3}; its parent implies {4} and {5}"),
+    Check("cycles", Q.check_cycles, "session {1} is its own ancestor"),
+    Check("expiries", Q.check_expiries, "session {1} expires at {2}, after its parent {3} at {4}"),
+    Check("states", Q.check_states, "session {1} is {2}: the state is unknown, or the time of its end is missing"),
+    Check("suspensions", Q.check_suspensions, "session {1} is {2}, but {3}"),
+    Check("stamps", Q.check_cascade_marks, "session {1} waits for cascade {2}, which {3}"),
+    Check("cascades", Q.check_cascades, "cascade {1} marked {2} sessions and terminated {3}, but {4} are left"),
+    Check("cascades-slow", Q.check_cascades_slow, "cascade {1} has {2} sessions left after {3} s"),
+    Check("zones", Q.check_zones, "session {1} is live, but its zone {2}"),
+    Check("invocations", Q.check_invocations, "invocation {1} is {2}, but its session {3} {4}"),
+    Check("attempts", Q.check_attempts, "invocation {1} is {2} in attempt {3} of {4}, but its row is inconsistent"),
+    Check("parked", Q.check_parked, "invocation {1} is parked, but none of its sessions is suspended"),
+    Check("delegations", Q.check_delegations, "delegation {1} is active, but its session {2} {3}"),
     Check(
-        "delegation-lines",
-        Q.check_delegation_chains,
-        "the delegation {1} goes further than {2}, which it was lent out of and which is {3}",
+        "delegation-lines", Q.check_delegation_chains, "delegation {1} exceeds its parent delegation {2}, which is {3}"
     ),
     Check(
         "delegation-order",
         Q.check_delegation_order,
-        "the delegation {1} leads from {2} to {3}, which do not stand in that order",
+        "delegation {1} leads from {2} to {3}, but their ranks do not rise in that order",
     ),
-    Check("services", Q.check_services, "the service {1} is {2}"),
-    Check("tasks", Q.check_tasks, "the task {1} is {2} in attempt {3}, and its row cannot be"),
-    Check("tasks-waiting", Q.check_tasks_unmet, "the task {1} is said to wait for {2} others ({4}), and waits for {3}"),
-    Check("tasks-forgotten", Q.check_tasks_not_unblocked, "the task {1} waits for {2}, which is {3}"),
-    Check("tasks-held", Q.check_tasks_held, "the agent {1} is said to hold {2} tasks, and holds {3}"),
-    Check("tasks-lost", Q.check_tasks_of_lost_agents, "the task {1} is held by the agent {2}, which is {3}"),
+    Check("services", Q.check_services, "service {1} is {2}"),
+    Check("tasks", Q.check_tasks, "task {1} is {2} in attempt {3}, but its row is inconsistent"),
+    Check("tasks-waiting", Q.check_tasks_unmet, "task {1} counts {2} unmet dependencies (waits {4}), but has {3}"),
+    Check("tasks-forgotten", Q.check_tasks_not_unblocked, "task {1} waits for {2}, which is {3}"),
+    Check("tasks-held", Q.check_tasks_held, "agent {1} counts {2} held tasks, but holds {3}"),
+    Check("tasks-lost", Q.check_tasks_of_lost_agents, "task {1} is held by agent {2}, which is {3}"),
     Check(
         "fleets",
         FLEET_QUERIES.check_fleets,
-        "the fleet {1} is {2}, and has {3} administrators, {4} directors and {5} active members",
+        "fleet {1} is {2}, but has {3} administrators, {4} directors and {5} active members",
     ),
     Check(
-        "fleet-members", FLEET_QUERIES.check_fleet_members, "the member {1} of fleet {2} is {3}, and its row cannot be"
+        "fleet-members",
+        FLEET_QUERIES.check_fleet_members,
+        "member {1} of fleet {2} is {3}, but its row is inconsistent",
     ),
     Check(
-        "fleet-registry",
-        FLEET_QUERIES.check_fleet_registry,
-        "the member {1} of fleet {2} is {3}, and in the registry {4} is {5}",
+        "fleet-registry", FLEET_QUERIES.check_fleet_registry, "member {1} of fleet {2} is {3}, but its agent {4} is {5}"
     ),
-    Check("fleet-panes", FLEET_QUERIES.check_fleet_panes, "the member {1} {2}"),
+    Check("fleet-panes", FLEET_QUERIES.check_fleet_panes, "member {1} {2}"),
     Check(
         "fleet-monitors",
         FLEET_QUERIES.check_fleet_monitors,
-        "the monitor of fleet {1} has the pid {2}; the fleet is {3}, or the monitor's row cannot be",
+        "the monitor of fleet {1} has pid {2}, but the fleet is {3} or the monitor's row is inconsistent",
     ),
-    Check("fleet-ids", FLEET_QUERIES.check_fleet_ids, "the counter of {1} says {2}, and the highest id is {3}"),
-    Check("messages", FLEET_QUERIES.check_messages, "the message {1} is a {2} and {3}, and its row cannot be"),
+    Check("fleet-ids", FLEET_QUERIES.check_fleet_ids, "the counter of {1} is {2}, but the highest id is {3}"),
+    Check("messages", FLEET_QUERIES.check_messages, "message {1} is a {2} and {3}, but its row is inconsistent"),
     Check(
         "message-ends",
         FLEET_QUERIES.check_message_endpoints,
-        "the message {1} of fleet {2} is {3} {4}, who is not of that fleet, or is its administrator",
+        "message {1} of fleet {2} is {3} {4}, which is not a member of that fleet or is its administrator",
     ),
     Check(
         "broadcasts",
         FLEET_QUERIES.check_broadcasts,
-        "the broadcast {1} says {2!r}, and has {3} deliveries to {4} members, up to {5}",
+        "broadcast {1} has the text {2!r}, but has {3} deliveries to {4} members, up to id {5}",
     ),
-    Check("deliveries", FLEET_QUERIES.check_deliveries, "the message {1} was delivered of {2}, which {3}"),
-    Check("log-head", Q.check_log_head, "{1} has position {2} and floor {3}, and the last event is {4}"),
-    Check("log-gaps", Q.check_log_gaps, "the {1} at positions {2} to {3} are gone"),
-    Check("leases", Q.check_leases, "the lease {1} of {2} ends in {3} s, or has a term that cannot be"),
-    Check("keys", Q.check_idempotency_keys, "the key {3!r} of {2} stands for {1}, which is gone", is_note=True),
+    Check("deliveries", FLEET_QUERIES.check_deliveries, "message {1} names broadcast {2}, which {3}"),
+    Check("log-head", Q.check_log_head, "{1} has position {2} and floor {3}, but the last event is {4}"),
+    Check("log-gaps", Q.check_log_gaps, "{1} at positions {2} to {3} are missing"),
+    Check("leases", Q.check_leases, "lease {1} of {2} expires in {3} s, or its term is negative"),
+    Check("keys", Q.check_idempotency_keys, "key {3!r} of {2} names session {1}, which was deleted", is_note=True),
 )
 
 
@@ -139,9 +138,9 @@ class ConsistencyReport(msgspec.Struct):
     findings: list[Finding] = []
     notes: list[Finding] = []
     counts: dict[str, int] = {}
-    """By check: how many rows it found, shown or not."""
+    """Rows found by each check, including those that are not shown."""
     history: HistoryReport | None = None
-    """What became of the histories, if any were given."""
+    """The result for the histories, if any were given."""
 
     @property
     def is_consistent(self) -> bool:
@@ -161,7 +160,7 @@ class ConsistencyReport(msgspec.Struct):
         ]
         mismatches = sum(self.counts.get(check.name, 0) for check in CHECKS if not check.is_note)
         summary = (
-            f"{mismatches:,} {'row differs' if mismatches == 1 else 'rows differ'}" if mismatches else "all is well"
+            f"{mismatches:,} {'row differs' if mismatches == 1 else 'rows differ'}" if mismatches else "consistent"
         )
         lines.append(f"{summary}: {self.totals.text()}")
         return "\n".join([*lines, self.history.text()] if self.history else lines)
@@ -192,7 +191,7 @@ def _findings(snapshot: Snapshot, check: Check) -> Iterator[Finding]:
 
 
 def _finding(check: Check, row: Row) -> Finding:
-    # Names are chosen by strangers: as one line that cannot move a cursor.
+    # Clients choose names, so control characters are escaped: a name must not move the cursor of a terminal.
     values = [value if isinstance(value, int) else _one_line(str(value)) for value in row]
     zone_id = str(row[0]) or None
     return Finding(check.name, zone_id, str(row[1]), check.template.format(*values))

@@ -1,7 +1,7 @@
 -- name: check_fleets
--- A fleet has one administrator, who alone is not in the registry, and its director, as long as it is there; and nobody
--- once it is deleted.
-select f.zone_id, f.fleet_id, case when f.deleted_at is null then 'there' else 'deleted' end,
+-- A live fleet has exactly one administrator and one director. A deleted fleet has no active members. Only the
+-- administrator has no entry in the agent registry.
+select f.zone_id, f.fleet_id, case when f.deleted_at is null then 'live' else 'deleted' end,
        coalesce(n.administrators, 0), coalesce(n.directors, 0), coalesce(n.members, 0)
 from fleets f
 left join (
@@ -18,8 +18,8 @@ where (f.deleted_at is null and (coalesce(n.administrators, 0) <> 1 or coalesce(
 order by f.zone_id, f.fleet_id;
 
 -- name: check_fleet_members
--- Who has left has an instant of it. A member's name in the registry follows from its ids; the administrator has none, and
--- is known by the end of its card, where no caller's words can stand.
+-- A member that has left has a time of it. A member's registry id is derived from its ids. The administrator has none
+-- and is recognized by the end of its agent card, which callers cannot influence.
 select m.zone_id, m.agent_id, m.fleet_id, m.status
 from members m
 where m.status not in ('active', 'deregistered')
@@ -30,8 +30,8 @@ where m.status not in ('active', 'deregistered')
 order by m.zone_id, m.agent_id;
 
 -- name: check_fleet_registry
--- A member lives in the registry for as long as it is one. (Lost is not ended: it may be heard of again.)
-select m.zone_id, m.agent_id, m.fleet_id, m.status, m.registry_id, coalesce(a.status, 'not there')
+-- A member's agent is live exactly while the member is active. A stale agent is not terminated: it may come back.
+select m.zone_id, m.agent_id, m.fleet_id, m.status, m.registry_id, coalesce(a.status, 'missing')
 from members m
 left join agents a on a.zone_id = m.zone_id and a.id = m.registry_id
 where m.registry_id is not null
@@ -40,39 +40,39 @@ where m.registry_id is not null
 order by m.zone_id, m.agent_id;
 
 -- name: check_fleet_panes
--- Only who is there has a pane, by the director of its fleet, and never the administrator; whoever has one is watched
--- over, and nobody else.
-select p.zone_id, p.agent_id, 'has a pane, and is not there'
+-- Only active members have a pane, and the administrator has none. The pane's director is the director of the fleet.
+-- Exactly the members with a pane have a monitor configuration.
+select p.zone_id, p.agent_id, 'has a pane, but has left its fleet'
 from agent_placements p
 join members m on m.zone_id = p.zone_id and m.agent_id = p.agent_id
 where m.status <> 'active'
 union all
-select p.zone_id, p.agent_id, 'has a pane, and is an administrator'
+select p.zone_id, p.agent_id, 'has a pane, but is an administrator'
 from agent_placements p
 join members m on m.zone_id = p.zone_id and m.agent_id = p.agent_id
 where m.registry_id is null
 union all
-select p.zone_id, p.agent_id, 'has a pane by somebody who does not direct its fleet'
+select p.zone_id, p.agent_id, 'has a pane of a director that is not the director of its fleet'
 from agent_placements p
 join members m on m.zone_id = p.zone_id and m.agent_id = p.agent_id
 join fleets f on f.zone_id = m.zone_id and f.fleet_id = m.fleet_id
 where coalesce(p.director_agent_id, m.agent_id) <> coalesce(f.director_agent_id, 0)
 union all
-select p.zone_id, p.agent_id, 'has a pane, and is not watched over'
+select p.zone_id, p.agent_id, 'has a pane, but no monitor configuration'
 from agent_placements p
 left join monitor_config c on c.zone_id = p.zone_id and c.agent_id = p.agent_id
 where c.agent_id is null
 union all
-select c.zone_id, c.agent_id, 'is watched over, and has no pane'
+select c.zone_id, c.agent_id, 'has a monitor configuration, but no pane'
 from monitor_config c
 left join agent_placements p on p.zone_id = c.zone_id and p.agent_id = c.agent_id
 where p.agent_id is null
 order by 1, 2, 3;
 
 -- name: check_fleet_monitors
--- A fleet that is deleted has no monitor any more; one that has gone has left no pid and no instants behind.
+-- A deleted fleet has no monitor. The row of a monitor that has exited has no pid and no times.
 select r.zone_id, r.fleet_id, coalesce(cast(r.pid as text), 'none'),
-       case when f.deleted_at is null then 'there' else 'deleted' end
+       case when f.deleted_at is null then 'live' else 'deleted' end
 from monitor_runtime r
 join fleets f on f.zone_id = r.zone_id and f.fleet_id = r.fleet_id
 where f.deleted_at is not null
@@ -80,7 +80,7 @@ where f.deleted_at is not null
 order by r.zone_id, r.fleet_id;
 
 -- name: check_fleet_ids
--- The next id is above every one that there is: else one is given out again.
+-- A counter is at least the highest id, because an id must never be used twice.
 select h.zone_id, h.noun, coalesce(
            case h.noun when 'fleets' then c.fleets when 'members' then c.members else c.messages end, 0), h.highest
 from (
@@ -95,8 +95,8 @@ where coalesce(case h.noun when 'fleets' then c.fleets when 'members' then c.mem
 order by h.zone_id, h.noun;
 
 -- name: check_messages
--- What waits has not moved since it was sent, whatever its receipt says. A summary is nobody's to read, and complete.
--- (That an end comes after its beginning is not asked: the database's clock may have been set back.)
+-- The status of a pending message has not changed since it was sent, whatever its notice. A broadcast summary has no
+-- recipient and is complete. The order of the times is not checked, because the database's clock may have been set back.
 select t.zone_id, t.task_id, t.type, t.status_state
 from messages t
 where t.type not in ('unicast', 'broadcast_summary')
@@ -111,7 +111,7 @@ where t.type not in ('unicast', 'broadcast_summary')
 order by t.zone_id, t.task_id;
 
 -- name: check_message_endpoints
--- Both ends of a message are of its fleet, or were; nothing goes to an administrator.
+-- Sender and recipient are or were members of the message's fleet. The administrator receives no messages.
 select t.zone_id, t.task_id, t.fleet_id, 'from', t.from_agent_id
 from messages t
 left join members m on m.zone_id = t.zone_id and m.agent_id = t.from_agent_id
@@ -124,8 +124,8 @@ where t.type = 'unicast' and (m.agent_id is null or m.fleet_id <> t.fleet_id or 
 order by 1, 2, 4;
 
 -- name: check_broadcasts
--- As many deliveries as the summary says, one for each recipient, and their ids right behind its own: by these the
--- timeline finds them.
+-- A broadcast has as many deliveries as its summary states, one per recipient. Their ids follow the id of the summary
+-- directly, because the timeline finds them by that.
 select s.zone_id, s.task_id, s.text, coalesce(d.number, 0), coalesce(d.recipients, 0), coalesce(d.last_id, s.task_id)
 from messages s
 left join (
@@ -141,8 +141,9 @@ where s.type = 'broadcast_summary'
 order by s.zone_id, s.task_id;
 
 -- name: check_deliveries
--- What names an origin was sent with it: by the same member, in the same fleet, at the same instant.
-select t.zone_id, t.task_id, t.origin_task_id, case when s.task_id is null then 'is not there' else 'is of another' end
+-- A delivery and its broadcast have the same sender, fleet and time.
+select t.zone_id, t.task_id, t.origin_task_id,
+       case when s.task_id is null then 'does not exist' else 'does not match it' end
 from messages t
 left join messages s on s.zone_id = t.zone_id and s.task_id = t.origin_task_id
 where t.type = 'unicast' and t.origin_task_id is not null

@@ -1,30 +1,31 @@
--- Nothing here writes. What is asked of fleets stands in `fleets.sql`.
+-- All statements only read. The checks of fleets are in `fleets.sql`.
 
 -- name: schema_revision
--- Of the very snapshot that is read, so that nobody upgrades in between.
+-- Read in the snapshot itself, so that no migration can run between this check and the reads.
 select version_num from alembic_version;
 
 -- name: log_head_row
--- One row, or somebody removed it.
+-- Exactly one row, unless it was deleted by hand.
 select h.pos, h.floor from log_head h where h.id = 1;
 
 -- name: seal_last
--- Its floor says what may be absent; the walk comes to it last, and judges it like the others.
+-- Its floor shows which events retention may have deleted. The seal itself is verified with all others, at the end.
 select number, first_pos, last_pos, floor, digest, leaves, previous, hash, kid, signature, at
 from seals order by number desc limit 1;
 
 -- name: seals_all
--- The whole chain, in its order.
+-- The complete chain, in order.
 select number, first_pos, last_pos, floor, digest, leaves, previous, hash, kid, signature, at
 from seals order by number;
 
 -- name: events_all
--- The whole log in its order, from wherever it begins: a row below the first position must be seen, too.
+-- The complete event log in order, without a lower bound: a row below the first position must be found too.
 select pos, id, zone_id, type, subject, actor, from_state, to_state, data, trace, at
 from events order by pos;
 
 -- name: check_counts
--- What admission counts against what is there. Both sides are summed, so that what one side lacks is found as well.
+-- Compares the admission counters with the live sessions. Both sides are summed in one query, so that a row that is
+-- missing on either side is found too.
 select t.zone_id, t.key, t.scope, cast(sum(t.kept) as bigint), cast(sum(t.counted) as bigint)
 from (
     select c.zone_id, c.scope, c.key, c.live as kept, 0 as counted from admission_counts c
@@ -52,7 +53,7 @@ having sum(t.kept) <> sum(t.counted)
 order by t.zone_id, t.scope, t.key;
 
 -- name: check_counts_leftover
--- Nothing can be counted any more in the tree of an ended root, or under an ended parent: those rows go with them.
+-- The counters of a tree and of a parent are deleted with the session, because nothing can be counted there any more.
 select c.zone_id, c.key, c.scope, c.live
 from admission_counts c
 left join agent_sessions s on s.zone_id = c.zone_id and s.id = c.key
@@ -60,7 +61,7 @@ where c.scope in ('tree', 'parent') and (s.id is null or s.status = 'terminated'
 order by c.zone_id, c.key;
 
 -- name: check_counts_total_spawned
--- How many a tree has ever had is at least how many are there; more, once retention has removed some.
+-- A tree has counted at least as many sessions as it has rows; more, after retention has deleted some.
 select t.zone_id, t.root_id, c.ever, t.n
 from (select s.zone_id, s.root_id, count(*) as n from agent_sessions s group by s.zone_id, s.root_id) t
 join admission_counts c on c.zone_id = t.zone_id and c.scope = 'tree' and c.key = t.root_id
@@ -68,8 +69,8 @@ where c.ever < t.n
 order by t.zone_id, t.root_id;
 
 -- name: check_parents
--- Whoever lives under somebody who does not.
-select s.zone_id, s.id, s.parent_id, case when p.id is null then 'is not there' else 'has ended' end
+-- Live sessions whose parent has ended or is missing.
+select s.zone_id, s.id, s.parent_id, case when p.id is null then 'does not exist' else 'has ended' end
 from agent_sessions s
 left join agent_sessions p on p.zone_id = s.zone_id and p.id = s.parent_id
 where s.status <> 'terminated' and s.terminated_at is null and s.parent_id is not null
@@ -77,7 +78,7 @@ where s.status <> 'terminated' and s.terminated_at is null and s.parent_id is no
 order by s.zone_id, s.id;
 
 -- name: check_tree_positions
--- Depth and root follow from the parent; of a root, from nothing.
+-- Depth and root are derived from the parent. A root has depth 0 and is its own root.
 select s.zone_id, s.id, s.depth, s.root_id, coalesce(p.depth + 1, 0), coalesce(p.root_id, s.id)
 from agent_sessions s
 left join agent_sessions p on p.zone_id = s.zone_id and p.id = s.parent_id
@@ -86,7 +87,8 @@ where (s.parent_id is null or p.id is not null)
 order by s.zone_id, s.id;
 
 -- name: check_cycles
--- Depth cannot rise all the way around a cycle, so each has a step that is wrong: only from those is it worth walking up.
+-- Depth cannot rise all the way around a cycle, so every cycle has a session with a wrong depth. Only from those
+-- sessions is it worth walking up.
 with recursive line (zone_id, id, ancestor) as (
     select s.zone_id, s.id, s.parent_id
     from agent_sessions s
@@ -101,7 +103,7 @@ with recursive line (zone_id, id, ancestor) as (
 select l.zone_id, l.id from line l where l.ancestor = l.id order by l.zone_id, l.id;
 
 -- name: check_expiries
--- A child's time is at most its parent's.
+-- A child expires no later than its parent.
 select s.zone_id, s.id, s.expires_at, p.id, p.expires_at
 from agent_sessions s
 join agent_sessions p on p.zone_id = s.zone_id and p.id = s.parent_id
@@ -109,14 +111,14 @@ where s.expires_at > p.expires_at
 order by s.zone_id, s.id;
 
 -- name: check_states
--- The instant of an end goes with the end; a state is one of three.
+-- There are three states, and a terminated session has the time of its end.
 select s.zone_id, s.id, s.status
 from agent_sessions s
 where s.status not in ('active', 'suspended', 'terminated') or (s.status = 'terminated' and s.terminated_at is null)
 order by s.zone_id, s.id;
 
 -- name: check_suspensions
--- Asleep is who bears a flag or stands under one who does, and nobody else.
+-- A session is suspended exactly if it or an ancestor has the suspension flag (`held`).
 with recursive asleep (zone_id, id) as (
     select s.zone_id, s.id
     from agent_sessions s
@@ -127,7 +129,8 @@ with recursive asleep (zone_id, id) as (
     join agent_sessions c on c.zone_id = a.zone_id and c.parent_id = a.id
     where c.status <> 'terminated' and c.terminated_at is null
 )
-select s.zone_id, s.id, s.status, case when a.id is null then 'no flag' else 'a flag' end
+select s.zone_id, s.id, s.status,
+       case when a.id is null then 'neither it nor an ancestor was suspended' else 'it or an ancestor was suspended' end
 from agent_sessions s
 left join asleep a on a.zone_id = s.zone_id and a.id = s.id
 where s.status <> 'terminated' and s.terminated_at is null
@@ -135,15 +138,16 @@ where s.status <> 'terminated' and s.terminated_at is null
 order by s.zone_id, s.id;
 
 -- name: check_cascade_marks
--- A stamped session waits for a cascade that is under way; there is nobody else to settle it.
-select s.zone_id, s.id, coalesce(s.cascade_id, 'none'), case when c.id is null then 'is not there' else 'is finished' end
+-- A session that is marked by a cascade needs that cascade to be unfinished: nothing else terminates it.
+select s.zone_id, s.id, coalesce(s.cascade_id, 'none'),
+       case when c.id is null then 'does not exist' else 'is finished' end
 from agent_sessions s
 left join cascades c on c.zone_id = s.zone_id and c.id = s.cascade_id
 where s.status <> 'terminated' and s.terminated_at is not null and (c.id is null or c.finished_at is not null)
 order by s.zone_id, s.id;
 
 -- name: check_cascades
--- What a cascade has stamped is settled, or waits.
+-- Every session that a cascade has marked is either terminated or still waits for it.
 select c.zone_id, c.id, c.stamped, c.settled, coalesce(w.n, 0)
 from cascades c
 left join (
@@ -156,23 +160,24 @@ where c.stamped - c.settled <> coalesce(w.n, 0)
 order by c.zone_id, c.id;
 
 -- name: check_cascades_slow
--- A sweep finishes what a crash left within seconds: one that is open for a minute has nobody who settles it.
+-- After a crash a sweep finishes a cascade within seconds. If one is open for a minute, no server is working on it.
 select c.zone_id, c.id, c.stamped - c.settled, (now_ms() - c.started_at) / 1000
 from cascades c
 where c.finished_at is null and c.started_at < now_ms() - 60000
 order by c.zone_id, c.id;
 
 -- name: check_zones
--- A session lives in a zone that is there and has not ended.
-select s.zone_id, s.id, case when z.id is null then 'is not there' else 'has ended' end
+-- The zone of a live session exists and has not ended.
+select s.zone_id, s.id, case when z.id is null then 'does not exist' else 'has ended' end
 from agent_sessions s
 left join zones z on z.id = s.zone_id
 where s.status <> 'terminated' and s.terminated_at is null and (z.id is null or z.ended_at is not null)
 order by s.zone_id, s.id;
 
 -- name: check_invocations
--- What belongs to a session goes with it, in the transaction that settles it; or soon after, where it is too much for one.
-select i.zone_id, i.id, i.status, i.session_id, case when s.id is null then 'is not there' else 'has ended' end
+-- Invocations of a session are canceled in the transaction that terminates it. If there are too many for one
+-- transaction, the rest is listed in `invocation_backlogs` and is not reported here.
+select i.zone_id, i.id, i.status, i.session_id, case when s.id is null then 'does not exist' else 'has ended' end
 from (
     select a.zone_id, a.id, a.status, a.source_session_id as session_id
     from agent_invocations a where a.status in ('pending', 'running') and a.source_session_id is not null
@@ -187,7 +192,7 @@ where (s.id is null or s.status = 'terminated')
 order by i.zone_id, i.id;
 
 -- name: check_attempts
--- Whatever runs has a token, a deadline and a lease, and is counted; whatever waits is held by nobody.
+-- A running invocation has a counted attempt, a token, a deadline and a lease. A pending one has no holder.
 select i.zone_id, i.id, i.status, i.attempts, i.max_attempts
 from agent_invocations i
 where i.attempts < 0 or i.attempts > i.max_attempts
@@ -199,8 +204,8 @@ where i.attempts < 0 or i.attempts > i.max_attempts
 order by i.zone_id, i.id;
 
 -- name: check_parked
--- Put aside is only what waits for a session that sleeps, or that was just resumed and has too much for one transaction:
--- nobody would come to it. (What sleeps and is not put aside is put aside by whoever comes to it.)
+-- An invocation is parked only while one of its sessions is suspended, or was just resumed and has too many invocations
+-- for one transaction. Otherwise it would never be claimed. The reverse is not an error: a claim parks what it finds.
 select i.zone_id, i.id
 from agent_invocations i
 where i.status = 'pending' and i.parked <> 0
@@ -214,8 +219,8 @@ where i.status = 'pending' and i.parked <> 0
 order by i.zone_id, i.id;
 
 -- name: check_delegations
--- An edge goes with its sessions. Past its time it is over by another name, which a sweep writes down.
-select d.zone_id, d.id, d.session_id, case when s.id is null then 'is not there' else 'has ended' end
+-- A delegation ends with its sessions. An expired one no longer counts, before a sweep marks it as expired.
+select d.zone_id, d.id, d.session_id, case when s.id is null then 'does not exist' else 'has ended' end
 from (
     select e.zone_id, e.id, e.source_session_id as session_id
     from delegation_edges e where e.status = 'active' and e.expires_at > now_ms()
@@ -228,8 +233,8 @@ where s.id is null or s.status = 'terminated'
 order by d.zone_id, d.id;
 
 -- name: check_delegation_chains
--- What was lent out of an edge is over when that edge is.
-select d.zone_id, d.id, d.parent_edge_id, coalesce(p.status, 'not there')
+-- A delegation ends with the delegation it was derived from.
+select d.zone_id, d.id, d.parent_edge_id, coalesce(p.status, 'missing')
 from delegation_edges d
 left join delegation_edges p on p.zone_id = d.zone_id and p.id = d.parent_edge_id
 where d.status = 'active' and d.parent_edge_id is not null and d.expires_at > now_ms()
@@ -237,8 +242,8 @@ where d.status = 'active' and d.parent_edge_id is not null and d.expires_at > no
 order by d.zone_id, d.id;
 
 -- name: check_delegation_order
--- Ranks rise along every active edge, or a cycle could be closed unseen. An order that is of an older epoch is made anew
--- before anybody relies on it.
+-- Ranks rise along every active delegation; otherwise a cycle could be created without being noticed. Ranks of an older
+-- epoch are not checked, because they are computed again before they are used.
 select e.zone_id, e.id, e.source_session_id, e.target_session_id
 from delegation_edges e
 left join delegation_epochs p on p.zone_id = e.zone_id
@@ -249,20 +254,21 @@ where e.status = 'active' and e.expires_at > now_ms() and coalesce(p.ranked, 0) 
 order by e.zone_id, e.id;
 
 -- name: check_services
--- Registered is what somebody who lives has registered; an ended session has left what it registered.
-select v.zone_id, v.id, 'registered, and nobody who registered it is left'
+-- A registered service has at least one registration, and an ended session has none.
+select v.zone_id, v.id, 'registered, but no registration of it is left'
 from agent_services v
 where v.unregistered_at is null
   and not exists (select 1 from service_sessions r where r.zone_id = v.zone_id and r.service_id = v.id)
 union all
-select r.zone_id, r.service_id, 'said to be registered by ' || r.session_id || ', which has ended'
+select r.zone_id, r.service_id, 'still registered by session ' || r.session_id || ', which has ended'
 from service_sessions r
 join agent_sessions s on s.zone_id = r.zone_id and s.id = r.session_id
 where s.status = 'terminated'
 order by 1, 2, 3;
 
 -- name: check_tasks
--- Whatever an agent has is counted as an attempt and has a token; what waits is held by nobody; an end has its moment.
+-- A held task has an agent, a token and a counted attempt. A pending or paused task has no agent. A completed task has
+-- the time of its end.
 select t.zone_id, t.id, t.status, t.attempt
 from agent_tasks t
 where t.status not in ('PENDING', 'ASSIGNED', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'ABORTED', 'ARCHIVED')
@@ -275,7 +281,7 @@ where t.status not in ('PENDING', 'ASSIGNED', 'RUNNING', 'PAUSED', 'COMPLETED', 
 order by t.zone_id, t.id;
 
 -- name: check_tasks_unmet
--- A task waits for as many as are not out of its way, and for others exactly while there are some.
+-- `unmet` is the number of unmet dependencies, and a pending task waits for other tasks (2) exactly while it has some.
 select t.zone_id, t.id, t.unmet, coalesce(d.waited, 0), t.waits
 from agent_tasks t
 left join (
@@ -289,8 +295,8 @@ where t.status in ('PENDING', 'PAUSED')
 order by t.zone_id, t.id;
 
 -- name: check_tasks_not_unblocked
--- Waits for what has ended or is gone, and nobody is to tell it.
-select t.zone_id, t.id, d.depends_on, coalesce(a.status, 'gone')
+-- Tasks that wait for a dependency that has ended or is deleted, and that nothing will unblock (`spreads` is 0).
+select t.zone_id, t.id, d.depends_on, coalesce(a.status, 'deleted')
 from task_dependencies d
 join agent_tasks t on t.zone_id = d.zone_id and t.id = d.task_id
 left join agent_tasks a on a.zone_id = d.zone_id and a.id = d.depends_on
@@ -299,7 +305,7 @@ where d.met = 0 and t.status in ('PENDING', 'PAUSED')
 order by t.zone_id, t.id;
 
 -- name: check_tasks_held
--- An agent holds as many as it is counted to hold.
+-- The counter of held tasks equals the number of tasks that the agent holds.
 select p.zone_id, p.agent_id, p.held, coalesce(h.number, 0)
 from agent_pulses p
 left join (
@@ -312,7 +318,7 @@ where p.held <> coalesce(h.number, 0)
 order by p.zone_id, p.agent_id;
 
 -- name: check_tasks_of_lost_agents
--- Held by an agent that is not there, was terminated, or was lost: what it held is taken from it when that is written.
+-- Tasks of an agent that is missing, terminated or stale: the transaction that ends or marks an agent takes its tasks.
 select t.zone_id, t.id, t.agent_id, coalesce(a.status, 'unknown')
 from agent_tasks t
 left join agents a on a.zone_id = t.zone_id and a.id = t.agent_id
@@ -320,16 +326,16 @@ where t.status in ('ASSIGNED', 'RUNNING') and (a.id is null or a.status in ('TER
 order by t.zone_id, t.id;
 
 -- name: check_log_head
--- The head is the last event. With no event left it is the floor: retention has come as far as it can.
-select '', 'log_head', coalesce(cast(h.pos as text), 'nothing'), coalesce(cast(h.floor as text), 'nothing'),
-       coalesce(cast(m.top as text), 'nothing')
+-- The head is the position of the last event. Without events it equals the floor: retention has deleted everything.
+select '', 'log_head', coalesce(cast(h.pos as text), 'none'), coalesce(cast(h.floor as text), 'none'),
+       coalesce(cast(m.top as text), 'none')
 from (select 1 as id) one
 left join log_head h on h.id = one.id
 cross join (select max(e.pos) as top from events e) m
 where h.pos is null or h.pos <> coalesce(m.top, h.floor) or h.floor > h.pos or h.floor < 0;
 
 -- name: check_log_gaps
--- Positions have no gaps; below the floor retention has removed the first of them, and from the first on.
+-- Positions have no gaps. Retention deletes from the first position on, up to the floor.
 select '', 'events', g.first_pos, g.last_pos
 from (
     select n.before + 1 as first_pos, n.pos - 1 as last_pos
@@ -343,14 +349,14 @@ from (
 order by g.first_pos;
 
 -- name: check_leases
--- A lease is for seconds: one that ends in a day or later keeps everybody from its pass.
+-- A lease lasts for seconds. One that expires in a day or later blocks its background work.
 select '', l.name, l.holder, (l.expires_at - now_ms()) / 1000
 from leases l
 where l.term < 0 or l.expires_at > now_ms() + 86400000
 order by l.name;
 
 -- name: check_idempotency_keys
--- Not wrong, only worth knowing: a key whose session retention has removed frees itself at its next use.
+-- Not an error: a key whose session was deleted by retention becomes free at its next use.
 select k.zone_id, k.subject_id, k.application_id, k.key
 from idempotency_keys k
 left join agent_sessions s on s.zone_id = k.zone_id and s.id = k.subject_id
@@ -358,7 +364,7 @@ where k.operation = 'spawn' and s.id is null
 order by k.zone_id, k.subject_id;
 
 -- name: check_totals
--- How much was looked at, so that whoever reads that all is well sees what that was said of.
+-- The amount of data that was checked, for the summary.
 select (select count(*) from zones), (select count(*) from agent_sessions),
        (select count(*) from agent_sessions s where s.status <> 'terminated' and s.terminated_at is null),
        (select count(*) from admission_counts), (select count(*) from cascades), (select count(*) from events);

@@ -1,12 +1,12 @@
-"""A database as of one moment, read in a stream by somebody who may not change it.
+"""A read-only snapshot of a database, read in pages.
 
-SQLite is opened read-only, in one read transaction: with WAL that holds up no writer, and works whether a server has
-the file open or not. PostgreSQL is read in one REPEATABLE READ, READ ONLY transaction through cursors on the server.
-Rows come in pages, so a table of any size is read in little memory.
+SQLite is opened read-only in one read transaction. With WAL that blocks no writer, and it works whether or not a server
+has the file open. PostgreSQL is read in one REPEATABLE READ, READ ONLY transaction through server-side cursors. Rows
+come in pages, so a table of any size needs little memory.
 
-Whoever looks for what is wrong must see all rows. On PostgreSQL a login that row-level security holds becomes
-`quarterdeck_sweep`, which sees every zone; one that may not is refused with a sentence, since a proof over a part of
-the rows would find gaps that are not there.
+The tools must see all rows. On PostgreSQL a login that row-level security confines switches to the role
+`quarterdeck_sweep`, which sees every zone. A login that may not use that role is refused, because a check of only some
+rows would report gaps that do not exist.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAGE_ROWS = 2_000
 
 class Snapshot(Protocol):
     def pages(self, query: BoundStatement) -> Iterator[Sequence[Row]]:
-        """The rows of a statement, as they come."""
+        """The rows of a statement, page by page."""
 
 
 def first_row(snapshot: Snapshot, query: BoundStatement) -> Row | None:
@@ -47,7 +47,7 @@ def iter_rows(snapshot: Snapshot, query: BoundStatement) -> Iterator[Row]:
 
 @contextlib.contextmanager
 def open_snapshot(url: str) -> Iterator[Snapshot]:
-    """Raises StoreError with a sentence for a database that cannot be read, or only in part."""
+    """Raises StoreError, with a text for the operator, if the database cannot be read completely."""
     path = sqlite_path(url)
     with _open_sqlite(path) if path else _open_postgres(url) as snapshot:
         _check_schema(snapshot)
@@ -57,7 +57,7 @@ def open_snapshot(url: str) -> Iterator[Snapshot]:
 def _check_schema(snapshot: Snapshot) -> None:
     try:
         found = first_row(snapshot, Q.schema_revision())
-    except sqlite3.OperationalError:  # no such table; PostgreSQL says it in its own way, further down
+    except sqlite3.OperationalError:  # no such table; for PostgreSQL see `_open_postgres`
         found = None
     if message := schema_mismatch(str(found[0]) if found else None):
         raise StoreError("schema", message)
@@ -80,8 +80,8 @@ class _SqliteSnapshot:
         except sqlite3.OperationalError as error:
             if "UTF-8" not in str(error):
                 raise
-        # Some text in here is none, which no server wrote. The rows are to be judged, not to be stumbled over: read
-        # again, in a way that costs more, with bytes in the place of what is no text.
+        # A text is not UTF-8. No server wrote it, and the check must report the row instead of failing. So read again,
+        # which is slower, with bytes in place of such texts.
         self._connection.text_factory = _text_or_bytes
         rest = itertools.islice(itertools.chain.from_iterable(self._read_pages(query)), yielded, None)
         while page := list(itertools.islice(rest, PAGE_ROWS)):
@@ -114,7 +114,7 @@ def _open_sqlite(path: Path) -> Iterator[Snapshot]:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """Where a file lies on a disk that cannot be written and nothing of it waits in a log, it is read as it is."""
+    """Open a SQLite file read-only. On a read-only disk it is opened as immutable, if it has no WAL file."""
     uri = f"file:{quote(str(path.absolute()))}"
     connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, isolation_level=None, timeout=10)
     try:
@@ -154,7 +154,7 @@ def _open_postgres(url: str) -> Iterator[Snapshot]:
     try:
         import psycopg
     except ImportError as error:
-        raise StoreError("driver", "PostgreSQL needs more: pip install 'quarterdeck[postgres]'.") from error
+        raise StoreError("driver", "The PostgreSQL driver is missing: pip install 'quarterdeck[postgres]'") from error
     try:
         with psycopg.connect(url, connect_timeout=5, autocommit=True, application_name="quarterdeck") as connection:
             _use_sweep_role(connection)
@@ -185,13 +185,13 @@ def _use_sweep_role(connection: psycopg.Connection[TupleRow]) -> None:
 
     row_security = connection.execute(_ROW_SECURITY_ACTIVE).fetchone()
     if not row_security or not row_security[0]:
-        return  # the owner, or somebody whom row-level security does not hold
+        return  # the owner of the tables, or a login that bypasses row-level security
     try:
         connection.execute(f"set role {SWEEP}".encode())
     except psycopg.Error as error:
         login = psycopg.sql.quote(connection.info.user)
         raise StoreError(
             "role",
-            "Row-level security would show this login only a part of the rows. An administrator has to run: "
+            "Row-level security hides some rows from this login. Ask an administrator to run: "
             f"GRANT {SWEEP} TO {login};",
         ) from error

@@ -1,4 +1,4 @@
-"""The judge: from what a request shows to a `Caller`, and from a `Caller` to yes or no."""
+"""Turns the credentials of a request into a `Caller`, and checks a caller's scope and zone."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ from quarterdeck.http.auth.model import AuthSettings
 _BEARER_PREFIX = b"Bearer "
 _MAX_HEADER_BYTES = len(_BEARER_PREFIX) + jwt_claims.MAX_TOKEN_BYTES
 ApiKeyLookup = Callable[[ParsedApiKey], Awaitable[Caller]]
-"""Asks the database whose key that is, each time. Raises what the caller is to be told."""
+"""Looks an API key up in the database, for each request. Raises the problem for the caller."""
 
 
 class Credentials(Protocol):
-    """The two headers by which a request says who it is, as they came."""
+    """The two headers that can carry a credential, as they were sent."""
 
     authorization: bytes | None
     api_key: bytes | None
 
 
 class Authenticator:
-    """Holds a server's verified tokens and issuers' keys. `clock` is the wall's; `ticks` never goes back."""
+    """Authenticates requests. Caches verified tokens and the keys of issuers.
+
+    `clock` returns the wall-clock time, `monotonic` a time that never goes back.
+    """
 
     def __init__(
         self,
@@ -52,21 +55,24 @@ class Authenticator:
         self._lookup_api_key: ApiKeyLookup | None = None
 
     def set_api_key_lookup(self, lookup: ApiKeyLookup) -> None:
-        """Told afterwards, because whoever finds keys is built later. Until then every key is refused."""
+        """Set after construction, because the lookup is built later. Until then every API key is refused."""
         self._lookup_api_key = lookup
 
     async def authenticate(self, credentials: Credentials) -> Caller:
-        """Who shows this, at this moment. What outlives a request asks again with the same headers: a token that has
-        expired meanwhile is refused, and so is a key that was revoked, because a key is asked about every time."""
+        """The caller that these credentials belong to now.
+
+        A stream calls this again with the same headers: a token that has expired meanwhile is refused, and so is a
+        revoked API key, because keys are looked up each time.
+        """
         if credentials.api_key:
             if credentials.authorization:
-                jwt_claims.raise_invalid_token("The request has both a bearer token and an API key; give one of them.")
+                jwt_claims.raise_invalid_token("The request has both a bearer token and an API key. Send one of them.")
             return await self._authenticate_api_key(credentials.api_key)
         cached = self.cached_caller(credentials.authorization) if credentials.authorization else None
         return cached or await self.verify_token(credentials.authorization)
 
     def cached_caller(self, authorization: bytes) -> Caller | None:
-        """Who sent this very header before, if it held then and has not expired. Every request pays this."""
+        """The caller of a header that was verified before and has not expired. Runs for every request."""
         if len(authorization) > _MAX_HEADER_BYTES:
             return None
         digest = sha256(authorization).digest()
@@ -79,16 +85,16 @@ class Authenticator:
         return None
 
     async def verify_token(self, authorization: bytes | None) -> Caller:
-        """Check a credential whole. Raises Unauthenticated, or Unavailable if no key for it can be had."""
+        """Check a bearer token completely. Raises Unauthenticated, or Unavailable if its key cannot be fetched."""
         token = jwt_claims.parse_token(jwt_claims.extract_bearer_token(authorization))
         issuer = self._issuers.issuer_of(token)
         jwt_claims.check_claims(token.claims, self._clock(), self._leeway)
         key = await issuer.key(token)
         if key is None:
-            jwt_claims.raise_invalid_token("The token is signed with a key that its issuer does not have.")
-        # The key says which algorithm it is for; the token may only agree.
+            jwt_claims.raise_invalid_token("The token names a key that its issuer does not publish.")
+        # The key determines the algorithm. The token's `alg` must be equal.
         if token.header.alg != key.alg or not key.verify(token.signing_input, token.signature):
-            jwt_claims.raise_invalid_token("The token's signature does not hold.")
+            jwt_claims.raise_invalid_token("The token's signature is not valid.")
         issuer.on_token_verified(token)
         caller = jwt_claims.to_caller(
             token.claims, may_grant_admin=issuer.may_grant_admin, is_local=issuer.is_local, leeway=self._leeway
@@ -97,18 +103,18 @@ class Authenticator:
         return caller
 
     def check_access(self, caller: Caller, scope: str, zone: str | None) -> None:
-        """Whether a caller may: the scope first, then the zone. Raises Forbidden."""
+        """Check the scope, then the zone. Raises Forbidden."""
         required_scope = self._lifecycle_scope if scope == LIFECYCLE else scope
-        # Whoever crosses zones may see the figures too; the scope of its own is for those who may see nothing else.
+        # Administrators may read metrics too. The metrics scope is for callers that may do nothing else.
         if required_scope not in caller.scopes and not (scope == METRICS and caller.is_admin):
             raise Forbidden(
-                "missing_scope", f"This needs a token with the scope {required_scope}.", scope=required_scope
+                "missing_scope", f"This route needs a token with the scope {required_scope}.", scope=required_scope
             )
         if zone is not None and zone != caller.zone_id and not caller.is_admin:
             raise Forbidden("zone_mismatch", "The token is for another zone.")
 
     async def close(self) -> None:
-        """Give up what is being fetched, and forget everybody."""
+        """Cancel running fetches and clear the caches."""
         await self._jwks_cache.close()
         self._token_cache.clear()
 
@@ -119,7 +125,7 @@ class Authenticator:
         return await self._lookup_api_key(parsed_key)
 
     def _cache_token(self, authorization: bytes, expires_at: float, caller: Caller) -> None:
-        # One spelling only: "bearer" in sixty-four cases before any number of spaces is still one token.
+        # Only the spelling "Bearer " is cached. With other letter cases and more spaces one token would fill the cache.
         if not authorization.startswith(_BEARER_PREFIX) or authorization.startswith(b" ", len(_BEARER_PREFIX)):
             return
         self._token_cache[sha256(authorization).digest()] = (expires_at, caller)

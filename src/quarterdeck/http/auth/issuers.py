@@ -1,7 +1,7 @@
-"""Whom this server believes, and with which keys.
+"""The issuers that this server trusts, and their keys.
 
-An issuer is a name and its own keys. `issuer_of` picks one by what the token says of itself; what the token
-says is then checked with that issuer's keys and no others.
+An issuer is a name and its own keys. `issuer_of` selects the issuer that the token names. The token is then checked
+with the keys of that issuer only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quarterdeck.http.auth.model import AuthSettings
 
 
 class Issuer(Protocol):
-    """What the judge needs of an issuer."""
+    """What the `Authenticator` needs of an issuer."""
 
     @property
     def may_grant_admin(self) -> bool: ...
@@ -26,14 +26,14 @@ class Issuer(Protocol):
     def is_local(self) -> bool: ...
 
     async def key(self, token: UnverifiedToken) -> VerifyingKey | None:
-        """The key the token names, or None if the issuer has no such key."""
+        """The key that the token names, or None if the issuer has no such key."""
 
     def on_token_verified(self, token: UnverifiedToken) -> None:
-        """Learn that a token held."""
+        """Called after the token's signature was verified."""
 
 
 class TrustedIssuers:
-    """The trusted issuers. Raises ValueError, with a sentence, for an address that can never be asked."""
+    """The trusted issuers. Raises ValueError, with a text for the operator, if a configured URL is not valid."""
 
     def __init__(self, settings: AuthSettings, local: LocalIssuer | None, jwks_cache: JwksCache) -> None:
         self._local = _TrustedLocalIssuer(local) if local is not None else None
@@ -50,17 +50,17 @@ class TrustedIssuers:
             self._external[admin] = _ExternalIssuer(admin, jwks_cache, may_grant_admin=True)
 
     def issuer_of(self, token: UnverifiedToken) -> Issuer:
-        """Whose token this claims to be. Refuses the tokens of strangers."""
+        """The issuer that the token names. Refuses tokens of issuers that are not trusted."""
         if self._local is not None and self._local.matches(token):
             return self._local
         external = self._external.get(token.claims.iss)
         if external is None:
-            raise_invalid_token("The token comes from an issuer, or a key of it, that this server does not trust.")
+            raise_invalid_token("This server does not trust the token's issuer, or the key it is signed with.")
         return external
 
 
 class _TrustedLocalIssuer:
-    """The built-in issuer. It always names its key, by thumbprint, so that a shared name decides nothing."""
+    """The built-in issuer. Its tokens name its key by thumbprint, so they are recognized even under a shared name."""
 
     may_grant_admin = True
     is_local = True
@@ -75,11 +75,11 @@ class _TrustedLocalIssuer:
         return self._issuer.verifying_key
 
     def on_token_verified(self, token: UnverifiedToken) -> None:
-        """Its one key needs no praise."""
+        """Nothing to record: the key is not in the JWKS cache."""
 
 
 class _ExternalIssuer:
-    """An issuer whose keys are fetched: a set for each zone, so that its keys sign for that zone only."""
+    """An issuer whose keys are fetched, one set per zone, so that the keys of a zone can sign for that zone only."""
 
     is_local = False
 
@@ -95,5 +95,5 @@ class _ExternalIssuer:
         self._jwks_cache.mark_verified(self._url(token))
 
     def _url(self, token: UnverifiedToken) -> str:
-        # The zone is a forger's to choose, but `judge` has seen to it that it is of the form of a path id.
+        # A forger can choose the zone, but `check_claims` has verified that it is a path id.
         return f"{self._jwks_url}?zone_id={quote(token.claims.zone_id, safe='')}"

@@ -1,7 +1,7 @@
-"""Public keys, and the one algorithm each is good for.
+"""Public keys, each bound to one algorithm.
 
-A key that is too weak, meant for something else or of a kind we do not know is left out of its set, and is
-no error of the set: issuers publish encryption keys and next year's algorithms beside the keys we need.
+Keys that are too weak, not for signatures, or of an unknown type are skipped. They do not make the set invalid: issuers
+also publish encryption keys and keys for newer algorithms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RSA_BITS = range(2048, 8192 + 1)
 
 @dataclass(frozen=True, slots=True)
 class VerifyingKey:
-    """A public key bound to its algorithm when it is loaded, so that no token has a say in it."""
+    """A public key bound to its algorithm when it is loaded, so that a token cannot choose the algorithm."""
 
     kid: str | None
     alg: str
@@ -37,7 +37,7 @@ class VerifyingKey:
 
 
 def to_verifying_key(kid: str | None, public_key: object) -> VerifyingKey | None:
-    """The pinning: the type of a key is its algorithm. None for a key we would not trust a signature of."""
+    """Bind a key to the algorithm of its type. None for a key that is not accepted."""
     if isinstance(public_key, EllipticCurvePublicKey) and isinstance(public_key.curve, SECP256R1):
         return VerifyingKey(kid, "ES256", public_key, jwt.get_algorithm_by_name("ES256"))
     if isinstance(public_key, Ed25519PublicKey):
@@ -57,14 +57,14 @@ class KeySet:
         return iter(self._keys)
 
     def find(self, kid: str | None) -> VerifyingKey | None:
-        """The key a token names. A token that names none is good only where there is nothing to choose."""
+        """The key that a token names. A token without `kid` is accepted only if the set has exactly one key."""
         if kid is None:
             return self._keys[0] if len(self._keys) == 1 else None
         return next((key for key in self._keys if key.kid == kid), None)
 
 
 class _Jwk(msgspec.Struct, frozen=True):
-    """The public members of a JWK; a private key published by mistake is read as the public key in it."""
+    """The public members of a JWK. Private members that were published by mistake are ignored."""
 
     kty: str
     kid: str | None = None
@@ -87,7 +87,7 @@ _jwk_decoder = msgspec.json.Decoder(_Jwk)
 
 
 def parse_key_set(document: bytes) -> KeySet:
-    """A JWKS document's usable keys. Raises ValueError if it is no JWKS document at all."""
+    """The usable keys of a JWKS document. Raises ValueError if it is not a JWKS document."""
     try:
         published = _jwks_decoder.decode(document).keys
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,8 @@
-"""Key sets of external issuers: fetched when needed, kept within bounds, asked for no more often than decent.
+"""A bounded cache of the key sets of external issuers.
 
-One rule serves every reason to ask (a set not met before, one grown old, a `kid` not in it, an issuer that
-was away): **one URL is asked at most once in `jwks_refetch_seconds`, and by one request at a time.**
-Between two questions the last outcome stands, be it a set, the statement that there is none, or a failure.
+One rule covers every reason to fetch (an unknown set, an old set, a `kid` that is not in it, an issuer that was
+unreachable): **a URL is fetched at most once in `jwks_refetch_seconds`, by one request at a time.** Between two fetches
+the last result is used, whether it is a set, an empty set, or a failure.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _NEW_URLS_PER_SECOND = 10
 
 @dataclass(slots=True)
 class _CacheEntry:
-    """What is known of one URL."""
+    """The last result for one URL."""
 
     keys: KeySet | None = None
     fetched_at: float = -math.inf
     requested_at: float = -math.inf
     has_verified_token: bool = False
-    """A key of this set has verified a token, so the zone is real and not some forger's invention."""
+    """A key of this set has verified a token, so the zone is real and was not made up by a forger."""
 
 
 class JwksCache:
-    """A bounded cache over `fetch`. `ticks` is a monotonic clock in seconds."""
+    """A bounded cache over `fetch`. `monotonic` is a clock in seconds."""
 
     def __init__(self, settings: AuthSettings, fetch: Fetch, monotonic: MonotonicClock) -> None:
         self._max_entries = max(1, settings.jwks_cache_max)
@@ -55,7 +55,7 @@ class JwksCache:
         )
 
     async def find_key(self, url: str, kid: str | None) -> VerifyingKey | None:
-        """The key of that name, or None if the issuer has none. Raises Unavailable if nobody can say."""
+        """The key with that id, or None if the issuer has none. Raises Unavailable if its keys cannot be fetched."""
         entry = self._entries.get(url)
         if entry is None or self._monotonic() - entry.fetched_at >= self._fresh_seconds:
             entry = await self._refresh(url)
@@ -66,13 +66,13 @@ class JwksCache:
         return key
 
     def mark_verified(self, url: str) -> None:
-        """A token was verified by a key of that set: keep it longer than those that never did any good."""
+        """Record that a key of this set verified a token. Such a set is evicted after all others."""
         if (entry := self._entries.get(url)) is not None:
             entry.has_verified_token = True
             self._entries.move_to_end(url)
 
     async def close(self) -> None:
-        """Give up what is being asked."""
+        """Cancel the running fetches."""
         fetches = list(self._running_fetches.values())
         for task in fetches:
             task.cancel()
@@ -84,13 +84,13 @@ class JwksCache:
             retry_after = max(1, math.ceil(entry.requested_at + self._refetch_seconds - now))
             raise Unavailable(
                 "issuer_unavailable",
-                "The token cannot be checked, because its issuer's keys cannot be had right now.",
+                "The token cannot be checked: the keys of its issuer cannot be fetched. Keep the token and try again.",
                 retry_after=retry_after,
             )
         return entry.keys
 
     async def _refresh(self, url: str) -> _CacheEntry:
-        """Ask the issuer, or join who is asking, or let the last outcome stand if it is too young."""
+        """Fetch the set, or wait for a running fetch, or return the last result if it is too recent."""
         task = self._running_fetches.get(url)
         if task is None:
             entry = self._entries.get(url)
@@ -99,16 +99,16 @@ class JwksCache:
             if entry is None and not self._new_url_limiter.try_acquire():
                 raise Unavailable(
                     "issuer_unavailable",
-                    "The token cannot be checked: too many zones are asking for their issuer's keys at once.",
+                    "The token cannot be checked: too many unknown zones need keys at once. Try again.",
                     retry_after=1,
                 )
             task = asyncio.create_task(self._fetch_entry(url), name="jwks")
             self._running_fetches[url] = task
             task.add_done_callback(lambda _: self._running_fetches.pop(url, None))
-        # Waited for beside the task, not on it: whoever hangs up must not take the answer from the others.
+        # `wait` instead of awaiting the task: a cancelled request must not cancel the fetch for the others.
         await asyncio.wait({task})
         if task.cancelled():
-            raise Unavailable("issuer_unavailable", "The server is closing.", retry_after=1)
+            raise Unavailable("issuer_unavailable", "The server is shutting down.", retry_after=1)
         return task.result()
 
     async def _fetch_entry(self, url: str) -> _CacheEntry:
@@ -117,7 +117,7 @@ class JwksCache:
             entry.keys = _parse_response(await self._fetch(url))
             entry.fetched_at = self._monotonic()
         except FetchError as error:
-            _log.warning("keys of an issuer could not be fetched: %s: %s", url, error)
+            _log.warning("fetching the keys of an issuer failed: %s: %s", url, error)
         entry.requested_at = self._monotonic()
         self._store_entry(url, entry)
         return entry
@@ -126,7 +126,7 @@ class JwksCache:
         self._entries[url] = entry
         self._entries.move_to_end(url)
         if len(self._entries) > self._max_entries:
-            # The oldest that proved nothing goes first: made-up zones must not wash out the real ones.
+            # Evict the oldest set that never verified a token: made-up zones must not evict real ones.
             evictable = (
                 other_url
                 for other_url, other_entry in self._entries.items()
@@ -147,7 +147,7 @@ def _parse_response(response: Response) -> KeySet:
 
 
 class _RateLimiter:
-    """A bucket of questions about URLs not met before: a burst, then so many a second."""
+    """A token bucket for fetches of unknown URLs."""
 
     def __init__(self, burst: int, per_second: float, monotonic: MonotonicClock) -> None:
         self._burst = burst

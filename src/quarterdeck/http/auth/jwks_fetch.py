@@ -1,7 +1,7 @@
-"""One bounded GET, for documents of an issuer.
+"""Fetches a JWKS document with one bounded GET.
 
-Whoever runs the server has named the URL, so it may lead into a private network: where others may not send this server,
-its own configuration may. Everything else that `engine.outward` promises holds here, too.
+The operator configured the URL, so it may lead into a private network, unlike URLs that come from clients. All other
+rules of `engine.outbound_http` apply.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ MAX_RESPONSE_BYTES = 256 * 1024
 
 
 class FetchError(Exception):
-    """Nothing that can be used came back. Its text is for the log, and quotes nothing of the answer."""
+    """The fetch failed. Its text is for the log and contains nothing of the response."""
 
 
 def check_url(name: str, url: str) -> None:
-    """Refuse, at the start and with a sentence, a configured address that could never be asked."""
+    """Raise ValueError, at start-up, for a configured URL that can never be fetched."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -29,13 +29,13 @@ def check_url(name: str, url: str) -> None:
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname or port == 0:
         raise ValueError(f"{name} must be an http:// or https:// URL.")
     if parts.username is not None or parts.query or parts.fragment:
-        raise ValueError(f"{name} must not hold a user name, a query or a fragment.")
+        raise ValueError(f"{name} must not contain a user name, a query or a fragment.")
     if not url.isascii() or any(character <= " " or character in "\\\x7f" for character in url):
-        raise ValueError(f"{name} must be written in plain ASCII without spaces.")
+        raise ValueError(f"{name} must be ASCII without spaces.")
 
 
 class JwksFetcher:
-    """Asks one URL once: within a time limit, up to a size, following nothing."""
+    """Sends one GET with a time-out and a size limit. Follows no redirects."""
 
     def __init__(self, timeout: float, max_bytes: int = MAX_RESPONSE_BYTES) -> None:
         self._timeout = timeout

@@ -1,9 +1,9 @@
-"""A bearer token as text, and what can be said of it without a key. Pure: no keys, no clock, no I/O.
+"""Parses bearer tokens and checks everything that needs no key. Pure: no keys, no clock, no I/O.
 
-    credential → parse → judge (form, audience, time) → caller
+    extract_bearer_token → parse_token → check_claims (form, audience, time) → to_caller
 
-The claims are decoded once, before the signature is checked, and the very same value is used after: two
-parsers that read one token differently are a classic way in.
+The claims are decoded once, before the signature check, and the same value is used afterwards: two parsers that read
+one token differently are a classic vulnerability.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 _YEAR_9999 = 253_402_300_799
 NumericDate = Annotated[float, Meta(ge=0, le=_YEAR_9999)]
-"""RFC 7519's NumericDate: seconds, possibly with a fraction. Bounded: arithmetic on it cannot overflow."""
+"""RFC 7519's NumericDate: seconds, possibly with a fraction. Bounded, so that arithmetic cannot overflow."""
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 OptionalName = Annotated[str, Meta(max_length=NAME_MAX)] | None
 _ROLES = {role.value: role for role in Role}
 
 
 class TokenHeader(msgspec.Struct, frozen=True):
-    """What is read of a token's header. Members that carry or point to keys are left out on purpose."""
+    """The header members that are read. Members that contain or point to keys are left out on purpose."""
 
     alg: str
     kid: str | None = None
@@ -44,7 +44,7 @@ class TokenHeader(msgspec.Struct, frozen=True):
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """The contract's claims; others are ignored."""
+    """The claims that are read. All others are ignored."""
 
     iss: str
     aud: str | list[str]
@@ -60,13 +60,13 @@ class Claims(msgspec.Struct, frozen=True):
     agent_id: OptionalName = None
     delegation_edge_id: OptionalName = None
     role: object = None
-    """Other issuers mean other things by this word: what is none of our roles is no role, and no reason to refuse."""
+    """Other issuers use this name for other things, so an unknown role is ignored and the token is not refused."""
     attempt: object = None
     agent_since: object = None
 
 
 class UnverifiedToken(msgspec.Struct, frozen=True):
-    """A well-formed token of which nothing is believed yet."""
+    """A well-formed token whose signature was not checked yet."""
 
     header: TokenHeader
     claims: Claims
@@ -79,22 +79,22 @@ _claims_decoder = msgspec.json.Decoder(Claims)
 
 
 def raise_invalid_token(detail: str) -> NoReturn:
-    # No chain: what a parser says of its input may quote the input.
+    # `from None`: the text of a parser's error may quote the token.
     raise Unauthenticated("invalid_token", detail) from None
 
 
 def extract_bearer_token(authorization: bytes | None) -> bytes:
-    """The bearer credential of an Authorization header. Another scheme is no bearer token at all."""
+    """The bearer token of an Authorization header. A header with another scheme counts as missing."""
     scheme = _BEARER_SCHEME.match(authorization or b"")
     if authorization is None or scheme is None or scheme.end() == len(authorization):
         raise Unauthenticated(
-            "missing_token", "This needs a bearer token in the Authorization header, or an API key in X-API-Key."
+            "missing_token", "Send a bearer token in the Authorization header, or an API key in X-API-Key."
         )
     return authorization[scheme.end() :]
 
 
 def parse_token(text: bytes) -> UnverifiedToken:
-    """Take a compact JWS apart, strictly."""
+    """Parse a compact JWS strictly."""
     if len(text) > MAX_TOKEN_BYTES:
         raise_invalid_token(f"The bearer token is longer than {MAX_TOKEN_BYTES} bytes.")
     compact = _COMPACT_JWS.fullmatch(text)
@@ -103,7 +103,7 @@ def parse_token(text: bytes) -> UnverifiedToken:
     header_segment, claims_segment, signature_segment = compact.groups()
     header = _decode_segment(_header_decoder, header_segment, "header")
     if header.crit is not msgspec.UNSET:
-        raise_invalid_token("The token's header demands extensions (crit), and none are supported.")
+        raise_invalid_token("The token's header requires extensions (crit), which are not supported.")
     claims = _decode_segment(_claims_decoder, claims_segment, "claims")
     return UnverifiedToken(
         header, claims, signing_input=text[: compact.end(2)], signature=_decode_base64url(signature_segment)
@@ -111,27 +111,27 @@ def parse_token(text: bytes) -> UnverifiedToken:
 
 
 def check_claims(claims: Claims, now: float, leeway: float) -> None:
-    """Everything about the claims that needs no key."""
+    """Check everything about the claims that needs no key."""
     if not is_path_id(claims.zone_id):
-        raise_invalid_token("The claim zone_id is not of the form of an id.")
+        raise_invalid_token("The claim zone_id must be 1 to 128 letters, digits and `_ . - :`.")
     optional = (claims.sid, claims.agent_session_id, claims.agent_id, claims.delegation_edge_id)
     if any(_CONTROL_CHARACTER.search(name) for name in (claims.sub, claims.client_id, *optional) if name is not None):
-        raise_invalid_token("A claim holds control characters.")
+        raise_invalid_token("A claim contains control characters.")
     if claims.iss not in ([claims.aud] if isinstance(claims.aud, str) else claims.aud):
-        raise_invalid_token("The token is meant for another audience.")
+        raise_invalid_token("The token is for another audience: `aud` must name the issuer (`iss`).")
     if now >= claims.exp + leeway:
         raise_invalid_token("The token has expired.")
     if claims.nbf is not None and now + leeway < claims.nbf:
         raise_invalid_token("The token is not valid yet.")
     if claims.iat is not None and now + leeway < claims.iat:
-        raise_invalid_token("The token says that it was issued in the future.")
+        raise_invalid_token("The token was issued in the future (`iat`).")
 
 
 def to_caller(claims: Claims, *, may_grant_admin: bool, is_local: bool, leeway: float) -> Caller:
-    """Who that is. Only for claims whose signature holds."""
+    """The caller. Only for claims whose signature was verified."""
     scopes = frozenset((claims.scope or "").split(" ")) - {""}
     if not may_grant_admin:
-        # Struck out rather than flagged: whoever asks later for the scope alone must not find it.
+        # Removed and not only flagged: code that checks only for the scope must not find it.
         scopes -= {ADMIN}
     return Caller(
         subject=claims.sub,
@@ -152,7 +152,7 @@ def to_caller(claims: Claims, *, may_grant_admin: bool, is_local: bool, leeway: 
 
 
 def _issued_at(iat: float | None, leeway: float) -> int:
-    # Most count in whole seconds: one that says 7 was made before 8.
+    # Most issuers round down to seconds: a token with 7 was issued before 8.
     return 0 if iat is None else round((iat + 1 + leeway) * 1000)
 
 
@@ -164,18 +164,18 @@ def _decode_segment(decoder: msgspec.json.Decoder[T], segment: bytes, part: str)
     try:
         return decoder.decode(_decode_base64url(segment))
     except msgspec.ValidationError as error:
-        # Names the claim and the type that was wanted, never the value that was found.
-        raise_invalid_token(f"The token is refused for its {part}: {error}.")
+        # The error names the claim and the expected type, never the value.
+        raise_invalid_token(f"The token's {part} is not valid: {error}.")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise_invalid_token(f"The token's {part} cannot be read as JSON.")
+        raise_invalid_token(f"The token's {part} is not JSON.")
 
 
 def _decode_base64url(segment: bytes) -> bytes:
-    """base64url without padding, in its one canonical spelling: one token must not have sixteen digests."""
+    """Decode canonical base64url without padding. Other spellings of one token would have other digests."""
     try:
         data = base64.urlsafe_b64decode(segment + b"=" * (-len(segment) % 4))
     except binascii.Error:
         raise_invalid_token("The bearer token is not base64url.")
     if base64.urlsafe_b64encode(data).rstrip(b"=") != segment:
-        raise_invalid_token("The bearer token is not base64url in its canonical spelling.")
+        raise_invalid_token("The bearer token is not canonical base64url.")
     return data

@@ -1,8 +1,7 @@
 """The built-in issuer: one ES256 key, and tokens signed with it.
 
-It is what makes `qd up` work alone. Its name follows from its key (the RFC 7638 thumbprint), so two servers
-with keys of their own are two issuers and do not believe each other; replicas that shall, share one key
-file.
+It lets `qd up` run without an external issuer. Its name is derived from its key (the RFC 7638 thumbprint), so two
+servers with different keys are two issuers that do not trust each other. Replicas share one key file.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from quarterdeck.http.auth.model import Grant
 from quarterdeck.http.auth.secret_files import KeyFileError, create_secret, read_secret, replace_secret
 
 ADMIN_TOKEN_TTL = 30 * 24 * 3600
-"""Seconds. The server writes a new one at every start; one that runs for longer must do so in between."""
+"""Seconds. The server writes a new token at every start, and must renew it if it runs longer than this."""
 
 
 class LocalIssuer:
-    """Signs and names tokens. `issuer` is both their iss and their aud."""
+    """Signs tokens. `issuer` is their `iss` and their `aud`."""
 
     def __init__(
         self, key: EllipticCurvePrivateKey, issuer: str | None, clock: Callable[[], float] = time.time
@@ -55,25 +54,25 @@ class LocalIssuer:
         self.issuer = issuer or f"urn:quarterdeck:{self.kid}"
         verifying = to_verifying_key(self.kid, key.public_key())
         if verifying is None:
-            raise ValueError("The local issuer signs with a P-256 key.")
+            raise ValueError("The key of the local issuer must be a P-256 key.")
         self.verifying_key: VerifyingKey = verifying
 
     @classmethod
     def open(cls, key_file: Path, issuer: str | None = None, clock: Callable[[], float] = time.time) -> LocalIssuer:
-        """Read the signing key, making one on the first start. Raises KeyFileError with a sentence."""
+        """Read the signing key, or create it on the first start. Raises KeyFileError with a text for the operator."""
         pem = read_secret(key_file)
         if pem is None:
             create_secret(key_file, _new_pem())
-            # Read back even so: another process may have been first, and then its key is the one.
+            # Read it back: another process may have created the file first, and its key is the one to use.
             pem = read_secret(key_file)
         if pem is None:
-            raise KeyFileError(f"The key file {key_file} is a link to nothing.")
+            raise KeyFileError(f"The key file {key_file} is a symbolic link to a file that does not exist.")
         return cls(_private_key(key_file, pem), issuer, clock)
 
     def mint(self, grant: Grant, ttl: int) -> str:
-        """A signed token, good for `ttl` seconds. Raises Invalid for what the server would not believe."""
+        """A signed token that is valid for `ttl` seconds. Raises Invalid if the server would not accept it."""
         if ttl < 1:
-            raise Invalid("invalid_ttl", "A token must be good for at least one second.", field="ttl")
+            raise Invalid("invalid_ttl", "`ttl` must be at least 1 second.", field="ttl")
         if any(not scope or " " in scope for scope in grant.scopes):
             raise Invalid("invalid_scope", "A scope is one word without spaces.", field="scope")
         now = int(self._clock())
@@ -97,32 +96,34 @@ class LocalIssuer:
         payload = {name: value for name, value in claims.items() if value is not None}
         token = jwt.encode(payload, self._key, algorithm="ES256", headers={"kid": self.kid})
         try:
-            # Read back by the very judge that will meet it: nothing is handed out that would be refused.
+            # Checked like an incoming token, so that no token is issued that would be refused.
             check_claims(parse_token(token.encode()).claims, now, leeway=0)
         except Unauthenticated as error:
             raise Invalid("invalid_claims", error.detail) from None
         return token
 
     def sign(self, message: bytes) -> bytes:
-        """For seals. What is signed here must not be of the form of a token (`core.seals.signed_text`)."""
+        """Sign a seal of the event log. The message must not look like a token (`core.audit_seal.signing_message`)."""
         return self.verifying_key.algorithm.sign(message, self._key)
 
     def derive_secret(self, purpose: str) -> bytes:
-        """32 bytes that follow from the private key, and others for each purpose: for secrets that are found again
-        instead of stored. They tell nothing of the key, nor of each other."""
+        """Derive 32 bytes from the private key, different for each purpose, instead of storing a secret.
+
+        They reveal neither the key nor each other.
+        """
         private_value = self._key.private_numbers().private_value.to_bytes(32, "big")
         return HKDF(SHA256(), length=32, salt=None, info=b"quarterdeck " + purpose.encode()).derive(private_value)
 
     def jwks(self) -> dict[str, list[dict[str, str]]]:
-        """What others need to check our tokens: the body of /.well-known/jwks.json."""
+        """The public key that verifies our tokens: the body of /.well-known/jwks.json."""
         return {"keys": [{**self._jwk, "kid": self.kid, "use": "sig", "alg": "ES256"}]}
 
     def write_admin_token(self, path: Path, *, lifecycle_scope: str = LIFECYCLE, ttl: int = ADMIN_TOKEN_TTL) -> None:
-        """Leave the local administrator's token where the CLI finds it."""
+        """Write the local administrator's token to the file that the CLI reads."""
         replace_secret(path, self.mint_admin(lifecycle_scope, ttl).encode())
 
     def mint_admin(self, lifecycle_scope: str = LIFECYCLE, ttl: int = ADMIN_TOKEN_TTL) -> str:
-        """The local administrator's token, who may do everything in every zone."""
+        """A token for the local administrator, who may do everything in every zone."""
         admin_grant = Grant(
             zone_id="default",
             client_id="local",
@@ -141,21 +142,21 @@ def _private_key(path: Path, pem: bytes) -> EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError):
-        # TypeError is how the library says that the key wants a passphrase. Neither text may quote the file.
-        raise KeyFileError(f"The key file {path} holds no PEM private key that can be read.") from None
+        # TypeError means that the key has a passphrase. `from None`: the library's texts may quote the file.
+        raise KeyFileError(f"The key file {path} contains no PEM private key, or one with a passphrase.") from None
     if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP256R1):
-        raise KeyFileError(f"The key in {path} is not an ES256 key: it must be on the curve P-256.")
+        raise KeyFileError(f"The key in {path} is not an ES256 key. It must use the curve P-256.")
     return key
 
 
 def public_jwk(key: EllipticCurvePublicKey) -> dict[str, str]:
-    # An uncompressed point is 0x04, x, y; each coordinate of P-256 is 32 bytes, leading zeros included.
+    # An uncompressed point is 0x04, x, y. Each coordinate of P-256 has 32 bytes, including leading zeros.
     point = key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
     return {"crv": "P-256", "kty": "EC", "x": _base64url(point[1:33]), "y": _base64url(point[33:65])}
 
 
 def thumbprint(jwk: dict[str, str]) -> str:
-    """RFC 7638: the required members in the order of their names, as JSON without spaces, hashed."""
+    """RFC 7638: the SHA-256 of the required members, sorted by name, as JSON without spaces."""
     return _base64url(hashlib.sha256(msgspec.json.encode(dict(sorted(jwk.items())))).digest())
 
 

@@ -1,4 +1,4 @@
-"""Secrets in files: made once, written whole, readable by their owner alone."""
+"""Secret files: created once, written atomically, readable by their owner only."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _OWNER_ONLY = 0o600
 
 
 class KeyFileError(Exception):
-    """The file cannot serve. Its text is a sentence for the operator, and names the command that mends it."""
+    """The file cannot be used. The text is for the operator and names the command that fixes it."""
 
 
 def read_secret(path: Path) -> bytes | None:
-    """The content of a secret file; None if there is none. Refuses one that others could read or write."""
+    """The content of a secret file, or None if it does not exist. Refuses a file that others could read or write."""
     try:
-        # Not blocking: a pipe of that name must be refused, not waited for.
+        # O_NONBLOCK: a named pipe must be refused, and opening it would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise KeyFileError(f"The key file {path} cannot be opened: {error.strerror}.") from None
     try:
-        # Of the opened file, not of its path: what was looked at is what is read.
+        # fstat of the open file, not stat of the path: the checked file is the file that is read.
         _check_permissions(path, os.fstat(descriptor))
         content = os.read(descriptor, _MAX_BYTES + 1)
     finally:
@@ -37,11 +37,10 @@ def read_secret(path: Path) -> bytes | None:
 
 
 def create_secret(path: Path, content: bytes) -> None:
-    """Make a secret file unless there is one. When two do so at once, one wins and both find its content.
+    """Create a secret file unless it exists. If two processes do so at once, one wins and both find its content.
 
-    O_EXCL on the name itself would let the loser read a file that the winner has not filled yet. So the
-    content is written under a name of its own first, and then linked to the wanted name, which fails if that
-    is taken.
+    With O_EXCL on the name itself, the loser could read a file that the winner has not written yet. So the content is
+    written to a temporary file, which is then linked to the final name. The link fails if that name exists.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -53,11 +52,11 @@ def create_secret(path: Path, content: bytes) -> None:
             temporary.unlink()
         _sync_directory(path.parent)
     except OSError as error:
-        raise KeyFileError(f"The key file {path} cannot be made: {error.strerror}.") from None
+        raise KeyFileError(f"The key file {path} cannot be created: {error.strerror}.") from None
 
 
 def replace_secret(path: Path, content: bytes) -> None:
-    """Put a new secret in the place of the old one: a reader finds the one or the other, whole."""
+    """Replace a secret atomically: a reader finds either the old or the new content, completely."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = _write_temporary_file(path, content)
@@ -71,14 +70,14 @@ def replace_secret(path: Path, content: bytes) -> None:
 
 
 def _check_permissions(path: Path, file_status: os.stat_result) -> None:
-    """Ours: nobody else may touch it. Root's: our group may read it, as pods are given their secrets."""
+    """Refuse a file that others can access. A file of root may be group-readable: pods get their secrets that way."""
     if not stat.S_ISREG(file_status.st_mode):
         raise KeyFileError(f"The key file {path} is not a regular file.")
     if file_status.st_uid not in (os.geteuid(), 0):
-        raise KeyFileError(f"The key file {path} belongs to another user, who could replace it.")
+        raise KeyFileError(f"The key file {path} belongs to another user, who could replace it. Change its owner.")
     allowed = 0o700 if file_status.st_uid == os.geteuid() else 0o740
     if stat.S_IMODE(file_status.st_mode) & ~allowed & 0o777:
-        raise KeyFileError(f"The key file {path} is open to others. Mend it with: chmod 600 {path}")
+        raise KeyFileError(f"Other users can access the key file {path}. Fix it with: chmod 600 {path}")
 
 
 def _write_temporary_file(path: Path, content: bytes) -> Path:
@@ -92,7 +91,7 @@ def _write_temporary_file(path: Path, content: bytes) -> Path:
 
 
 def _sync_directory(directory: Path) -> None:
-    # A key that signs tokens and is gone after a power cut would orphan every one of them.
+    # Without this a power failure could lose the signing key, and with it all issued tokens.
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,20 +1,20 @@
-"""The API for people: one page of HTML that needs no network, no script and no font.
+"""The API documentation as one HTML page without network access, scripts or fonts.
 
-| module   | what it decides                                                                             |
-|----------|---------------------------------------------------------------------------------------------|
-| reading  | the part of an OpenAPI description this page needs, as types                                |
-| markup   | elements; text is escaped where it enters one, so that no text can become an element        |
-| values   | how JSON, a type, a bound and a default are shown                                           |
-| chapters | the prose at the beginning: a first session, tokens, conventions, refusals                  |
-| routes   | one route: what it takes, an example of asking and answering, and how it refuses            |
-| page     | the whole: the contents, the chapters, the routes by group, the types at the end            |
-| page.css | how it looks, light and dark, on a screen and on a telephone                                |
+| module        | holds                                                                                       |
+|---------------|---------------------------------------------------------------------------------------------|
+| openapi_types | the part of an OpenAPI document that the page uses, as types                                |
+| markup        | HTML elements; all text is escaped when it enters an element                                |
+| schema_html   | JSON, types, limits and defaults as HTML                                                    |
+| introduction  | the text at the beginning: first session, credentials, conventions, errors                  |
+| route_html    | one route: its fields, an example of request and response, its errors                       |
+| page          | the page: table of contents, introduction, routes by group, types                           |
+| page.css      | the style, for light and dark mode and for narrow screens                                   |
 
-`render` is a pure function of the description. The page loads nothing: it passes under a Content-Security-Policy of
-`default-src 'none'` that allows inline styles (and `img-src data:` for its icon).
+`render` is a pure function of the OpenAPI document. The page loads nothing. It works under a Content-Security-Policy of
+`default-src 'none'` with inline styles allowed (and `img-src data:` for its icon).
 
-How it fails. A description that is not OpenAPI is a `msgspec.ValidationError` that names the place. Parts of OpenAPI
-that Quarterdeck does not use are passed over in silence.
+How it fails. A document that is not OpenAPI raises a `msgspec.ValidationError` that names the place. Parts of OpenAPI
+that Quarterdeck does not use are ignored.
 """
 
 from quarterdeck.http.docs.page import render

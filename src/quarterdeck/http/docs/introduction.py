@@ -1,4 +1,4 @@
-"""The prose at the beginning of the page."""
+"""The introduction at the top of the page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quarterdeck.http.docs.openapi_types import ApiDescription
 from quarterdeck.http.docs.route_html import refusal_table
 from quarterdeck.http.docs.schema_html import json_block
 
-SECTIONS = {"start": "Start", "tokens": "Tokens and keys", "conventions": "Conventions", "refusals": "Refusals"}
+SECTIONS = {"start": "Start", "tokens": "Tokens and keys", "conventions": "Conventions", "refusals": "Errors"}
 
 START_COMMANDS = """export SERVER=http://127.0.0.1:4000
 export TOKEN=$(qd token --app my-app)"""
@@ -19,7 +19,7 @@ SPAWN_COMMAND = """curl "$SERVER/zones/default/agents" \\
   -H "Authorization: Bearer $TOKEN" \\
   -H 'Content-Type: application/json' \\
   -d '{"application_id":"my-app"}'"""
-TOKEN_COMMANDS = """qd token --zone default --app my-app
+BEARER_COMMANDS = """qd token --zone default --app my-app
 qd token --scope quarterdeck.admin --ttl 600"""
 
 KEY_COMMANDS = """export KEY=$(qd key create --app my-app --ttl 30d)
@@ -28,15 +28,16 @@ qd key list
 qd key revoke ID"""
 
 CONVENTIONS = (
-    "Bodies are JSON in UTF-8, of at most 256 KiB, unless a route says that it takes more, and of 64 levels. Unknown "
-    "fields are ignored, except among limits.",
-    "Ids in a path are 1 to 128 letters, digits and `_ . - :`. Instants are ISO-8601 in UTC, with milliseconds.",
-    "Lists come in pages. `next_cursor`, or a `Link` header, leads to the next one; cursors are opaque.",
-    "With an `Idempotency-Key` repeating is safe: the same key and body give the same answer. A refusal binds no key.",
-    "Every answer has an `X-Request-Id`: yours if you sent one.",
-    "A W3C `traceparent` is kept with every event that the request causes, and its trace id stands in the request's "
-    "log line; `qd` sends the one it finds in `TRACEPARENT`. One that is malformed, or given twice, is ignored. "
-    "`tracestate` may be sent, and is dropped.",
+    "Bodies are JSON in UTF-8, with at most 64 levels and 256 KiB, unless a route allows more. Unknown fields are "
+    "ignored, except in limits.",
+    "Ids in a path are 1 to 128 letters, digits and `_ . - :`. Times are ISO 8601 in UTC, with milliseconds.",
+    "Lists are paged. `next_cursor` or a `Link` header leads to the next page. Cursors are opaque.",
+    "An `Idempotency-Key` makes a repeat safe: the same key and body give the same response. A refused request does "
+    "not use up its key.",
+    "Every response has an `X-Request-Id`: that of the request, if it has one.",
+    "A W3C `traceparent` is stored with every event that the request causes, and its trace id is in the request's log "
+    "line. `qd` sends the value of `TRACEPARENT`. A malformed or repeated `traceparent` is ignored. `tracestate` is "
+    "accepted and dropped.",
 )
 
 
@@ -54,12 +55,10 @@ def introduction_sections(api: ApiDescription) -> Iterator[Html]:
 
 def _start_section(api: ApiDescription) -> Html:
     paragraphs = [
-        el("h2", "A session in a minute"),
-        _paragraph(
-            "`$SERVER` is the address of this server, as `qd status` prints it. `qd token` prints a bearer token."
-        ),
-        _paragraph("Every example on this page uses these two. A zone named `default` is there from the start."),
-        _paragraph("The same description for programs is at `/openapi.json`, as OpenAPI 3.1."),
+        el("h2", "Quick start"),
+        _paragraph("`$SERVER` is the URL of this server, as printed by `qd status`. `qd token` prints a bearer token."),
+        _paragraph("All examples on this page use these two variables. The zone `default` always exists."),
+        _paragraph("The OpenAPI 3.1 document of this API is at `/openapi.json`."),
     ]
     return el(
         "section",
@@ -77,45 +76,45 @@ def _tokens_section() -> Html:
     paragraphs = [
         el("h2", "Tokens and keys"),
         _paragraph(
-            "Every route that is not public wants to know who asks. Either `Authorization: Bearer` and a token, a JWT "
-            "that is for one zone; or `X-API-Key` and a key of one zone. A request with both is refused."
+            "Every route that is not public needs a credential: either `Authorization: Bearer` with a token (a JWT for "
+            "one zone), or `X-API-Key` with an API key of one zone. A request with both is refused."
         ),
         _paragraph(
-            "`agent:lifecycle` is the scope of the agent plane (a server may give it another name). "
-            "`coordinator.admin` acts for every application of its zone. `quarterdeck.admin` crosses zones."
+            "Most routes need the scope `agent:lifecycle` (a server can be configured with another name). "
+            "`coordinator.admin` can act for every application of its zone, `quarterdeck.admin` in every zone."
         ),
         _paragraph(
-            "A token or a key acts for the application it was made for. One that names a session is good only while "
-            "that session lives: from the commit of its end on it is 401 `session_ended`, whichever replica is asked."
+            "A token or a key acts for the application it was issued for. One that names a session is valid only while "
+            "that session is live: from the commit of its end on, every replica answers 401 `session_ended`."
         ),
         _paragraph(
-            "A key is shown once and stored as a digest. It is asked about with every request, so a key that was "
-            "revoked or has expired is 401 `invalid_token` from that moment on. No key holds `quarterdeck.admin`."
+            "A key is shown once and stored as a digest. It is looked up for every request, so a revoked or expired "
+            "key gets 401 `invalid_token` from that moment on. No key has the scope `quarterdeck.admin`."
         ),
     ]
-    panels = [_command_panel("Make a token", TOKEN_COMMANDS), _command_panel("Make a key", KEY_COMMANDS)]
+    panels = [_command_panel("Create a token", BEARER_COMMANDS), _command_panel("Create a key", KEY_COMMANDS)]
     return el("section", _two_columns(paragraphs, panels), id="tokens")
 
 
 def _refusals_section(api: ApiDescription) -> Html:
     example = api.problem_example()
     paragraphs = [
-        el("h2", "Refusals"),
+        el("h2", "Errors"),
         _paragraph(
-            "What cannot be done is refused with `application/problem+json`. Match on `error`; show `detail`. A bound "
-            "that holds explains itself: which `bound`, its `limit`, how much is `used`, and what `frees` it."
+            "Errors are `application/problem+json`. Match on `error` and show `detail`. When a limit is reached, "
+            "`bound` is its name, `limit` its value, `used` the current use, and `frees` what would free capacity."
         ),
         _paragraph(
-            "Where waiting helps there is a `Retry-After`. These may come from any route, and "
-            "what only some routes answer stands with them."
+            "If a retry may succeed, the response has a `Retry-After` header. Any route can return the errors below. "
+            "Errors of single routes are listed at the route."
         ),
     ]
-    panels = [] if example is UNSET else [_panel("A bound holds", json_block(example))]
+    panels = [] if example is UNSET else [_panel("A limit is reached", json_block(example))]
     return el("section", _two_columns(paragraphs, panels), refusal_table(api.refusals), id="refusals")
 
 
 def _two_columns(paragraphs: list[Html], panels: list[Html]) -> Html:
-    """Words, with examples beside them where the screen is wide enough."""
+    """Text, with examples beside it if the screen is wide enough."""
     return el("div", el("div", *paragraphs, class_="words"), el("div", *panels, class_="examples"), class_="beside")
 
 

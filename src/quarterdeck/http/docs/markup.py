@@ -1,4 +1,4 @@
-"""Elements. Text is escaped where it enters one; only what this module made passes as it is."""
+"""HTML elements. All text is escaped, except for markup that this module built."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BACKTICKS = re.compile(r"`([^`]+)`")
 
 
 class Html(str):
-    """Text that is markup already. Made by this module, by nobody else."""
+    """Text that is already markup. Only this module creates it."""
 
     __slots__ = ()
 
@@ -20,7 +20,7 @@ EMPTY = Html()
 
 
 def el(name: str, /, *children: str, **attributes: str) -> Html:
-    """An element. `class_` is the attribute class, `aria_label` is aria-label; one that is empty is left out."""
+    """An element. `class_` becomes `class`, `aria_label` becomes `aria-label`. Empty attributes are left out."""
     attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items() if value
     )
@@ -30,25 +30,25 @@ def el(name: str, /, *children: str, **attributes: str) -> Html:
 
 
 def join_html(parts: Iterable[str], separator: str = "") -> Html:
-    """Parts one after the other, each escaped unless it is markup."""
+    """Join parts. Each is escaped unless it is markup."""
     return Html(_escape_text(separator).join(_escape_text(part) for part in parts))
 
 
 def format_prose(text: str) -> Html:
-    """A sentence in which `backticks` mean code."""
+    """Escape a text, with `backticks` as code."""
     pieces = _BACKTICKS.split(text)
     return join_html(el("code", piece) if index % 2 else piece for index, piece in enumerate(pieces))
 
 
 def link(target: str, *children: str, **attributes: str) -> Html:
-    """A link to another place on this page; there are no others."""
+    """A link within this page. The page has no other links."""
     return el("a", *children, href=f"#{target}", **attributes)
 
 
 def stylesheet(css: str) -> Html:
-    """The page's own style. It is ours, and may not be escaped; it must only not end its element early."""
+    """The page's own style. CSS must not be escaped, so it must not contain an end tag."""
     if "</" in css:
-        raise ValueError("a stylesheet may not hold an end tag")
+        raise ValueError("a stylesheet must not contain an end tag")
     return Html(f"<style>{css}</style>")
 
 
@@ -57,7 +57,7 @@ def document(head: Html, body: Html) -> bytes:
 
 
 def to_anchor(text: str) -> str:
-    """A text as the name of a place: letters, digits and hyphens."""
+    """A text as an anchor: letters, digits and hyphens."""
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()
 
 

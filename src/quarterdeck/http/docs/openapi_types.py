@@ -1,6 +1,6 @@
-"""The part of an OpenAPI description that the page needs, as types.
+"""The part of an OpenAPI document that the page uses, as types.
 
-What is read here once, and checked while it is read, needs no checking where it is shown.
+The document is checked once, when it is converted to these types. Rendering needs no further checks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Schema(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def name(self) -> str:
-        """The component this refers to, if it refers to one."""
+        """The name of the component that this schema refers to, if any."""
         return self.ref.rpartition("/")[2]
 
 
@@ -46,7 +46,7 @@ class Media(msgspec.Struct, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True):
-    """A body that is asked for, or an answer."""
+    """A request body or a response."""
 
     ref: str = field(name="$ref", default="")
     description: str = ""
@@ -86,7 +86,7 @@ class Operation(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def scopes(self) -> list[str]:
-        """What is needed, whichever way one says who one is."""
+        """The scopes that are needed, with any of the credentials."""
         named = (scope for requirement in self.security for scopes in requirement.values() for scope in scopes)
         return list(dict.fromkeys(named))
 
@@ -109,8 +109,6 @@ class Components(msgspec.Struct, frozen=True):
 
 
 class RouteEntry(NamedTuple):
-    """One route of the description."""
-
     method: str
     path: str
     operation: Operation
@@ -129,7 +127,7 @@ class ApiDescription(msgspec.Struct, frozen=True):
                 yield RouteEntry(method.upper(), path, operation)
 
     def groups(self) -> list[tuple[Tag, list[RouteEntry]]]:
-        """The routes by their first tag, in the order of the tags; those without one come last."""
+        """The routes by their first tag, in the order of the tags. Routes without a tag come last."""
         tags_by_name = {tag.name: tag for tag in self.tags}
         found: dict[str, list[RouteEntry]] = {name: [] for name in tags_by_name}
         for route in self.routes():
@@ -143,7 +141,7 @@ class ApiDescription(msgspec.Struct, frozen=True):
         return self.components.schemas[schema.name] if schema.ref else schema
 
     def problem_example(self) -> object | UnsetType:
-        """A refusal as it looks, if the description shows one."""
+        """The example of a problem, if the document has one."""
         for response in self.components.responses.values():
             if response.media is not None and response.media.example is not UNSET:
                 return response.media.example

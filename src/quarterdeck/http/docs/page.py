@@ -1,4 +1,4 @@
-"""The whole page: the contents, the chapters, the routes by group, the types at the end."""
+"""Builds the page: table of contents, introduction, routes by group, types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ICON = (
 
 
 def render(description: Mapping[str, object]) -> bytes:
-    """One page of HTML for an OpenAPI description."""
+    """The HTML page for an OpenAPI document."""
     api = parse_description(description)
     return document(_head(api), join_html([_table_of_contents(api), el("main", *_main_sections(api))]))
 
@@ -34,7 +34,7 @@ def _head(api: ApiDescription) -> Html:
             el("meta", charset="utf-8"),
             el("meta", name="viewport", content="width=device-width, initial-scale=1"),
             el("meta", name="color-scheme", content="light dark"),
-            el("title", f"{api.info.title} {api.info.version}: the API"),
+            el("title", f"{api.info.title} {api.info.version} API"),
             el("link", rel="icon", href=f"data:image/svg+xml;base64,{icon}"),
             stylesheet(STYLESHEET.read_text(encoding="utf-8")),
         ]
@@ -48,7 +48,7 @@ def _main_sections(api: ApiDescription) -> Iterator[Html]:
     yield _types_section(api)
 
 
-# -- the contents ------------------------------------------------------------------------------------------------
+# -- table of contents -------------------------------------------------------------------------------------------
 
 
 def _table_of_contents(api: ApiDescription) -> Html:
@@ -76,7 +76,7 @@ def _route_link(route: RouteEntry) -> Html:
     )
 
 
-# -- the routes and the types ------------------------------------------------------------------------------------
+# -- routes and types --------------------------------------------------------------------------------------------
 
 
 def _group_section(tag: Tag, routes: list[RouteEntry], api: ApiDescription) -> Html:

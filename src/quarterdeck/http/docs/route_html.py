@@ -1,4 +1,4 @@
-"""One route: what it takes, an example of asking and answering, and how it refuses."""
+"""One route as HTML: its fields, an example of request and response, its errors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from quarterdeck.http.docs.schema_html import Field, field_list, fields_of, json
 
 EVENT_STREAM = "text/event-stream"
 SHORT_BODY_MAX = 44
-"""A body that is not longer than this stands on one line of the example."""
+"""A body of at most this many characters is shown on one line of the example."""
 
 
 def route_article(route: RouteEntry, api: ApiDescription) -> Html:
-    """Everything about one route: words on one side, examples on the other."""
+    """One route: text on one side, examples on the other."""
     operation = route.operation
     return el(
         "article",
@@ -52,7 +52,7 @@ def method_badge(name: str) -> Html:
 
 
 def path_html(text: str) -> Html:
-    """A path that may break after each slash, with its parameters set apart."""
+    """A path that may wrap after each slash, with its parameters marked."""
     pieces: list[str] = []
     for piece in re.split(r"({\w+}|/)", text):
         pieces.append(el("var", piece) if piece.startswith("{") else piece)
@@ -76,7 +76,7 @@ def refusal_table(refusals: list[Refusal]) -> Html:
     )
 
 
-# -- words -------------------------------------------------------------------------------------------------------
+# -- text --------------------------------------------------------------------------------------------------------
 
 
 def _security_html(operation: Operation) -> Html:
@@ -104,7 +104,7 @@ def _to_field(parameter: Parameter) -> Field:
 
 
 def _responses_html(operation: Operation, api: ApiDescription) -> Iterator[Html]:
-    yield el("h4", "Answers")
+    yield el("h4", "Responses")
     yield el(
         "dl", *(_response_html(status, response, api) for status, response in _successes(operation)), class_="answers"
     )
@@ -119,7 +119,7 @@ def _response_html(status: str, response: Content, api: ApiDescription) -> Html:
 
 def _refusals_html(operation: Operation) -> Iterator[Html]:
     if operation.refusals:
-        yield el("h4", "Refusals")
+        yield el("h4", "Errors")
         yield refusal_table(operation.refusals)
 
 
@@ -127,26 +127,26 @@ def _refusals_html(operation: Operation) -> Iterator[Html]:
 
 
 def _examples(route: RouteEntry, api: ApiDescription) -> Iterator[Html]:
-    yield el("div", el("p", "Ask"), el("pre", el("code", curl_command(route, api)), tabindex="0"), class_="panel")
+    yield el("div", el("p", "Request"), el("pre", el("code", curl_command(route, api)), tabindex="0"), class_="panel")
     for status, response in _successes(route.operation):
         if response.media is not None and response.media.example is not UNSET:
-            yield el("div", el("p", "Answer ", el("b", status)), json_block(response.media.example), class_="panel")
+            yield el("div", el("p", "Response ", el("b", status)), json_block(response.media.example), class_="panel")
             yield from _stream_example(route, response, api)
             return
 
 
 def _stream_example(route: RouteEntry, response: Content, api: ApiDescription) -> Iterator[Html]:
-    """How the same route is asked for an answer without an end, where it has one."""
+    """An example of the route's event stream, if it has one."""
     media = response.content.get(EVENT_STREAM)
     if media is not None and isinstance(media.example, str):
         command = curl_command(route, api).replace("curl", "curl -N", 1) + f" \\\n  -H 'Accept: {EVENT_STREAM}'"
-        yield el("div", el("p", "Follow"), el("pre", el("code", command), tabindex="0"), class_="panel")
+        yield el("div", el("p", "Stream"), el("pre", el("code", command), tabindex="0"), class_="panel")
         event_text = media.example.rstrip("\n")
         yield el("div", el("p", "Each event"), el("pre", el("code", event_text), tabindex="0"), class_="panel")
 
 
 def curl_command(route: RouteEntry, api: ApiDescription) -> str:
-    """A command that a person can paste, given $SERVER and $TOKEN."""
+    """A command to paste into a shell that has $SERVER and $TOKEN."""
     parts = ["curl"]
     if route.method != "GET":
         parts[0] += f" -X {route.method}"
@@ -154,7 +154,7 @@ def curl_command(route: RouteEntry, api: ApiDescription) -> str:
     if route.operation.security:
         parts.append('-H "Authorization: Bearer $TOKEN"')
     if any(api.resolve_parameter(parameter).name == "Idempotency-Key" for parameter in route.operation.parameters):
-        parts.append("-H 'Idempotency-Key: a-key-of-yours'")
+        parts.append("-H 'Idempotency-Key: my-key-1'")
     body = route.operation.request_body
     if body is not None and body.media is not None and body.media.example is not UNSET:
         parts += ["-H 'Content-Type: application/json'", f"-d '{_example_body(body.media)}'"]
@@ -162,7 +162,7 @@ def curl_command(route: RouteEntry, api: ApiDescription) -> str:
 
 
 def _example_url(route: RouteEntry, api: ApiDescription) -> str:
-    """The path with its examples in the place of its parameters, and the parameters of the query that must be there."""
+    """The path with example values for its parameters, and the required query parameters."""
     url_path, query = route.path, []
     for parameter in map(api.resolve_parameter, route.operation.parameters):
         example = quote(str("" if parameter.example is UNSET else parameter.example), safe="-_.:~")

@@ -1,4 +1,4 @@
-"""How JSON, a type, a bound and a default are shown."""
+"""JSON, types, limits and defaults as HTML."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from quarterdeck.http.docs.openapi_types import ApiDescription, Schema
 
 _TOKENS = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b')
 UNBOUNDED = 2**63 - 1
-"""A bound that only says that 64 bits must do; people need not read its nineteen digits."""
+"""The largest 64-bit integer. A maximum of this value is not shown: it only means that the value has 64 bits."""
 
 
 class Field(NamedTuple):
-    """Something a caller may give, or will be given."""
+    """A field of a request or a response."""
 
     name: str
     schema: Schema
@@ -35,7 +35,7 @@ def json_block(value: object) -> Html:
 
 
 def highlight_json(text: str) -> Html:
-    """JSON with a class for each kind of word."""
+    """JSON with a CSS class for each kind of token."""
     parts: list[str] = []
     end = 0
     for match in _TOKENS.finditer(text):
@@ -61,7 +61,7 @@ def _field_html(field: Field, api: ApiDescription) -> Html:
     description = field.description or _schema_description(field.schema)
     facts = [type_html(field.schema, api), *limits_html(field.schema)]
     if not description:
-        # People are better served by words than by a pattern, where there are words.
+        # A description is easier to read than a pattern, so the pattern is shown only without one.
         facts += patterns_html(field.schema)
     if field.schema.default not in (UNSET, None):
         facts.append(join_html(["default ", el("code", msgspec.json.encode(field.schema.default).decode())]))
@@ -78,7 +78,7 @@ def _field_html(field: Field, api: ApiDescription) -> Html:
 
 
 def _schema_description(schema: Schema) -> str:
-    """A field that says nothing itself speaks through what it may be; a component speaks for itself elsewhere."""
+    """The first description among the options of `anyOf`, or else the schema's own."""
     return next((option.description for option in schema.any_of if option.description), schema.description)
 
 
@@ -90,7 +90,7 @@ def _to_sentence(text: str) -> str:
 
 
 def type_html(schema: Schema, api: ApiDescription) -> Html:
-    """What a value may be, in words. A component is a link to its place, unless it is only a choice of words."""
+    """The type of a value as text. A component is a link to its section, unless it is an enum."""
     if schema.ref and not api.resolve_schema(schema).enum:
         return link(f"type-{to_anchor(schema.name)}", schema.name)
     if schema.any_of:
@@ -109,7 +109,7 @@ def type_html(schema: Schema, api: ApiDescription) -> Html:
 
 
 def limits_html(schema: Schema) -> Iterator[Html]:
-    """The bounds of a value, or of whichever of its kinds has some."""
+    """The limits of a value, including those of the options of `anyOf`."""
     for option in schema.any_of:
         yield from limits_html(option)
     for low, high, unit in (

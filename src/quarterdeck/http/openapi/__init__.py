@@ -1,19 +1,18 @@
-"""The API described: OpenAPI 3.1, made from the route table and from nothing else.
+"""The OpenAPI 3.1 document, generated from the routes only.
 
-| module   | what it decides                                                                             |
-|----------|---------------------------------------------------------------------------------------------|
-| document | the description itself: paths, parameters, security                                         |
-| answers  | what a route answers: what success looks like, and what is refused                          |
-| schemas  | what the types of the table look like as JSON Schema, and which of them are named           |
-| codes    | what each refusal code means, and the kind it belongs to: every code that leaves over HTTP  |
-| examples | one believable value for a schema, so that nobody writes examples that then grow stale      |
+| module      | holds                                                                                     |
+|-------------|-------------------------------------------------------------------------------------------|
+| document    | the document: paths, operations, parameters, security                                     |
+| responses   | the responses of a route: success and errors                                              |
+| schemas     | the types of the routes as JSON Schema, and the named components                          |
+| error_codes | the meaning and the problem type of every error code that HTTP clients can see            |
+| examples    | a plausible value for a schema, generated so that examples cannot become outdated         |
 
-`describe` is a pure function: the same table gives the same document, byte for byte. Tests hold what it says against
-what the server does: every example decodes into the type it stands for, and every code belongs to the kind it is
-raised with.
+`describe` is a pure function: the same routes give the same document, byte for byte. Tests compare the document with
+the server: every example decodes into its type, and every code belongs to the problem type it is raised with.
 
-How it fails. A type that has no JSON Schema is a `TypeError` that names it, when the document is first made; a code
-that `codes` does not know is listed without a meaning, and a test names it. Neither keeps the server from serving.
+How it fails. A type without a JSON Schema raises a `TypeError` that names it when the document is first built. A code
+that `error_codes` does not list appears without a meaning, and a test reports it. Neither stops the server.
 """
 
 from quarterdeck.http.openapi.document import describe

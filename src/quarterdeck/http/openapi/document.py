@@ -1,4 +1,4 @@
-"""The description itself. Reads from the outside in: the document, a path, an operation, its parts."""
+"""Builds the OpenAPI document, from the outside in: the document, a path, an operation, its parts."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from quarterdeck.http.router import NAME_PARAMETERS, NUMBER_PARAMETERS
 
 TITLE = "Quarterdeck"
 API_DESCRIPTION = (
-    "The coordination plane for fleets of AI agents: one server that admits them, gives them work, carries their "
-    "messages, passes authority between them, gates what they may do, watches over them, and stops them, all of "
-    "them, provably, when it must."
+    "A coordination server for fleets of AI agents: admission, tasks, messages, delegation of authority, permissions, "
+    "monitoring, and termination of whole session trees with a receipt."
 )
 TAG_DESCRIPTIONS: Mapping[str, str] = {
-    "zones": "Everything belongs to exactly one zone, and the limits of a zone hold for all that lives in it.",
+    "zones": "A zone is a tenant. Everything belongs to exactly one zone, and a zone's limits apply to all of it.",
     "sessions": "A session is one live run of an agent. Sessions form trees: ending one ends its whole subtree.",
-    "services": "A service is an endpoint that a session or an application offers, and goes with who registered it.",
-    "delegations": "A delegation lends authority from one session to another. Along any line of them it only narrows.",
-    "keys": "A key speaks for one application in one zone. It is shown once, and stored as a digest.",
-    "members": "A workspace is a zone, and its members are who may act in it, each by a role.",
+    "services": "A service is an endpoint that a session or an application offers. It ends with its owner.",
+    "delegations": "A delegation lends authority from one session to another. Each further step only narrows it.",
+    "keys": "An API key acts for one application in one zone. It is shown once and stored as a digest.",
+    "members": "A workspace is a zone. Its members are the subjects with a role in it.",
     "fleets": "A fleet is a team of coding agents, its members, with one director and one administrator.",
-    "messages": "One delivery between members of a fleet, or a row of a broadcast: acknowledged or canceled, and once.",
-    "monitor": "One process watches over a fleet, and has members look for their messages.",
+    "messages": "A message is one delivery between members of a fleet. It is acknowledged or canceled once. A "
+    "broadcast is one message per recipient.",
+    "monitor": "One monitor process watches a fleet and pings its members.",
     "events": "Every change writes one event in its own transaction. The order of `pos` is the order of commits.",
-    "server": "How the server is, what it serves, and its public keys.",
+    "server": "Health, metrics, documentation and public keys of the server.",
 }
 BEARER, API_KEY = "bearer", "apiKey"
 _ID_PARAMETER: Json = {
@@ -40,19 +40,19 @@ _ID_PARAMETER: Json = {
     "schema": {"type": "string", "pattern": f"^{PATH_ID.pattern}$"},
 }
 _NAME_PARAMETER: Json = {
-    "description": f"1 to {NAME_MAX} characters, percent-encoded where they must be; no control characters, no slash",
+    "description": f"1 to {NAME_MAX} characters, percent-encoded where needed; no control characters, no slash",
     "schema": {"type": "string", "pattern": f"^[^/\\x00-\\x1f\\x7f]{{1,{NAME_MAX}}}$"},
 }
 
 
 _NUMBER_PARAMETER: Json = {
-    "description": "a number from 1 on",
+    "description": "a number of at least 1",
     "schema": {"type": "integer", "minimum": 1, "maximum": 9_999_999_999_999_999},
 }
 
 
 def describe(routes: Sequence[Route], version: str) -> dict[str, object]:
-    """OpenAPI 3.1 for a table of routes."""
+    """The OpenAPI 3.1 document for a list of routes."""
     schemas = Schemas(routes)
     return {
         "openapi": "3.1.0",
@@ -67,7 +67,7 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, object]:
                 for problem_type in responses.problem_types().values()
             },
             "headers": responses.header_components(),
-            "parameters": {"IdempotencyKey": _idempotency_key(), "WorkspaceId": _workspace_id()},
+            "parameters": {"IdempotencyKey": _idempotency_key(), "WorkspaceId": _zone_header()},
             "securitySchemes": {BEARER: _bearer_scheme(), API_KEY: _api_key_scheme()},
         },
         "x-refusals": [responses.error_code_entry(code) for code in error_codes.COMMON_CODES],
@@ -93,7 +93,7 @@ def _operation(route: Route, schemas: Schemas, example_builder: ExampleBuilder) 
         operation["parameters"] = parameters
     if route.body is not None:
         operation["requestBody"] = {
-            # An empty body is an empty object, so it is needed only where one of its fields is.
+            # An empty body counts as `{}`, so a body is required only if one of its fields is.
             "required": bool(schemas.resolve(schemas.schema_of(route.body)).get("required")),
             "content": responses.json_content(schemas.schema_of(route.body), example_builder),
         }
@@ -111,7 +111,7 @@ def _operation(route: Route, schemas: Schemas, example_builder: ExampleBuilder) 
     return operation
 
 
-# -- what is asked -----------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------
 
 
 def _description_sentences(route: Route) -> Iterator[str]:
@@ -119,9 +119,9 @@ def _description_sentences(route: Route) -> Iterator[str]:
         yield route.description
     if route.permission is not None:
         allowed = [role.value for role in Role if role in PERMISSIONS[route.permission]]
-        yield f"Needs the power `{route.permission}`, which {_join_with_or(allowed)} has."
+        yield f"Needs the permission `{route.permission}`: role {_join_with_or(allowed)}."
     if route.body_bytes_max is not None:
-        yield f"The body may have up to {_format_size(route.body_bytes_max)}."
+        yield f"The body may be up to {_format_size(route.body_bytes_max)}."
 
 
 def _join_with_or(words: Sequence[str]) -> str:
@@ -164,7 +164,7 @@ def _query_parameters(route: Route, schemas: Schemas) -> Iterator[Json]:
 
 
 def _header_parameters(route: Route) -> Iterator[Json]:
-    # Whoever honours a key must be ready to refuse one.
+    # Every route that supports idempotency keys lists this error.
     if "idempotency_key_conflict" in route.errors:
         yield {"$ref": "#/components/parameters/IdempotencyKey"}
     if route.is_in_caller_zone:
@@ -173,12 +173,12 @@ def _header_parameters(route: Route) -> Iterator[Json]:
         yield _last_event_id()
 
 
-def _workspace_id() -> Json:
+def _zone_header() -> Json:
     return {
         "name": "X-Workspace-ID",
         "in": "header",
-        "description": "The workspace that is acted in, which is a zone. Default: the zone of the token. Another is "
-        "there only for whoever crosses zones: for all others 404 `workspace_not_found`.",
+        "description": "The workspace (zone) of the request. Default: the zone of the token. Only a token with the "
+        "scope `quarterdeck.admin` may name another zone; all others get 404 `workspace_not_found`.",
         "schema": {"type": "string", "pattern": f"^{PATH_ID.pattern}$"},
     }
 
@@ -187,7 +187,8 @@ def _last_event_id() -> Json:
     return {
         "name": "Last-Event-ID",
         "in": "header",
-        "description": "For a stream: the last id that was seen. The stream goes on after it, whatever `after` says.",
+        "description": "For a stream: the last event id that the client saw. The stream continues after it and "
+        "ignores `after`.",
         "schema": {"type": "string", "pattern": "^[0-9]{1,19}$"},
     }
 
@@ -196,8 +197,8 @@ def _idempotency_key() -> Json:
     return {
         "name": "Idempotency-Key",
         "in": "header",
-        "description": "Makes repeating safe: the same key with the same body is answered with the same thing. At "
-        f"most {KEY_BYTES_MAX} bytes, no control characters.",
+        "description": "Makes a repeat safe: the same key with the same body returns the same object. At most "
+        f"{KEY_BYTES_MAX} bytes, no control characters.",
         "schema": {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX},
     }
 
@@ -207,13 +208,13 @@ def _bearer_scheme() -> Json:
         "type": "http",
         "scheme": "bearer",
         "bearerFormat": "JWT",
-        "description": "A token of the local issuer (`qd token`) or of the issuer the server was told to trust. It is "
-        "for one zone, and holds the scope that the operation names.",
+        "description": "A token of the local issuer (`qd token`) or of an issuer that the server is configured to "
+        "trust. It is valid in one zone and must have the scope that the operation names.",
     }
 
 
 def _security_schemes(route: Route) -> Iterator[str]:
-    """How one may say who one is. A key is for its zone, and never holds the scope that crosses zones."""
+    """The accepted credentials. An API key is valid in its zone only and never has the admin scope."""
     if route.scope is not None:
         yield BEARER
         if route.scope != ADMIN:
@@ -225,8 +226,8 @@ def _api_key_scheme() -> Json:
         "type": "apiKey",
         "in": "header",
         "name": "X-API-Key",
-        "description": "A key that was made for one application of one zone (`qd key create`). It is instead of a "
-        "token: a request with both is refused.",
+        "description": "A key of one application in one zone (`qd key create`). It replaces the token: a request with "
+        "both is refused.",
     }
 
 
@@ -234,7 +235,7 @@ def _api_key_scheme() -> Json:
 
 
 def _operation_ids(routes: Iterable[Route]) -> Iterator[str]:
-    """An operation is named for its method and path, which are the contract: a handler may be renamed at will."""
+    """Operation ids from method and path, which are public. Handlers can be renamed without changing them."""
     used: set[str] = set()
     for route in routes:
         stem = "_".join([route.method.lower(), *re.findall(r"[A-Za-z0-9]+", route.path)])

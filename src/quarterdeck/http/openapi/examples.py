@@ -1,8 +1,8 @@
-"""One believable value for a schema.
+"""Builds a plausible example for a schema.
 
-An `examples` of the schema decides; then what a field of this name usually holds; then its default; then its type. All
-names that mean an id of a session hold the same id, so that an example tells one story. Optional fields without a
-default are left out, as a caller would leave them out.
+Sources, in this order: `examples` of the schema, the typical value for the field's name, the default, the type. All
+fields that contain the id of a session contain the same id, so that an example is consistent. Optional fields without a
+default are left out, as a caller would do.
 """
 
 from __future__ import annotations
@@ -74,20 +74,20 @@ TYPICAL_VALUES: Mapping[str, object] = {
 SHOWN_OPTIONAL_FIELDS = frozenset(
     {"idempotency_key", "name", "quotas", "max_concurrent", "to", "title", "taskType", "attemptToken", "usd"}
 )
-"""Optional fields without a default that an example shows all the same: without them some would be empty."""
+"""Optional fields without a default that examples include, because some examples would be empty without them."""
 
 _JSON_TYPE_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 NULL_SCHEMA = {"type": "null"}
 
 
 class ExampleBuilder:
-    """Makes examples out of schemas that refer to each other."""
+    """Builds examples from schemas that refer to each other."""
 
     def __init__(self, components: Mapping[str, Json]) -> None:
         self._components = components
 
     def build(self, schema: Mapping[str, object], name: str = "", ancestors: tuple[str, ...] = ()) -> object:
-        """An example. `above` are the components this one stands in: one that holds itself ends there."""
+        """An example. `ancestors` are the enclosing components: a component that contains itself ends there."""
         reference = schema.get("$ref")
         if isinstance(reference, str):
             component = reference.removeprefix(SCHEMA_REF_PREFIX)
@@ -143,7 +143,7 @@ class ExampleBuilder:
 
 
 def _typical_value(name: str, ancestors: tuple[str, ...]) -> object:
-    """What a field of this name usually holds; what it holds in one component, where that differs, comes first."""
+    """The typical value of a field with this name. A value for this component wins over one for all components."""
     for key in (f"{ancestors[-1]}.{name}" if ancestors else name, name):
         if key in TYPICAL_VALUES:
             return TYPICAL_VALUES[key]
@@ -153,7 +153,7 @@ def _typical_value(name: str, ancestors: tuple[str, ...]) -> object:
 
 
 def _matches_schema(value: object, schema: Mapping[str, object]) -> bool:
-    """Whether a usual value may stand here. Where null may stand it does: it is the usual value of such fields."""
+    """Whether the typical value fits the schema. It never fits a nullable field, whose example is null."""
     values = schema.get("enum")
     if isinstance(values, list):
         return value in values

@@ -1,4 +1,4 @@
-"""What a route answers: what success looks like, and what is refused."""
+"""The responses of a route: success and errors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from quarterdeck.http.stream_limits import EVENT_STREAM
 
 AUTHENTICATED_STATUSES = (400, 401, 403, 404, 429, 500, 503)
 PUBLIC_STATUSES = (500, 503)
-"""The problems any route may answer with, beyond those its row names."""
+"""Statuses that any route may return, in addition to those of its own error codes."""
 PROBLEM_EXAMPLE: Json = {
     "type": "urn:quarterdeck:problem:agent_concurrency_limit_exceeded",
     "title": "Limit reached",
     "status": 429,
-    "detail": "max_concurrent is 8, and 8 are used (live child sessions in the zone).",
+    "detail": "Quota max_concurrent reached: 8 of 8 live child sessions in the zone.",
     "error": "agent_concurrency_limit_exceeded",
     "request_id": EXAMPLE_ID,
     "bound": "max_concurrent",
@@ -33,7 +33,11 @@ PROBLEM_EXAMPLE: Json = {
 
 
 def success_responses(route: Route, schemas: Schemas, example_builder: ExampleBuilder) -> Json:
-    """What success looks like. 201 is 200 for what was there already; 204 is 200 for who asks to see more."""
+    """The success responses.
+
+    A route with 201 returns 200 for an object that already existed. A route with 204 returns 200 if the client requests
+    a body.
+    """
     success: Json = {"description": _status_description(200), "headers": _response_headers(route, schemas)}
     if route.response is not None:
         success["content"] = json_content(schemas.schema_of(route.response), example_builder)
@@ -44,11 +48,11 @@ def success_responses(route: Route, schemas: Schemas, example_builder: ExampleBu
         }
     if route.status == 201:
         created: Json = {"201": {**success, "description": _status_description(201)}}
-        # Of what is made by its id, by an Idempotency-Key, or known otherwise; any other POST makes something new each
-        # time.
+        # Objects that are identified by their id, by an Idempotency-Key or otherwise can exist already. Any other POST
+        # creates a new object each time.
         takes_key = "idempotency_key_conflict" in route.errors
         is_repeatable = route.method == "PUT" or takes_key or route.returns_existing
-        return created | {"200": {**success, "description": "It was there already"}} if is_repeatable else created
+        return created | {"200": {**success, "description": "Already existed"}} if is_repeatable else created
     if route.status == 204:
         empty: Json = {"description": _status_description(204), "headers": success["headers"]}
         return {"204": empty} if route.response is None else {"204": empty, "200": success}
@@ -56,7 +60,7 @@ def success_responses(route: Route, schemas: Schemas, example_builder: ExampleBu
 
 
 def _status_description(status: int) -> str:
-    return {200: "Done", 201: "Made", 202: "Accepted", 204: "Done; there is nothing to show"}.get(status, "Answered")
+    return {200: "Success", 201: "Created", 202: "Accepted", 204: "Success, no content"}.get(status, "Response")
 
 
 def json_content(schema: Json, example_builder: ExampleBuilder) -> Json:
@@ -69,11 +73,11 @@ def _content_of(response: Json) -> Json:
 
 
 def _event_stream_content(schema: Json, example_builder: ExampleBuilder) -> Json:
-    """Server-sent events. OpenAPI 3.1 has no word for them, so they are text, with one shown."""
+    """Server-sent events. OpenAPI 3.1 cannot describe them, so they are a string with one example."""
     event = example_builder.build(schema)
     data = msgspec.json.encode(event).decode()
     fields = event if isinstance(event, dict) else {}
-    # What is no event of the log itself is named for what it is.
+    # The events of a timeline stream have no `type`; their name is `entry`.
     pos, name = fields.get("pos", 42), fields.get("type", "entry")
     example = f"id: {pos}\nevent: {name}\ndata: {data}\n\n"
     return {EVENT_STREAM: {"schema": {"type": "string"}, "example": example}}
@@ -89,18 +93,18 @@ def _response_headers(route: Route, schemas: Schemas) -> Json:
 def header_components() -> Json:
     text, number = {"type": "string"}, {"type": "integer", "minimum": 0}
     return {
-        "RequestId": {"description": "The request's own x-request-id, or one made here.", "schema": text},
-        "Link": {"description": 'The next page of a list that goes on, with rel="next".', "schema": text},
-        "RetryAfter": {"description": "Seconds to wait, where waiting helps.", "schema": number},
-        "Challenge": {"description": "Bearer, with the code.", "schema": text},
+        "RequestId": {"description": "The X-Request-Id of the request, or a generated one.", "schema": text},
+        "Link": {"description": 'The next page of a list, with rel="next".', "schema": text},
+        "RetryAfter": {"description": "Seconds after which a retry may succeed.", "schema": number},
+        "Challenge": {"description": "Bearer, with the error code.", "schema": text},
     }
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------
 
 
 def problem_responses(route: Route) -> Json:
-    """The problem answers of a route: those of all routes, and those of its own codes, which are named."""
+    """The error responses of a route: those that any route has, and those of its own codes, which are listed."""
     codes_by_status: dict[int, list[str]] = {}
     for code in route.errors:
         if error_code := error_codes.find_code(code):
@@ -135,7 +139,7 @@ def problem_component(problem_type: type[errors.Problem]) -> Json:
 
 
 def problem_types() -> dict[int, type[errors.Problem]]:
-    """One kind for each status. Kinds that other modules derive look like the kind they derive from."""
+    """One problem type per status. Subclasses from other modules share the response of their base type."""
     found: dict[int, type[errors.Problem]] = {}
     for problem_type in errors.concrete_types():
         if problem_type.__module__ == errors.__name__:

@@ -1,4 +1,4 @@
-"""The types of the table as JSON Schema."""
+"""The types of the routes as JSON Schema."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from msgspec import UNSET, Meta, UnsetType
 from quarterdeck.core.routing import Route
 
 Json = dict[str, object]
-"""A JSON object that is being built."""
+"""A JSON object under construction."""
 SCHEMA_REF_PREFIX = "#/components/schemas/"
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """How every refusal and every fault looks: RFC 9457, with a code, and with what a refusal explains itself by."""
+    """The body of every error response: RFC 9457, with an error code and details of the error."""
 
-    type: Annotated[str, Meta(description="the code as a URN: urn:quarterdeck:problem:…")]
-    title: Annotated[str, Meta(description="the kind of problem, in words")]
-    status: Annotated[int, Meta(description="the HTTP status, again")]
-    detail: Annotated[str, Meta(description="a sentence for people")]
-    error: Annotated[str, Meta(description="the code: the stable word that programs match on")]
-    request_id: Annotated[str, Meta(description="finds this request in the server's log")]
-    field: Annotated[str, Meta(description="the path of what is wrong in the request")] | UnsetType = UNSET
-    bound: Annotated[str, Meta(description="the limit that holds")] | UnsetType = UNSET
-    limit: Annotated[int, Meta(description="how much it allows")] | UnsetType = UNSET
-    used: Annotated[int, Meta(description="how much of it is used")] | UnsetType = UNSET
-    frees: Annotated[str, Meta(description="what would free it")] | UnsetType = UNSET
-    retry_after: Annotated[int, Meta(description="seconds after which asking again may help")] | UnsetType = UNSET
+    type: Annotated[str, Meta(description="the error code as a URN: urn:quarterdeck:problem:…")]
+    title: Annotated[str, Meta(description="the type of the problem as text")]
+    status: Annotated[int, Meta(description="the HTTP status")]
+    detail: Annotated[str, Meta(description="an explanation for humans")]
+    error: Annotated[str, Meta(description="the error code, which does not change: match on it")]
+    request_id: Annotated[str, Meta(description="identifies the request in the server's log")]
+    field: Annotated[str, Meta(description="the path of the wrong field in the request")] | UnsetType = UNSET
+    bound: Annotated[str, Meta(description="the name of the limit that was reached")] | UnsetType = UNSET
+    limit: Annotated[int, Meta(description="the value of the limit")] | UnsetType = UNSET
+    used: Annotated[int, Meta(description="how much of the limit is used")] | UnsetType = UNSET
+    frees: Annotated[str, Meta(description="what would free capacity")] | UnsetType = UNSET
+    retry_after: Annotated[int, Meta(description="seconds after which a retry may succeed")] | UnsetType = UNSET
 
 
 class Schemas:
-    """Every type of a table, and the components they share."""
+    """The schemas of all types of the routes, and their shared components."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         bodies: list[object] = [Problem]
@@ -49,17 +49,17 @@ class Schemas:
         self._schemas: dict[object, Json] = dict(zip(types, type_schemas, strict=True))
         self.components: dict[str, Json] = components
         self._fields = {query: self.resolve(self._schemas[query]) for query in _distinct(queries)}
-        # A query's struct has no place in a document that lists its fields one by one as parameters.
+        # The fields of a query are listed as parameters, so its struct is not a component.
         for query in self._fields.keys() - set(_distinct(bodies)):
             self.components.pop(_component_name(self._schemas[query]), None)
 
     def schema_of(self, value_type: object) -> Json:
-        """One of several, where a route answers with more than one type of document."""
+        """The schema of a type. A union becomes `anyOf`."""
         options = [self._schemas[member] for member in _union_members(value_type)]
         return options[0] if len(options) == 1 else {"anyOf": [*options]}
 
     def query_fields(self, query: object) -> tuple[dict[str, Json], Sequence[str]]:
-        """The fields of a query's struct, and the names of those that are required."""
+        """The fields of a query, and the names of the required ones."""
         schema = self._fields[query]
         properties, required = schema.get("properties"), schema.get("required")
         return (properties if isinstance(properties, dict) else {}, required if isinstance(required, list) else [])
@@ -69,7 +69,7 @@ class Schemas:
 
 
 def without_null(schema: Mapping[str, object]) -> Json:
-    """The schema of a value that is either there or not: in a query string nobody writes null."""
+    """The schema without null: a query parameter is present or absent, but never null."""
     result = {name: value for name, value in schema.items() if name != "anyOf"}
     if result.get("default", UNSET) is None:
         del result["default"]
@@ -93,7 +93,7 @@ def _component_name(schema: Json) -> str:
 
 
 def _any_value_schema(value_type: type) -> Json:
-    # msgspec takes an empty answer for no answer, so a value without bounds gets at least a word.
+    # msgspec treats an empty schema as missing, so a value of any type gets a description.
     if value_type is object:
         return {"description": "any JSON value"}
     raise NotImplementedError

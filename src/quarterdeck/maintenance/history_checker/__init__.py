@@ -1,34 +1,35 @@
-"""`qd check --history FILE`: what clients wrote down, held against the log and the rows.
+"""`qd check --history FILE`: checks recorded client calls against the event log and the rows.
 
-A client writes a line for each call it makes: what it asked, when it began and ended, and the answer, or that none came
-(`docs/checking.md` has the form). Afterwards, when nothing is asked any more, all of those lines, the whole log and the
-tables are read together, and every promise of the session plane and the work plane is judged by itself (`promises`):
+A client writes one line per call: the request, when it started and ended, and the response, or that none came
+(`docs/checking.md` describes the format). When the load has stopped, the checker reads all lines, the complete event
+log and the tables, and checks every invariant of sessions and tasks separately. The package `invariants` lists them.
 
-no key had two live sessions; no limit was exceeded at any instant; every attempt had one holder; no stale completion
-was accepted; nothing acknowledged was lost; what was refused left nothing; after its end nobody acted again; authority
-only narrowed; whoever began after an answer comes after it in the log; the rows are what the log says; everything has
-come to rest; a task began after those it depends on, and from where the last attempt had come to.
+| module      | holds                                                                                    |
+|-------------|------------------------------------------------------------------------------------------|
+| run         | loads the event log and the rows from a snapshot, runs the invariants, builds the report |
+| reader      | reads recorded calls from files                                                          |
+| model       | calls, rows and violations; the outcome of a call                                        |
+| replay      | replays the event log: sessions and invocations at each position                         |
+| task_model  | `model` for tasks                                                                        |
+| task_replay | `replay` for tasks                                                                       |
+| attempts    | which attempt a completion belongs to, and how that attempt ended                        |
+| invariants  | one pure function per invariant                                                          |
 
-| module   | what it decides                                                              |
-|----------|------------------------------------------------------------------------------|
-| model    | what a line, a row and a finding are; what an answer means for the outcome     |
-| replay   | who lived when, by the log, from the contract and not by the rooms' rules       |
-| task_*   | the same two for tasks, whose words are the seed's                            |
-| attempts | which attempt a completion was of                                             |
-| promises | the judging, one pure function a file                                         |
-| reading  | lines from files                                                              |
-| judging  | rows and log from a snapshot; the verdict                                     |
+`replay` follows the documentation and does not use the rules of the components: code that shares their bugs could not
+find them.
 
-**Unknown outcomes** (a connection that was cut, a time-out, 503 `outcome_unknown`) may have been done or not. Nobody is
-blamed for either; but it must be one of the two, whole: a row without its event, or an event without its row, is a
-breach.
+**Unknown outcomes** (a lost connection, a time-out, 503 `outcome_unknown`) may have taken effect or not. Both are
+allowed, but not half of it: a row without its event, or an event without its row, is a violation.
 
-What it cannot prove. Anything about calls that no history has: the log is judged with them in it, but whether they were
-answered rightly nobody wrote down. That the histories are honest, or that their clocks are right: only the times of one
-file are compared, and only with each other. That reads were current. That the log itself was not rewritten together
-with the rows: that is `qd audit verify`. What retention has removed: calls older than the first event that is left are
-not judged, and the verdict says how many.
+What it cannot prove:
 
-How it fails. A line that cannot be read is a sentence with its place and exit code 1, before anything is judged. What
-is wrong is told line by line, with the position in the log, the subject, and the line of the history that shows it.
+- Anything about calls that no history contains. The event log includes their effects, but not their responses.
+- That the histories are honest, or that their clocks are right. Only times of one file are compared with each other.
+- That reads returned current data.
+- That the event log was not rewritten together with the rows. `qd audit verify` proves that.
+- Anything that retention has deleted. Calls older than the oldest stored event are skipped and counted in the report.
+
+How it fails. A line that cannot be read is an error with its file and line, and exit code 1, before anything is
+checked. Violations are printed one per line, with the position in the event log, the subject, and the line of the
+history.
 """

@@ -1,4 +1,4 @@
-"""What clients did with the attempts they held, beside what the log says became of those attempts."""
+"""Matches the completions that clients sent with the ends of attempts in the event log."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from quarterdeck.maintenance.history_checker.replay import ATTEMPT_END_EVENTS, r
 from quarterdeck.maintenance.history_checker.task_replay import ends_attempt, starts_attempt
 
 TASK_END_VERBS = {Op.TASK_COMPLETE: "completed", Op.TASK_FAIL: "failed", Op.TASK_RELEASE: "released"}
-"""How the log has it that an attempt at a task ended, by what was accepted."""
+"""The verb in the event log for each accepted call that ends an attempt of a task."""
 AttemptToken = tuple[str, str, str]
 """(zone, invocation or task, token)"""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """An attempt that ended, by the log."""
+    """The end of an attempt in the event log."""
 
     attempt: int | None
     pos: int
@@ -26,22 +26,22 @@ class AttemptEnd:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedCompletion:
-    """A completion or a release that was answered with success."""
+    """A completion or a release that succeeded."""
 
     call: RecordedCall
     attempt: int | None
-    """Whose token it bore; None where no history has the answer that handed it out."""
+    """The attempt that the token belongs to. None if no history contains the response that returned the token."""
     ends: Sequence[AttemptEnd]
-    """How the attempts of this invocation, or this task, ended."""
+    """The ends of all attempts of this invocation or task."""
 
     @property
     def own_ends(self) -> list[AttemptEnd]:
-        """How the attempt ended that the token is of. A number that was given back uncounted may end twice."""
+        """The ends of the token's attempt. A released attempt is not counted, so its number can end twice."""
         return [end for end in self.ends if self.attempt is None or end.attempt in (None, self.attempt)]
 
     @property
     def expected_verbs(self) -> frozenset[str]:
-        """What the log may say of that attempt, by what the client was told."""
+        """The verbs in the event log that agree with the client's response."""
         if (verb := TASK_END_VERBS.get(Op(self.call.op))) is not None:
             return frozenset({verb})
         if self.call.op == Op.RELEASE:
@@ -57,7 +57,7 @@ class AcceptedCompletion:
 
 
 def attempt_numbers(evidence: Evidence) -> dict[AttemptToken, int]:
-    """Which attempt a token is of, by the answers that handed it out."""
+    """The attempt of each token, from the responses that returned it."""
     return {
         (call.zone, lease.id, lease.attempt_token): lease.attempt
         for call in evidence.history
@@ -66,7 +66,7 @@ def attempt_numbers(evidence: Evidence) -> dict[AttemptToken, int]:
 
 
 def attempt_token_of(call: RecordedCall) -> AttemptToken:
-    """What a word about an attempt bore."""
+    """The zone, the id and the attempt token of a request about an attempt."""
     token = call.request.attempt_token if call.task_data is None else call.task_data.request.attempt_token
     return call.zone, call.request.id or "", token or ""
 
@@ -84,7 +84,7 @@ def accepted_completions(evidence: Evidence) -> Iterator[AcceptedCompletion]:
         if event.type == "invocation.started" or starts_attempt(event):
             running[ref] = data.attempt
         elif event.type in ATTEMPT_END_EVENTS or (noun == "task" and ends_attempt(event)):
-            # Of which attempt it is the end says where it began, and not the event, which may have uncounted it.
+            # The number comes from the start event: the end event of a release has the number before it.
             ends_by_ref[ref].append(AttemptEnd(running.get(ref, data.attempt), event.pos, verb))
     for call in calls:
         yield AcceptedCompletion(

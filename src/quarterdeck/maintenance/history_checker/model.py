@@ -1,4 +1,4 @@
-"""What the judging is given: what clients wrote down, what the log says, what the tables hold. And what it finds."""
+"""The input of the checks (recorded calls, event data, rows) and their output (violations)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.engine.event_log import Event
 from quarterdeck.maintenance.history_checker.task_model import DependencyRow, TaskCallData, TaskRow
 
-# -- what clients wrote down -------------------------------------------------------------------------------------
+# -- recorded calls ----------------------------------------------------------------------------------------------
 
 
 class Op(StrEnum):
-    """The calls that promises are about. A line of any other kind is read and passed over."""
+    """The calls that invariants use. Lines of any other kind are read and ignored."""
 
     SPAWN = "spawn"
     TERMINATE = "terminate"
@@ -50,10 +50,10 @@ class Outcome(StrEnum):
 
 
 class CallRequest(msgspec.Struct, frozen=True, gc=False):
-    """Of what was asked, only what a promise needs: whatever else a client noted is not kept."""
+    """The fields of a request that an invariant needs. All others are dropped."""
 
     id: str | None = None
-    """What the path names: the session, the invocation, the edge, the task."""
+    """The id in the path: a session, an invocation, a delegation or a task."""
     application_id: str | None = None
     parent_id: str | None = None
     idempotency_key: str | None = None
@@ -66,7 +66,7 @@ class CallRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """An invocation or a task, handed to whoever claimed or started it."""
+    """An attempt of an invocation or a task that a claim or a start returned."""
 
     id: str
     attempt: int
@@ -76,9 +76,9 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 class CallResponse(msgspec.Struct, frozen=True):
     id: str | None = None
     status: str | int | None = None
-    """Of an invocation or a session its state; of a problem its number, which the line has by itself."""
+    """The state of an invocation or a session. For a problem its HTTP status, which the line also has."""
     error: object = None
-    """Of a problem its code; an invocation has one, too, of any shape."""
+    """The code of a problem. The error of an invocation can be any JSON."""
     items: list[Lease] = []
     attempt: int | None = None
     attempt_token: str | None = None
@@ -90,7 +90,7 @@ EMPTY_RESPONSE = CallResponse()
 
 
 class HistoryLine(msgspec.Struct, frozen=True):
-    """One line as it stands in a file. What was asked and answered is looked at only where a promise is about it."""
+    """One line of a file. Request and response are decoded only if an invariant uses the call."""
 
     client: Annotated[str, Meta(min_length=1, max_length=256)]
     seq: Annotated[int, Meta(ge=0)]
@@ -99,18 +99,20 @@ class HistoryLine(msgspec.Struct, frozen=True):
     op: Annotated[str, Meta(min_length=1, max_length=64)]
     zone: Annotated[str, Meta(min_length=1, max_length=128)]
     status: Annotated[int, Meta(ge=100, le=599)] | None
-    """None: no answer came."""
+    """None: no response came."""
     asked: msgspec.Raw = msgspec.Raw(b"{}")
     answer: msgspec.Raw = msgspec.Raw(b"null")
     session: str | None = None
-    """The session that the caller's credential spoke for, if it spoke for one."""
+    """The session that the caller's credential acted for, if any."""
     before: bool = False
-    """Written before the request was sent, by a client that may be killed before its answer: the line that follows
-    under the same number stands in for it."""
+    """The line was written before the request was sent, by a client that may be killed before the response.
+
+    A later line with the same `seq` replaces it.
+    """
 
 
 class RecordedCall(msgspec.Struct, gc=False):
-    """One call that a client made, and what became of it as far as the client knows."""
+    """One call of a client, with its outcome as far as the client knows."""
 
     client: str
     seq: int
@@ -125,7 +127,7 @@ class RecordedCall(msgspec.Struct, gc=False):
     file: str = ""
     line: int = 0
     task_data: TaskCallData | None = None
-    """Of calls about tasks."""
+    """Set for calls about tasks."""
     is_write_ahead: bool = False
 
     @property
@@ -134,8 +136,10 @@ class RecordedCall(msgspec.Struct, gc=False):
 
     @property
     def outcome(self) -> Outcome:
-        """A 503 that has a code says that nothing was done, unless the code is that nobody knows. Any other fault, and
-        silence, may have been either."""
+        """A 503 with a code means that nothing was done, unless the code is `outcome_unknown`.
+
+        After any other 5xx, and without a response, the outcome is unknown.
+        """
         if self.status is None:
             return Outcome.UNKNOWN
         if self.status < 300:
@@ -156,7 +160,7 @@ class RecordedCall(msgspec.Struct, gc=False):
         return f"{self.file}:{self.line}"
 
     def leases(self) -> Iterator[Lease]:
-        """What the answer handed over."""
+        """The attempts that the response returned."""
         if self.outcome is not Outcome.DONE:
             return
         yield from self.response.items
@@ -168,11 +172,11 @@ class RecordedCall(msgspec.Struct, gc=False):
             yield Lease(self.request.id, response.attempt, response.attempt_token)
 
 
-# -- what the tables hold ----------------------------------------------------------------------------------------
+# -- rows --------------------------------------------------------------------------------------------------------
 
 TERMINATED = "terminated"
 ENDED_STATES = frozenset({"succeeded", "failed", "timed_out", "canceled", "dead"})
-"""Of an invocation: nothing leaves these."""
+"""The final states of an invocation."""
 
 
 class SessionRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -233,29 +237,28 @@ class CascadeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """Each can be walked as often as somebody wants to."""
+    """All rows. Each iterable can be iterated any number of times."""
 
     now: Millis
-    """The database's clock when they were read."""
+    """The database's time when the rows were read."""
     floor: int = 0
-    """Up to here retention may have removed events."""
+    """Retention may have deleted events up to this position."""
     sessions: Iterable[SessionRow] = ()
     keys: Iterable[KeyRow] = ()
-    """What the idempotency keys of spawns stand for."""
+    """The idempotency keys of spawns and their sessions."""
     invocations: Iterable[InvocationRow] = ()
     edges: Iterable[EdgeRow] = ()
     services: Iterable[ServiceRow] = ()
     cascades: Iterable[CascadeRow] = ()
     tasks: Iterable[TaskRow] = ()
     dependencies: Iterable[DependencyRow] = ()
-    """What each task depends on."""
 
 
-# -- the log -----------------------------------------------------------------------------------------------------
+# -- event log ---------------------------------------------------------------------------------------------------
 
 
 class EventData(msgspec.Struct, frozen=True):
-    """Of an event's data, what a promise needs."""
+    """The fields of an event's data that an invariant needs."""
 
     application_id: str | None = None
     parent_id: str | None = None
@@ -285,19 +288,19 @@ EMPTY_EVENT_DATA = EventData()
 
 
 def decode_event_data(event: Event) -> EventData | None:
-    """None where the data cannot be read as what such an event says."""
+    """The decoded data, or None if it is malformed."""
     try:
         return _decode(event.data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
-# -- judging -----------------------------------------------------------------------------------------------------
+# -- checks ------------------------------------------------------------------------------------------------------
 
 
 class Evidence(msgspec.Struct, frozen=True):
     log: Iterable[Event]
-    """In the order of positions; can be walked as often as somebody wants to."""
+    """In the order of positions. Can be iterated any number of times."""
     history: Sequence[RecordedCall]
     rows: Rows
 
@@ -306,27 +309,28 @@ class Evidence(msgspec.Struct, frozen=True):
 
     @property
     def is_log_complete(self) -> bool:
-        """Whether the log is there from its beginning."""
+        """Whether the event log begins with its first event."""
         return self.rows.floor == 0
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One breach of a promise: where it is seen, of what, and in a sentence."""
+    """One violation of an invariant."""
 
     promise: str
+    """The name of the invariant."""
     zone_id: str
     subject: str
     detail: str
     pos: int | None = None
-    """The position in the log where it happened."""
+    """The position in the event log where it happened."""
     call: str | None = None
-    """The line of a history that shows it."""
+    """The file and line of the history that shows it."""
 
     def text(self) -> str:
         position = f" at {self.pos}" if self.pos is not None else ""
         source = f" ({self.call})" if self.call else ""
         line = f"{self.promise}{position}: zone {self.zone_id}: {self.detail}{source}"
-        # Names are chosen by strangers: as one line that cannot move a cursor.
+        # Clients choose names, so control characters are escaped: a name must not move the cursor of a terminal.
         return line if line.isprintable() else ascii(line)[1:-1]
 
 

@@ -1,4 +1,4 @@
-"""The statements of judging histories."""
+"""The SQL statements of this package."""
 
 from quarterdeck.store.sql import load
 

@@ -1,8 +1,7 @@
-"""Histories from files: JSON Lines, one call each, as `docs/checking.md` has it.
+"""Reads histories from files: JSON Lines, one call per line, in the format of `docs/checking.md`.
 
-A line that cannot be read stops everything with its place: a judge that passes over what it does not understand proves
-less than it says. Only the last line of a file may be cut short, which is what a client leaves that was killed while it
-wrote.
+A line that cannot be read stops the check with an error that names it: a check that skips lines would prove less than
+it claims. Only the last line of a file may be incomplete, because a client may be killed while it writes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from quarterdeck.maintenance.history_checker.model import CallRequest, CallRespo
 from quarterdeck.maintenance.history_checker.task_model import TaskCallData, TaskRequest, TaskResponse
 
 LINE_MAX = 32 << 20
-"""Bytes. A claim of a hundred invocations with everything in them fits."""
+"""Bytes. Enough for a claim of 100 invocations with all their content."""
 OPS = frozenset(Op)
 TASK_OPS = frozenset(op for op in Op if op.startswith("task."))
 _decode_line = msgspec.json.Decoder(HistoryLine).decode
@@ -31,7 +30,7 @@ _decode_task_response = msgspec.json.Decoder(TaskResponse | None).decode
 class History(msgspec.Struct, frozen=True):
     calls: list[RecordedCall]
     truncated_files: int = 0
-    """Files whose last line was not whole."""
+    """Number of files whose last line is incomplete."""
 
 
 def read_histories(files: Sequence[Path]) -> History:
@@ -64,15 +63,15 @@ def _read_calls(handle: BinaryIO, file: Path) -> Iterator[RecordedCall | None]:
                 return
             raise _invalid_line(file, line_number, str(error)) from None
         if call.ended < call.started:
-            raise _invalid_line(file, line_number, "it ended before it started")
+            raise _invalid_line(file, line_number, "`ended` is before `started`")
         if call.is_write_ahead and call.status is not None:
-            raise _invalid_line(file, line_number, "it was written before the call, and has its answer")
+            raise _invalid_line(file, line_number, "a line with `before` must have the status null")
         call.file, call.line = file.name, line_number
         yield call
 
 
 def _to_call(line: HistoryLine) -> RecordedCall:
-    """Of what no promise is about, only that it was."""
+    """Request and response are decoded only for the calls that invariants use."""
     is_checked = line.op in OPS
     return RecordedCall(
         line.client,
@@ -93,17 +92,17 @@ def _to_call(line: HistoryLine) -> RecordedCall:
 
 
 def _merge_duplicates(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """One call told twice would count as two; but what was written before it gives way to what was written after."""
+    """Replace lines that were written before a call by the line with its response. Any other duplicate is an error."""
     seen: dict[tuple[str, int], RecordedCall] = {}
     for call in calls:
         first = seen.get((call.client, call.seq))
         if first is not None and (call.is_write_ahead or not first.is_write_ahead):
             raise Invalid(
-                "invalid_history", f"{first.location} and {call.location} are both call {call.seq} of {call.client}."
+                "invalid_history", f"{first.location} and {call.location} both have seq {call.seq} of {call.client}."
             )
         seen[call.client, call.seq] = call
     return [*seen.values()]
 
 
 def _invalid_line(file: Path, line_number: int, reason: str) -> Invalid:
-    return Invalid("invalid_history", f"{file}:{line_number} is not a call: {reason}.")
+    return Invalid("invalid_history", f"{file}:{line_number} is not a valid call: {reason}.")

@@ -1,7 +1,7 @@
-"""The log told again: who lived when, and how each invocation went from state to state.
+"""Replays the event log: which sessions are live at each position, and the states of each invocation.
 
-Written from the contract and not with the rooms' own rules: a judge who counts by the same code as the accused finds
-nothing.
+It follows the documentation and does not use the rules of the components: code that shares their bugs could not find
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quarterdeck.maintenance.history_checker.model import ENDED_STATES, EventDat
 
 @dataclass(slots=True)
 class ReplayedSession:
-    """One session, as far as the log has come."""
+    """One session at the current position of the replay."""
 
     zone_id: str
     id: str
@@ -27,30 +27,30 @@ class ReplayedSession:
     expires_at: Millis
     spawned_pos: int
     ended_pos: int | None = None
-    """Where it ended for everybody: its own event, or the stamp of a cascade above it."""
+    """The position from which it counts as ended: its own event, or the start of a cascade that includes it."""
     terminated_pos: int | None = None
-    """Where its own end is told."""
+    """The position of its own termination event."""
     terminated_at: Millis | None = None
     is_suspended: bool = False
 
     def is_live(self, at: Millis) -> bool:
-        """Past its time it is gone, whether a sweep has come or not."""
+        """An expired session is not live, even before a sweep ends it."""
         return self.ended_pos is None and self.expires_at > at
 
 
 class SessionReplay:
-    """Every session the log has told of so far."""
+    """All sessions up to the current position of the replay."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._sessions: dict[Ref, ReplayedSession] = {}
         self._children: dict[Ref, list[str]] = {}
         self._live_ids: dict[str, dict[str, None]] = {}
-        """By zone, whom no end has been told of: for an ending of the whole zone."""
+        """Sessions by zone that have not ended, for a cascade over a complete zone."""
         if not evidence.is_log_complete:
             self._load_earlier(evidence)
 
     def _load_earlier(self, evidence: Evidence) -> None:
-        """What lived before the first event that is left is known by its rows."""
+        """Add the sessions from before the oldest stored event, from their rows."""
         first = next(iter(evidence.log), None)
         for row in evidence.rows.sessions:
             if first is None or row.spawned_at < first.at:
@@ -76,7 +76,7 @@ class SessionReplay:
         return None if session_id is None else self._sessions.get((zone_id, session_id))
 
     def apply(self, event: Event, data: EventData) -> Sequence[ReplayedSession]:
-        """Takes an event in; who of those that lived has ended by it."""
+        """Apply an event. Returns the live sessions that it ended."""
         match event.type:
             case "session.spawn":
                 if (event.zone_id, event.subject) not in self._sessions:
@@ -84,7 +84,7 @@ class SessionReplay:
             case "session.terminate":
                 return self._terminate(event)
             case "cascade.begin":
-                return [self._mark_ended(life, event.pos) for life in self._cascade_targets(event)]
+                return [self._mark_ended(session, event.pos) for session in self._cascade_targets(event)]
             case "session.suspend" | "session.resume":
                 if session := self.get(event.zone_id, event.subject):
                     session.is_suspended = event.to_state == "suspended"
@@ -110,7 +110,7 @@ class SessionReplay:
         return session
 
     def _cascade_targets(self, event: Event) -> list[ReplayedSession]:
-        """Whom a cascade stamps: the session it names and all that lives under it, or the whole zone."""
+        """The sessions that a cascade ends: the named session and its live descendants, or the complete zone."""
         root = self.get(event.zone_id, event.subject)
         if root is None:
             zone_sessions = [self.get(event.zone_id, name) for name in self._live_ids.get(event.zone_id, ())]
@@ -118,7 +118,7 @@ class SessionReplay:
         return [session for session in self.subtree(root) if session.ended_pos is None]
 
     def subtree(self, root: ReplayedSession) -> Iterator[ReplayedSession]:
-        """A session and everything under it, the dead included: below one that has ended somebody may still live."""
+        """A session and all its descendants, including ended ones: an ended session may have live descendants."""
         pending, seen = [root], {root.id}
         while pending:
             session = pending.pop()
@@ -143,14 +143,14 @@ def _spawned_session(event: Event, data: EventData) -> ReplayedSession:
         data.parent_id,
         data.root_id or event.subject,
         data.depth,
-        # One that does not say when it ends is not taken for one that has.
+        # A session without an expiry never expires.
         2**63 if expires is None else expires,
         event.pos,
     )
 
 
 def replay_sessions(evidence: Evidence) -> SessionReplay:
-    """The whole log, taken in."""
+    """The sessions after the complete event log."""
     sessions = SessionReplay(evidence)
     for event, data in readable_events(evidence):
         sessions.apply(event, data)
@@ -158,7 +158,7 @@ def replay_sessions(evidence: Evidence) -> SessionReplay:
 
 
 def readable_events(evidence: Evidence) -> Iterator[tuple[Event, EventData]]:
-    """Events that can be read; what cannot is for the promise about the story to tell."""
+    """The events with valid data. The invariant `story` reports the others."""
     for event in evidence.log:
         data = decode_event_data(event)
         if data is not None:
@@ -191,8 +191,8 @@ ATTEMPT_END_EVENTS = frozenset({"invocation.retried", "invocation.released"}) | 
 
 @dataclass(slots=True)
 class ReplayedInvocation:
-    """One invocation, as far as the log has come."""
+    """One invocation at the current position of the replay."""
 
     state: str | None = None
     attempt: int = 0
-    """The last that was begun and counted, or is under way."""
+    """The number of the running attempt, or of the last counted one."""

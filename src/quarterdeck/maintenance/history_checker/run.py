@@ -1,4 +1,4 @@
-"""From a database and files to a verdict: the only part of this package that reads anything but files."""
+"""Checks histories against a database snapshot. Only this module of the package reads the database."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ from quarterdeck.maintenance.history_checker.model import (
 from quarterdeck.maintenance.history_checker.queries import Q
 from quarterdeck.maintenance.history_checker.reader import History
 from quarterdeck.maintenance.history_checker.task_model import DependencyRow, TaskRow
-from quarterdeck.maintenance.queries import Q as UPKEEP
+from quarterdeck.maintenance.queries import Q as MAINTENANCE_Q
 from quarterdeck.maintenance.snapshot import Snapshot, first_row
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement
 
 VIOLATIONS_MAX = 100
-"""Lines of one promise. Whoever has more has one cause, and needs a number rather than a list."""
+"""Violations shown per invariant. More usually have one cause, so the rest is only counted."""
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 class HistoryReport(msgspec.Struct, frozen=True):
     calls: dict[str, int]
-    """How many were done, refused, and of unknown outcome."""
+    """The number of calls by outcome: done, refused, unknown."""
     events: int
     cut: int = 0
-    """Histories whose last line was not whole."""
+    """Histories whose last line is incomplete."""
     unjudged: int = 0
-    """Calls from before the first event that retention has left."""
+    """Calls older than the oldest stored event."""
     findings: list[Violation] = []
     counts: dict[str, int] = {}
-    """By promise: how many breaches there are, shown or not."""
+    """Violations of each invariant, including those that are not shown."""
 
     @property
     def is_consistent(self) -> bool:
         return not self.findings
 
     def unproven_notes(self) -> list[str]:
-        """What is not proved, in words."""
+        """What the result does not prove, as sentences."""
         notes = []
         if self.unjudged:
-            notes.append(f"{self.unjudged:,} calls are older than the first event that is left, and were not judged.")
+            notes.append(f"{self.unjudged:,} calls are older than the oldest stored event and were not checked.")
         if self.cut:
             notes.append(
-                f"{self.cut:,} histories end in the middle of a line: their clients' last calls are not known."
+                f"{self.cut:,} histories end in the middle of a line: the last call of their clients is unknown."
             )
         return notes
 
@@ -72,9 +72,9 @@ class HistoryReport(msgspec.Struct, frozen=True):
         lines += [f"(note) {note}" for note in self.unproven_notes()]
         violation_count = sum(self.counts.values())
         summary = (
-            "every promise was kept"
+            "no violations"
             if self.is_consistent
-            else f"{violation_count:,} {'breach' if violation_count == 1 else 'breaches'}"
+            else f"{violation_count:,} {'violation' if violation_count == 1 else 'violations'}"
         )
         total = sum(self.calls.values())
         outcomes = ", ".join(f"{count:,} {name}" for name, count in self.calls.items())
@@ -82,7 +82,7 @@ class HistoryReport(msgspec.Struct, frozen=True):
 
 
 def check_invariants(evidence: Evidence) -> Iterator[Violation]:
-    """Every promise, one after the other."""
+    """The violations of all invariants."""
     for check in INVARIANTS.values():
         yield from check(evidence)
 
@@ -107,9 +107,9 @@ def check_history(snapshot: Snapshot, history: History) -> HistoryReport:
 
 
 def load_history_evidence(snapshot: Snapshot, calls: Sequence[RecordedCall]) -> tuple[Evidence, int]:
-    """What there is to judge by, and how many calls are too old for it."""
-    log = SnapshotRows(snapshot, UPKEEP.events_all(), Event)
-    head = first_row(snapshot, UPKEEP.log_head_row())
+    """The evidence, and the number of calls that are older than the oldest stored event."""
+    log = SnapshotRows(snapshot, MAINTENANCE_Q.events_all(), Event)
+    head = first_row(snapshot, MAINTENANCE_Q.log_head_row())
     floor = int(str(head[1])) if head else 0
     oldest = next(iter(log), None) if floor else None
     checked_calls = [call for call in calls if oldest is None or call.ended >= oldest.at]
@@ -131,7 +131,7 @@ def load_history_evidence(snapshot: Snapshot, calls: Sequence[RecordedCall]) -> 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRows(Generic[S], Iterable[S]):
-    """Rows that are read anew, in pages, whenever somebody walks over them: of one snapshot they are the same."""
+    """Rows that are read from the snapshot, in pages, at each iteration. The snapshot makes each iteration the same."""
 
     snapshot: Snapshot
     query: BoundStatement

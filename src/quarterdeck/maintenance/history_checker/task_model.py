@@ -1,4 +1,4 @@
-"""What is written down, told and stored of tasks. Calls and events have the names of the wire, which are the seed's."""
+"""Calls, events and rows of tasks. Calls and events use the names of the API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_CHECKPOINT = msgspec.Raw(b"{}")
 
 
 class TaskRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """Of what was asked about a task, what a promise needs beside its id."""
+    """The fields of a request about a task that an invariant needs, besides its id."""
 
     attempt_token: str | None = None
     claim_id: str | None = None
@@ -21,12 +21,12 @@ class TaskRequest(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether it leaves something for the next attempt."""
+        """Whether the request saves a checkpoint for the next attempt."""
         return bytes(self.checkpoint_data) != b"null"
 
 
 class TaskLease(msgspec.Struct, frozen=True, rename="camel"):
-    """A task that was given to an agent."""
+    """A task that a claim returned."""
 
     id: str
     attempt: int
@@ -42,7 +42,7 @@ EMPTY_TASK_RESPONSE = TaskResponse()
 
 
 class TaskCallData(msgspec.Struct, frozen=True):
-    """What one call about tasks asked and was answered, beside what every call has."""
+    """The parts of a call that only calls about tasks have."""
 
     request: TaskRequest = TaskRequest()
     optional_response: TaskResponse | None = None
@@ -52,7 +52,7 @@ class TaskCallData(msgspec.Struct, frozen=True):
         return (self.optional_response or EMPTY_TASK_RESPONSE).tasks
 
 
-# -- what the tables hold ----------------------------------------------------------------------------------------
+# -- rows --------------------------------------------------------------------------------------------------------
 
 
 class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -69,9 +69,9 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     on_dependency_failure: str
     agent_id: str | None
     agent_status: str | None
-    """Of the agent that has it, or had it last."""
+    """The status of the agent that holds the task or held it last."""
     agent_silent_from: Millis | None
-    """When that agent will have been silent for too long."""
+    """When that agent becomes stale without another heartbeat."""
 
 
 class DependencyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -80,11 +80,11 @@ class DependencyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     depends_on: str
 
 
-# -- the log -----------------------------------------------------------------------------------------------------
+# -- event log ---------------------------------------------------------------------------------------------------
 
 
 class TaskEventData(msgspec.Struct, frozen=True, rename="camel"):
-    """Of a task's event, what a promise needs."""
+    """The fields of a task event's data that an invariant needs."""
 
     attempt: int
     agent_id: str | None = None
@@ -98,7 +98,7 @@ _decode = msgspec.json.Decoder(TaskEventData).decode
 
 
 def decode_task_event_data(event: Event) -> TaskEventData | None:
-    """None where the data cannot be read as what such an event says."""
+    """The decoded data, or None if it is malformed."""
     try:
         return _decode(event.data)
     except (msgspec.DecodeError, UnicodeDecodeError):

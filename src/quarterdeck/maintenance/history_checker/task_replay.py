@@ -1,6 +1,6 @@
-"""The log told again: how each task went from state to state, and whose attempts at it began and ended when.
+"""Replays the event log: the states of each task, and when its attempts started and ended.
 
-Written from the contract and not with the room's own rules, like `replay`; that the two agree is a test.
+Like `replay`, it follows the documentation and does not use the rules of the component. A test compares the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quarterdeck.maintenance.history_checker.task_model import TaskEventData, de
 
 TASK_PREFIX = "task."
 HELD_STATES = frozenset({"ASSIGNED", "RUNNING"})
-"""An agent has it."""
+"""An agent holds the task."""
 OPEN_STATES = ("PENDING", "ASSIGNED", "RUNNING")
 Transition = tuple[str | None, str | None]
 
@@ -28,7 +28,7 @@ def _to_state(target: str, *states: str) -> frozenset[Transition]:
 
 
 TRANSITIONS: Mapping[str, frozenset[Transition]] = {
-    # Made when what it depends on has failed already, it has failed by that.
+    # A task whose dependency has already failed is created as FAILED.
     "task.created": frozenset({(None, "PENDING"), (None, "FAILED")}),
     "task.assigned": _to_state("ASSIGNED", "PENDING"),
     "task.started": _to_state("RUNNING", "PENDING", "ASSIGNED"),
@@ -45,24 +45,24 @@ TRANSITIONS: Mapping[str, frozenset[Transition]] = {
     "task.warned": _unchanged("RUNNING"),
     "task.unblocked": _unchanged("PENDING", "PAUSED"),
 }
-"""What each event may lead from and to."""
+"""The transitions (from, to) that each event may record."""
 UNSTARTED_FAILURE_REASONS = frozenset({"dependency_failed", "dependency_cycle"})
-"""Why a task fails that nobody has."""
+"""The reasons for which a task can fail while no agent holds it."""
 
 
 @dataclass(slots=True)
 class ReplayedTask:
-    """One task, as far as the log has come."""
+    """One task at the current position of the replay."""
 
     state: str | None = None
     attempt: int = 0
-    """The last that was begun and counted, or is under way."""
+    """The number of the running attempt, or of the last counted one."""
     is_final: bool = False
-    """It failed, or was aborted, for good."""
+    """It failed or was aborted without another retry."""
     is_completed: bool = False
-    """It was COMPLETED, and may have been put away since."""
+    """It was COMPLETED, and may have been archived since."""
     last_progress: tuple[int | None, str | None] | None = None
-    """What was last told of the progress of the attempt under way."""
+    """The last reported progress of the running attempt."""
 
     @property
     def is_held(self) -> bool:
@@ -72,7 +72,7 @@ class ReplayedTask:
         if starts_attempt(event):
             self.attempt, self.last_progress = data.attempt, None
         elif event.type == "task.released":
-            # Given back uncounted: the next is begun under the same number.
+            # A released attempt is not counted: the next attempt gets the same number.
             self.attempt = max(0, self.attempt - 1)
         elif event.type == "task.progressed":
             self.last_progress = (data.progress_percent, data.current_step)
@@ -85,17 +85,17 @@ class ReplayedTask:
 
 
 def starts_attempt(event: Event) -> bool:
-    """Whether an attempt begins by it: one that was assigned is under way when it is started."""
+    """Whether the event starts an attempt. The attempt of an assigned task starts with the assignment."""
     return event.type == "task.assigned" or (event.type == "task.started" and event.from_state != "ASSIGNED")
 
 
 def ends_attempt(event: Event) -> bool:
-    """Whether an attempt ends by it."""
+    """Whether the event ends an attempt."""
     return event.from_state in HELD_STATES and event.to_state not in HELD_STATES
 
 
 class TaskReplay:
-    """Every task the log has told of so far."""
+    """All tasks up to the current position of the replay."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -105,7 +105,7 @@ class TaskReplay:
         return self._tasks.get(ref)
 
     def walk(self) -> Iterator[tuple[Event, TaskEventData, ReplayedTask]]:
-        """Each event of a task that can be read, with the task as it was before it."""
+        """Each task event with valid data, with the task as it was before the event."""
         for event in self._evidence.log:
             if not event.type.startswith(TASK_PREFIX):
                 continue
@@ -122,7 +122,7 @@ class TaskReplay:
     def _initial_task(self, event: Event, data: TaskEventData) -> ReplayedTask:
         if self._evidence.is_log_complete or event.from_state is None:
             return ReplayedTask()
-        # What it was before the first event that is left, that event says.
+        # The state before the oldest stored event follows from that event.
         attempt = data.attempt
         if starts_attempt(event):
             attempt -= 1

@@ -1,24 +1,24 @@
-"""The promises, one file each. Every one is a pure function from evidence to findings, and reads like its definition.
+"""The invariants, one module each. Each is a pure function from the evidence to violations.
 
-| promise       | says                                                                                         |
-|---------------|----------------------------------------------------------------------------------------------|
-| story         | the log tells one story: each session begins once, ends once, children before parents          |
-| one-key       | no key had two live sessions, or ever two invocations                                          |
-| limits        | no limit was exceeded at any instant                                                           |
-| one-holder    | every attempt had one holder                                                                   |
-| stale         | no stale completion was accepted                                                               |
-| acknowledged  | nothing acknowledged was lost                                                                  |
-| refused       | what was refused left nothing behind                                                           |
-| after-the-end | after its end nobody acted again                                                               |
-| narrowing     | authority only narrows from one delegation to the next, and never runs in a circle             |
-| order         | whoever begins after another's answer comes after it in the log                                |
-| agreement     | the rows are what the log says, also of calls whose outcome nobody heard                       |
-| rest          | everything has come to rest                                                                    |
-| dependencies  | a task began only after those it depends on                                                    |
-| resumed       | whoever began an attempt at a task was given what was last saved of it                         |
+| name          | module                 | states                                                                     |
+|---------------|------------------------|----------------------------------------------------------------------------|
+| story         | event_sequence         | the events are a possible sequence: no gaps, only allowed transitions      |
+| one-key       | unique_keys            | a key never has two live sessions, two invocations or two tasks            |
+| limits        | limits                 | no limit is exceeded at any position                                       |
+| one-holder    | single_holder          | every attempt has one holder                                               |
+| stale         | no_stale_completion    | no completion with the token of an ended attempt is accepted               |
+| acknowledged  | no_lost_acks           | no acknowledged change is lost                                             |
+| refused       | refusals_leave_nothing | a refused request stores nothing                                           |
+| after-the-end | no_action_after_end    | an ended session or agent does nothing                                     |
+| narrowing     | authority_narrows      | a delegation never exceeds its parent, and delegations form no cycle       |
+| order         | realtime_order         | a call that starts after a response has a later position in the event log  |
+| agreement     | rows_match_log         | the rows agree with the event log, also for calls with an unknown outcome  |
+| rest          | quiescence             | nothing is left unfinished                                                 |
+| dependencies  | dependencies           | a task starts only after its dependencies                                  |
+| resumed       | resume_from_checkpoint | an attempt of a task gets the last saved checkpoint                        |
 
-None of them uses the rooms' own rules. Each walks the log by itself: what that costs in time it saves in memory, and in
-what a reader must know to believe it.
+None of them uses the rules of the components. Each reads the event log by itself. That takes more time, but less
+memory, and each invariant can be understood alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Authority only narrows, and never runs in a circle.
+"""A delegation never exceeds its parent, and active delegations form no cycle.
 
-Every delegation that names a parent was lent out of one that led to its own source, was active and not past its time at
-that position, and had every scope that was lent. And at no position do active delegations lead from a session back to
-itself.
+The parent of a delegation leads to the delegation's source, is active and not expired at that position, and has every
+scope that the delegation has.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ class Edge:
 
 @dataclass(slots=True)
 class Graph:
-    """The delegations that are active, as far as the log has come."""
+    """The active delegations at the current position of the replay."""
 
     edges: dict[Ref, Edge] = field(default_factory=dict)
     outgoing: dict[Ref, dict[str, Edge]] = field(default_factory=dict)
-    """By the session they lead from."""
+    """By source session."""
 
     def add(self, zone_id: str, edge: Edge) -> None:
         self.edges[zone_id, edge.id] = edge
@@ -46,7 +45,7 @@ class Graph:
             del self.outgoing[zone_id, edge.source][edge_id]
 
     def has_path(self, zone_id: str, start: str, goal: str, at: Millis) -> bool:
-        """Whether one session is reached from another by what is not past its time."""
+        """Whether delegations that have not expired lead from `start` to `goal`."""
         pending, seen = [start], {start}
         while pending:
             session = pending.pop()
@@ -64,11 +63,11 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     graph = Graph()
     for event, data in readable_events(evidence):
         if event.type == "delegation.create":
-            # A row that retention has removed had a time that is not known any more; nobody is blamed for it.
+            # If retention has deleted the row, its expiry is unknown, and is not checked.
             edge = _to_edge(event, data, expiries.get((event.zone_id, event.subject), NEVER_EXPIRES))
             yield from _check_attenuation(evidence, event, data, edge, graph)
             if graph.has_path(event.zone_id, edge.target, edge.source, event.at):
-                detail = f"the delegation {edge.id} closes a circle from {edge.source} to {edge.target} and back"
+                detail = f"delegation {edge.id} closes a cycle from {edge.source} to {edge.target} and back"
                 yield Violation(NAME, event.zone_id, edge.id, detail, event.pos)
             graph.add(event.zone_id, edge)
         elif event.type in ("delegation.revoke", "delegation.expire"):
@@ -89,19 +88,17 @@ def _check_attenuation(
     parent = graph.edges.get((event.zone_id, data.parent_edge_id))
     if parent is None:
         if evidence.is_log_complete:
-            yield _violation(event, f"out of {data.parent_edge_id}, which was not active")
+            yield _violation(event, f"from parent {data.parent_edge_id}, which was not active")
         return
     if parent.expires_at <= event.at:
-        yield _violation(event, f"out of {parent.id}, which was past its time")
+        yield _violation(event, f"from parent {parent.id}, which had expired")
     if parent.target != edge.source:
-        yield _violation(event, f"by {edge.source} out of {parent.id}, which leads to {parent.target}")
+        yield _violation(event, f"by {edge.source} from parent {parent.id}, which leads to {parent.target}")
     if extra_scopes := sorted(edge.scopes - parent.scopes):
-        yield _violation(event, f"with {', '.join(extra_scopes)}, which {parent.id} does not have")
+        yield _violation(event, f"with {', '.join(extra_scopes)}, which its parent {parent.id} does not have")
     if edge.expires_at != NEVER_EXPIRES and edge.expires_at > parent.expires_at:
-        yield _violation(event, f"for longer than {parent.id}, which it was lent out of")
+        yield _violation(event, f"for longer than its parent {parent.id}")
 
 
 def _violation(event: Event, problem: str) -> Violation:
-    return Violation(
-        NAME, event.zone_id, event.subject, f"the delegation {event.subject} was lent {problem}", event.pos
-    )
+    return Violation(NAME, event.zone_id, event.subject, f"delegation {event.subject} was created {problem}", event.pos)

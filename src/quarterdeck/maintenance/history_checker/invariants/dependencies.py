@@ -1,8 +1,10 @@
-"""A task began only after those it depends on: each of them was COMPLETED, or had failed for good if the task was told
-to run without them; and if it had to wait for them, the log tells that it need not any more.
+"""A task starts only after its dependencies.
 
-What a task depends on is known by its row, which has what was last said. It may be said anew only before the task has
-begun; what began before that is not judged by what was said after.
+Each dependency was COMPLETED, or had failed for good if the task runs after failures (`on_dependency_failure`). If the
+task had to wait, the event log has a `task.unblocked` event.
+
+The rows show the current dependencies of a task. They can be changed only before the task starts, so starts before a
+change are not checked.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ NAME = "dependencies"
 
 
 class DependencyTracker:
-    """What each task depends on, and whether it goes on without what fails."""
+    """The dependencies of each task, and whether it runs after a dependency has failed."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._is_log_complete = evidence.is_log_complete
@@ -30,8 +32,11 @@ class DependencyTracker:
         }
 
     def first_unmet(self, ref: Ref, replay: TaskReplay) -> str | None:
-        """One that it must wait for, as far as the log has come. If the log's beginning is gone, one that it has not
-        told of may be older than what is left."""
+        """The first unmet dependency at the current position, or None.
+
+        If the beginning of the event log was deleted, an unknown task may be older than the oldest stored event. It
+        counts as met.
+        """
         for name in self.dependencies.get(ref, ()):
             task = replay.get((ref[0], name))
             if task is None and self._is_log_complete:
@@ -50,19 +55,19 @@ def check(evidence: Evidence) -> Iterator[Violation]:
         if ref not in tracker.dependencies:
             continue
         if event.type == "task.changed":
-            # What it depends on may be another since.
+            # Its dependencies may have changed.
             violations_by_task.pop(ref, None)
             blocked.discard(ref)
         elif event.type == "task.unblocked":
             blocked.discard(ref)
         elif event.type in ("task.created", "task.requeued"):
-            # By hand a task is begun anew, and waits anew for what was begun anew as well.
+            # A manual retry waits again for dependencies that were retried as well.
             (blocked.discard if tracker.first_unmet(ref, replay) is None else blocked.add)(ref)
         elif starts_attempt(event):
             if (name := tracker.first_unmet(ref, replay)) is not None:
-                detail = f"the task {ref[1]} began before {name}, on which it depends, was over"
+                detail = f"task {ref[1]} started before its dependency {name} had ended"
             elif ref in blocked:
-                detail = f"the task {ref[1]} began, and the log never told that it waits no more"
+                detail = f"task {ref[1]} started without a task.unblocked event"
             else:
                 continue
             violations_by_task.setdefault(ref, []).append(Violation(NAME, *ref, detail, event.pos))

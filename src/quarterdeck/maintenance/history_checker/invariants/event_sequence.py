@@ -1,7 +1,7 @@
-"""The log tells one story: every session begins once and ends once, children before their parents, each state follows
-from the one before, every step of a task is told once, and positions have no gap.
+"""The events are a possible sequence.
 
-The other promises are read from the log; this one is about whether it can be read.
+Every session starts once and ends once, children before their parents. Each state follows from the one before. Every
+step of a task is recorded once. Positions have no gaps. The other invariants rely on this.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
         previous = event
         data = decode_event_data(event)
         if data is None:
-            yield _violation(event, f"the data of {event.type} cannot be read")
+            yield _violation(event, f"the data of {event.type} is malformed")
             continue
         if event.type in SESSION_EVENTS:
             yield from _check_session(evidence, event, sessions, states)
@@ -51,20 +51,20 @@ def _check_session(
     session = sessions.get(*ref)
     if event.type == "session.spawn":
         if session is not None and session.spawned_pos:
-            yield _violation(event, f"the session {event.subject} had begun at {session.spawned_pos}")
+            yield _violation(event, f"session {event.subject} was already spawned at {session.spawned_pos}")
     elif session is None:
         if evidence.is_log_complete:
-            yield _violation(event, f"{event.type} of {event.subject}, which never began")
+            yield _violation(event, f"{event.type} of {event.subject}, which was never spawned")
     elif event.type == "session.terminate":
         if session.terminated_pos is not None:
-            yield _violation(event, f"the session {event.subject} had ended at {session.terminated_pos}")
+            yield _violation(event, f"session {event.subject} was already terminated at {session.terminated_pos}")
         open_children = [
             child.id for child in sessions.children(session) if child.ended_pos is None or not child.terminated_pos
         ]
         if open_children:
-            yield _violation(event, f"the session {event.subject} ended before its child {open_children[0]}")
+            yield _violation(event, f"session {event.subject} ended before its child {open_children[0]}")
     if ref in states and states[ref] != event.from_state:
-        yield _violation(event, f"{event.subject} came from {event.from_state}, and was {states[ref]}")
+        yield _violation(event, f"the event has from_state {event.from_state}, but {event.subject} was {states[ref]}")
     states[ref] = event.to_state
 
 
@@ -88,21 +88,21 @@ def _check_tasks(evidence: Evidence) -> Iterator[EventProblem]:
 def _unreadable_tasks(evidence: Evidence) -> Iterator[EventProblem]:
     for event in evidence.log:
         if event.type.startswith(TASK_PREFIX) and decode_task_event_data(event) is None:
-            yield event, f"the data of {event.type} cannot be read"
+            yield event, f"the data of {event.type} is malformed"
 
 
 def _task_problem(event: Event, data: TaskEventData, task: ReplayedTask) -> str | None:
     name, verb = event.subject, event.type.removeprefix(TASK_PREFIX)
     if event.type not in TRANSITIONS:
-        return f"{event.type} of {name} is no step of a task"
+        return f"{event.type} of {name} is not a known task event"
     if event.from_state != task.state:
-        return f"the task {name} was {verb} from {event.from_state}, and was {task.state or 'not there'}"
+        return f"task {name} was {verb} from {event.from_state}, but was {task.state or 'unknown'}"
     if (event.from_state, event.to_state) not in TRANSITIONS[event.type]:
-        return f"the task {name} was {verb}, which does not lead from {event.from_state} to {event.to_state}"
+        return f"task {name} was {verb}, which does not lead from {event.from_state} to {event.to_state}"
     if event.type == "task.failed" and not task.is_held and data.reason not in UNSTARTED_FAILURE_REASONS:
-        return f"the task {name} failed ({data.reason}), and nobody had it"
+        return f"task {name} failed ({data.reason}), but no agent held it"
     if event.type == "task.requeued" and task.is_final and data.reason != MANUAL_RETRY:
-        return f"the task {name} was over for good, and went back by itself ({data.reason})"
+        return f"task {name} had ended for good, but was requeued ({data.reason})"
     if event.type == "task.progressed" and (data.progress_percent, data.current_step) == task.last_progress:
-        return f"the progress of {name} was told twice"
+        return f"the progress of {name} was recorded twice"
     return None

@@ -1,12 +1,11 @@
-"""No limit was exceeded at any instant.
+"""No limit is exceeded at any position.
 
-What is live rises only by an admission, so it is enough to count at each: the log is told again from the first event,
-and after every spawn each bound that counts it is held against the limit of that moment. That is the snapshot which the
-session was admitted with; and what the zone itself had set by then, which the snapshot must repeat. A session past its
-time counts as gone from that instant on, one that a cascade has stamped from the stamp on.
+Only an admission can raise a count, so it is enough to check at each spawn. The event log is replayed, and after every
+spawn each count is compared with the limit at that position. The limit is the one stored with the session when it was
+admitted, which must equal the zone's limit at that position. An expired session stops counting at its expiry, a session
+in a cascade when the cascade starts.
 
-Limits that were lowered stop nobody who runs: a count may stand above a new limit, and only an admission above it is a
-breach.
+Lowering a limit ends no session. So a count may be above a new limit, and only an admission above it is a violation.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from quarterdeck.maintenance.history_checker.replay import ReplayedSession, Sess
 
 NAME = "limits"
 CounterKey = tuple[str, str, str]
-"""(zone, bound, what it counts in)"""
+"""(zone, bound, application, tree or parent that the bound counts in)"""
 Limits = Mapping[str, int]
 
 
@@ -55,7 +54,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _limit_snapshots(evidence: Evidence) -> dict[Ref, str]:
-    # Sessions of one zone mostly share one text: kept once.
+    # Most sessions of a zone have the same text, so it is stored once.
     interned: dict[str, str] = {}
     return {(row.zone_id, row.id): interned.setdefault(row.limits, row.limits) for row in evidence.rows.sessions}
 
@@ -70,7 +69,7 @@ def _parse_limits(text: str) -> Limits:
 
 
 def _zone_limits(quotas: Mapping[str, int | None]) -> Limits:
-    """What a zone set for itself, within the ceilings."""
+    """The zone's own quotas, capped by the ceilings."""
     return {
         name: min(limit, CEILINGS[name]) for name, limit in quotas.items() if limit is not None and name in CEILINGS
     }
@@ -80,7 +79,7 @@ def _check_exceeded(event: Event, counts: LiveCounts, session: ReplayedSession, 
     for bound, used in counts.used(session):
         limit = limits.get(bound)
         if limit is not None and used > limit:
-            detail = f"with the session {session.id}, {bound} counted {used}, and the limit was {limit}"
+            detail = f"with session {session.id}, {bound} counted {used}, but the limit was {limit}"
             yield Violation(NAME, session.zone_id, session.id, detail, event.pos)
 
 
@@ -88,14 +87,14 @@ def _check_snapshot(event: Event, zone_limits: Limits, snapshot: Limits) -> Iter
     for bound, limit in zone_limits.items():
         if snapshot.get(bound, limit) != limit:
             detail = (
-                f"the session {event.subject} was admitted with {bound} = {snapshot[bound]}, and the zone's limit "
+                f"session {event.subject} was admitted with {bound} = {snapshot[bound]}, but the zone's limit "
                 f"was {limit}"
             )
             yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)
 
 
 class LiveCounts:
-    """How many are live in everything that is bounded."""
+    """The number of live sessions for each bound."""
 
     def __init__(self) -> None:
         self._counts: Counter[CounterKey] = Counter()
@@ -116,7 +115,7 @@ class LiveCounts:
             self._counts.subtract(_counter_keys(session))
 
     def expire_until(self, zone_id: str, at: Millis) -> None:
-        """Whoever's time has run out by then is gone."""
+        """Stop counting the sessions that have expired by then."""
         by_expiry = self._by_expiry.get(zone_id, [])
         while by_expiry and by_expiry[0][0] <= at:
             _, session_id = heapq.heappop(by_expiry)

@@ -1,10 +1,9 @@
-"""After its end nobody acted again.
+"""An ended session or agent does nothing.
 
-A session has ended from the position of its own event on, or of the cascade that stamped it, or from the instant its
-time ran out. After that it parents nothing, registers nothing, neither gives nor is given authority, nothing is invoked
-from it or on it and nothing of its begins, it neither falls asleep nor wakes; and no call succeeds whose credential
-spoke for it. The same is asked of those who sleep, for what a suspended session may not do; and of agents that are lost
-or have ended, that they begin no task.
+A session ends at its own termination event, at the start of a cascade that includes it, or at its expiry. After that it
+has no new children, services, delegations or invocations, none of its invocations starts, it is neither suspended nor
+resumed, and no call with its credential succeeds. A suspended session does nothing that suspension forbids. An agent
+that is stale or terminated starts no task.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _calls_for_sessions(evidence: Evidence) -> dict[tuple[str, str, str], RecordedCall]:
-    """By the event that it caused: the call that was made for a session. Only what was new was caused by it."""
+    """The calls of sessions, by the event they caused. Only a call that created something caused its event."""
     return {
         (CREATE_EVENTS[call.op], call.zone, call.response.id): call
         for call in evidence.history
@@ -43,48 +42,49 @@ def _calls_for_sessions(evidence: Evidence) -> dict[tuple[str, str, str], Record
 
 
 def _acting_sessions(event: Event, data: EventData) -> Iterator[tuple[str | None, str]]:
-    """Who must be alive for this event to be, and what it does."""
+    """The sessions that must be live for this event, and what each of them does."""
     match event.type:
         case "session.spawn":
             yield data.parent_id, "was the parent of a spawn"
         case "session.suspend" | "session.resume":
-            yield event.subject, f"was told to {event.type.removeprefix('session.')}"
+            yield event.subject, f"had the event {event.type}"
         case "delegation.create":
             yield data.source_session_id, "delegated"
             yield data.target_session_id, "was delegated to"
         case "service.register":
-            # Whose it is. One that is its application's alone names nobody, and waits for nobody's end.
+            # The owner. A service of an application has no session here and does not end with one.
             yield data.agent_id, "registered a service"
         case "invocation.created":
             yield data.source_session_id, "invoked"
             yield data.target_session_id, "was invoked"
         case "invocation.started":
-            yield data.source_session_id, "had an invocation begun"
-            yield data.target_session_id, "was to run an invocation"
+            yield data.source_session_id, "had an invocation started"
+            yield data.target_session_id, "had to run an invocation"
 
 
-ALLOWED_WHILE_SUSPENDED = frozenset({"was told to suspend", "was told to resume"})
-"""What may happen to a suspended session; all else is for those who are awake."""
+ALLOWED_WHILE_SUSPENDED = frozenset({"had the event session.suspend", "had the event session.resume"})
+"""What may happen to a suspended session."""
 
 
 def _check_session(event: Event, session: ReplayedSession, action: str) -> Iterator[Violation]:
     if session.is_live(event.at):
         if session.is_suspended and action not in ALLOWED_WHILE_SUSPENDED:
-            detail = f"the session {session.id} {action} ({event.subject}) while it was suspended"
+            detail = f"session {session.id} {action} ({event.subject}) while it was suspended"
             yield Violation(NAME, event.zone_id, session.id, detail, event.pos)
         return
-    detail = f"the session {session.id} {action} ({event.subject}) after {_end_text(session)}"
+    detail = f"session {session.id} {action} ({event.subject}) after {_end_text(session)}"
     yield Violation(NAME, event.zone_id, session.id, detail, event.pos)
 
 
 def _check_caller(event: Event, call: RecordedCall, session: ReplayedSession | None) -> Iterator[Violation]:
     if session is not None and not session.is_live(event.at):
-        detail = f"a {call.op} was made for the session {session.id} ({event.subject}) after {_end_text(session)}"
+        detail = f"a {call.op} with the credential of session {session.id} ({event.subject}) succeeded after "
+        detail += _end_text(session)
         yield Violation(NAME, event.zone_id, session.id, detail, event.pos, call.location)
 
 
 def _end_text(session: ReplayedSession) -> str:
-    return "its time had run out" if session.ended_pos is None else f"its end at {session.ended_pos}"
+    return "its expiry" if session.ended_pos is None else f"its end at {session.ended_pos}"
 
 
 LOST_STATES = frozenset({"ERROR", "TERMINATED"})
@@ -92,7 +92,7 @@ LOST_STATES = frozenset({"ERROR", "TERMINATED"})
 
 def _check_tasks(evidence: Evidence, invariant: str) -> Iterator[Violation]:
     lost_at: dict[Ref, int] = {}
-    """Where each of those ended who have."""
+    """The position at which each stale or terminated agent became so."""
     for event in evidence.log:
         if event.type.startswith("agent.") and event.to_state is not None:
             ref = (event.zone_id, event.subject)
@@ -103,5 +103,5 @@ def _check_tasks(evidence: Evidence, invariant: str) -> Iterator[Violation]:
         elif starts_attempt(event) and (data := decode_task_event_data(event)) is not None:
             pos = lost_at.get((event.zone_id, data.agent_id or ""))
             if pos is not None:
-                detail = f"the agent {data.agent_id} began {event.subject}, and was gone since {pos}"
+                detail = f"agent {data.agent_id} started {event.subject}, but was stale or terminated since {pos}"
                 yield Violation(invariant, event.zone_id, event.subject, detail, event.pos)

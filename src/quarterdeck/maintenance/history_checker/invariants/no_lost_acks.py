@@ -1,8 +1,7 @@
-"""Nothing acknowledged was lost.
+"""No acknowledged change is lost.
 
-For every call that was answered with success the log has the event that it caused, of the subject and with the content
-that the client was told of. A call whose outcome is not known needs none; whether what it may have left is whole is the
-promise `agreement`.
+For every successful call the event log has its event, with the subject and the content of the response. A call with an
+unknown outcome needs no event; the invariant `agreement` checks that it took effect completely or not at all.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ CREATE_EVENTS: Mapping[str, str] = {
     Op.REGISTER: "service.register",
     Op.TASK_CREATE: "task.created",
 }
-"""What makes something: the answer has its id, and the log must have this event of it."""
+"""Calls that create an object: the response has its id, and the event log must have this event for it."""
 CHANGE_EVENTS: Mapping[str, frozenset[str]] = {
     Op.CANCEL: frozenset({"invocation.cancel_requested", "invocation.canceled"}),
     Op.REVOKE: frozenset({"delegation.revoke", "delegation.expire"}),
     Op.TASK_CANCEL: frozenset({"task.aborted"}),
 }
-"""What moves something: one of these, of what the path names."""
+"""Calls that change the object in the path: the event log must have one of these events for it."""
 SUSPENSION_EVENTS: Mapping[str, str] = {Op.SUSPEND: "session.suspend", Op.RESUME: "session.resume"}
-"""What is told of each time that it is done."""
+"""Calls that cause an event each time they succeed."""
 
 
 class LoggedEvents:
-    """Of the log, what the histories speak of."""
+    """The events for the objects in the histories."""
 
     def __init__(self, evidence: Evidence) -> None:
         event_types = {
@@ -57,7 +56,7 @@ class LoggedEvents:
 
 
 def _is_requested(event: Event, data: EventData) -> bool:
-    """A suspension tells of everybody it reaches; the one that was asked for is its own cause."""
+    """A suspension has an event for each affected session. The event of the requested session names itself as cause."""
     return event.type not in SUSPENSION_EVENTS.values() or data.cause == event.subject
 
 
@@ -77,23 +76,23 @@ def check(evidence: Evidence) -> Iterator[Violation]:
             yield from _check_created(call, ref, logged)
         elif call.op in CHANGE_EVENTS:
             if not any((name, ref) in logged.first_data for name in _expected_events(call)):
-                yield _violation(call, ref, f"the log says nothing of {ref[1]} that a {call.op} would leave")
+                yield _violation(call, ref, f"the event log has no event of a {call.op} for {ref[1]}")
         elif call.op in SUSPENSION_EVENTS:
             acknowledged[SUSPENSION_EVENTS[call.op], ref] += 1
             if acknowledged[SUSPENSION_EVENTS[call.op], ref] > logged.counts[SUSPENSION_EVENTS[call.op], ref]:
                 yield _violation(
-                    call, ref, f"the {call.op} of {ref[1]} was answered more often than the log tells of it"
+                    call, ref, f"the {call.op} of {ref[1]} succeeded more often than the event log has events"
                 )
         elif call.op == Op.TERMINATE:
             session = logged.sessions.get(*ref)
             if session is None or session.ended_pos is None:
-                yield _violation(call, ref, f"the end of {ref[1]} was acknowledged, and the log has none")
+                yield _violation(call, ref, f"the end of {ref[1]} was acknowledged, but is not in the event log")
     yield from _check_completions(evidence)
     yield from _check_progress(evidence)
 
 
 def _expected_events(call: RecordedCall) -> frozenset[str]:
-    """Whoever was told that it still runs was told that its end was asked for."""
+    """The events that a change may cause. If the response is `running`, the cancellation was only requested."""
     still_runs = call.op == Op.CANCEL and call.response.status == "running"
     return frozenset({"invocation.cancel_requested"}) if still_runs else CHANGE_EVENTS[call.op]
 
@@ -101,12 +100,14 @@ def _expected_events(call: RecordedCall) -> frozenset[str]:
 def _check_created(call: RecordedCall, ref: Ref, logged: LoggedEvents) -> Iterator[Violation]:
     data = logged.first_data.get((CREATE_EVENTS[call.op], ref))
     if data is None:
-        yield _violation(call, ref, f"{ref[1]} was acknowledged, and the log has no {CREATE_EVENTS[call.op]} of it")
+        detail = f"{ref[1]} was acknowledged, but the event log has no {CREATE_EVENTS[call.op]} for it"
+        yield _violation(call, ref, detail)
         return
     for name in ("application_id", "parent_id", "service_id", "source_session_id", "target_session_id"):
         requested, actual = getattr(call.request, name), getattr(data, name)
         if requested is not None and requested != actual and (actual is not None or call.op == Op.SPAWN):
-            yield _violation(call, ref, f"{ref[1]} was asked for with {name} {requested}, and the log says {actual}")
+            detail = f"{ref[1]} was requested with {name} {requested}, but the event log has {actual}"
+            yield _violation(call, ref, detail)
 
 
 def _check_completions(evidence: Evidence) -> Iterator[Violation]:
@@ -117,12 +118,12 @@ def _check_completions(evidence: Evidence) -> Iterator[Violation]:
         ):
             attempt_text = "an attempt" if completion.attempt is None else f"attempt {completion.attempt}"
             name = call.request.id or ""
-            detail = f"the {call.op} of {attempt_text} of {name} was acknowledged, and in the log it has not ended so"
+            detail = f"the {call.op} of {attempt_text} of {name} was acknowledged, but is not in the event log"
             yield _violation(call, (call.zone, name), detail)
 
 
 def _check_progress(evidence: Evidence) -> Iterator[Violation]:
-    """A step that an attempt at a task has come to is told once in that attempt, however often it is said."""
+    """An acknowledged step of an attempt has one event, however often it is reported."""
     numbers_by_token = attempt_numbers(evidence)
     steps = {
         (event.zone_id, event.subject, data.attempt, data.current_step)
@@ -136,7 +137,7 @@ def _check_progress(evidence: Evidence) -> Iterator[Violation]:
             continue
         ref = (call.zone, call.request.id or "")
         if (*ref, attempt, step) not in steps:
-            yield _violation(call, ref, f"attempt {attempt} of {ref[1]} came to {step!r}, and the log has it not")
+            yield _violation(call, ref, f"step {step!r} of attempt {attempt} of {ref[1]} is not in the event log")
 
 
 def _violation(call: RecordedCall, ref: Ref, detail: str) -> Violation:

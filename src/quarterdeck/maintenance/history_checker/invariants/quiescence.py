@@ -1,9 +1,8 @@
-"""Everything has come to rest.
+"""Nothing is left unfinished.
 
-When nothing is asked any more, what has ended has nothing left that goes on: no cascade is half-way, no invocation of
-an ended session waits or runs, no edge from or to one is active. And nothing is long past its time: no session, no
-attempt at an invocation, no edge. (That counters are what the rows say is `qd check` itself.) Asked while the servers
-still settle, this finds what is about to be settled.
+After the load has stopped, no cascade is unfinished, no invocation of an ended session is pending or running, and no
+delegation from or to one is active. No session, attempt or delegation is long overdue. `qd check` itself compares the
+counters with the rows. If the servers are still working, this reports what they are about to finish.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from quarterdeck.maintenance.history_checker.task_replay import HELD_STATES
 
 NAME = "rest"
 SWEEP_DELAY = 2 * MINUTE
-"""For the sweeps of what is past its time: the slowest comes every minute by itself."""
+"""How long after its time something counts as overdue. The slowest sweep runs once per minute."""
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
@@ -33,8 +32,8 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     for cascade in rows.cascades:
         if cascade.finished_at is not None:
             continue
-        noun = cascade.target_id or f"the zone {cascade.zone_id}"
-        detail = f"the cascade {cascade.id} of {noun} has {cascade.remaining} left to settle"
+        noun = cascade.target_id or f"zone {cascade.zone_id}"
+        detail = f"cascade {cascade.id} of {noun} has {cascade.remaining} sessions left"
         yield Violation(NAME, cascade.zone_id, cascade.target_id or cascade.id, detail)
     for session in rows.sessions:
         yield from _check_session(session, ended)
@@ -48,7 +47,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
 
 
 class EndedSessions:
-    """Which sessions have ended, and which instants passed so long ago that a sweep has come since."""
+    """The sessions that have ended, and whether a time passed so long ago that a sweep must have run since."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.now = evidence.rows.now
@@ -60,7 +59,7 @@ class EndedSessions:
                 self._ended.add((row.zone_id, row.id))
 
     def has_ended(self, zone_id: str, session_id: str | None) -> bool:
-        """One whose row is gone ended long ago."""
+        """A session without a row ended long ago."""
         ref = (zone_id, session_id or "")
         return session_id is not None and (ref in self._ended or ref not in self._existing)
 
@@ -70,26 +69,26 @@ class EndedSessions:
 
 def _check_session(row: SessionRow, ended: EndedSessions) -> Iterator[Violation]:
     if row.terminated_at is None and ended.is_long_past(row.expires_at):
-        yield _violation(row, f"the session {row.id} is past its time, and was not ended")
+        yield _violation(row, f"session {row.id} has expired, but was not terminated")
 
 
 def _check_invocation(row: InvocationRow, ended: EndedSessions) -> Iterator[Violation]:
     for name in (row.source_session_id, row.target_session_id):
         if ended.has_ended(row.zone_id, name):
-            yield _violation(row, f"the invocation {row.id} is {row.status}, and its session {name} has ended")
+            yield _violation(row, f"invocation {row.id} is {row.status}, but its session {name} has ended")
     for noun, at in (("deadline", row.deadline_at), ("lease", row.lease_expires_at)):
         if ended.is_long_past(at):
-            yield _violation(row, f"the invocation {row.id} is {row.status}, and its {noun} is long past")
+            yield _violation(row, f"invocation {row.id} is {row.status}, but its {noun} passed long ago")
 
 
 def _check_edge(row: EdgeRow, ended: EndedSessions) -> Iterator[Violation]:
     if ended.is_long_past(row.expires_at):
-        yield _violation(row, f"the delegation {row.id} is past its time, and was not marked")
+        yield _violation(row, f"delegation {row.id} has expired, but was not marked as expired")
     elif row.expires_at > ended.now:
-        # A moment past its time it is over already, by another name, which a sweep writes down.
+        # An expired delegation no longer counts, before a sweep marks it as expired.
         for name in (row.source_session_id, row.target_session_id):
             if ended.has_ended(row.zone_id, name):
-                yield _violation(row, f"the delegation {row.id} is active, and its session {name} has ended")
+                yield _violation(row, f"delegation {row.id} is active, but its session {name} has ended")
 
 
 def _violation(row: SessionRow | InvocationRow | EdgeRow, detail: str) -> Violation:
@@ -97,7 +96,7 @@ def _violation(row: SessionRow | InvocationRow | EdgeRow, detail: str) -> Violat
 
 
 WAITS_FOR_TIME, WAITS_FOR_TASKS = 1, 2
-"""What a task may wait for besides an agent, as its row has it."""
+"""Values of the column `waits`: what a task waits for, besides an agent."""
 IsLongPast = Callable[[Millis | None], bool]
 
 
@@ -111,23 +110,23 @@ def _check_tasks(evidence: Evidence, invariant: str, is_long_past: IsLongPast) -
         elif row.waits == WAITS_FOR_TASKS:
             waiting.add(ref)
         if (detail := _stuck_reason(row, is_long_past)) is not None:
-            yield Violation(invariant, *ref, f"the task {row.id} is {row.status}, and {detail}")
+            yield Violation(invariant, *ref, f"task {row.id} is {row.status}, but {detail}")
     for edge in evidence.rows.dependencies:
         if (edge.zone_id, edge.depends_on) not in finished:
             waiting.discard((edge.zone_id, edge.task_id))
     for ref in sorted(waiting):
-        yield Violation(invariant, *ref, f"the task {ref[1]} waits for others, and all of them are over")
+        yield Violation(invariant, *ref, f"task {ref[1]} waits for dependencies, but all of them have ended")
 
 
 def _stuck_reason(row: TaskRow, is_long_past: IsLongPast) -> str | None:
     if row.spreads:
-        return "some that depend on it have not heard of its end"
+        return "its dependents were not unblocked"
     if row.waits == WAITS_FOR_TIME and is_long_past(row.available_at):
-        return "the moment that it waits for is long past"
+        return "the time it waits for passed long ago"
     if row.status not in HELD_STATES:
         return None
     if row.agent_status is None or row.agent_status in ("ERROR", "TERMINATED"):
-        return f"its agent {row.agent_id} is {row.agent_status or 'not there'}"
+        return f"its agent {row.agent_id} is {row.agent_status or 'missing'}"
     if is_long_past(row.agent_silent_from):
-        return f"its agent {row.agent_id} was not heard of for long"
-    return "its time is long over" if is_long_past(row.timeout_at) else None
+        return f"its agent {row.agent_id} has sent no heartbeat for too long"
+    return "its time-out passed long ago" if is_long_past(row.timeout_at) else None

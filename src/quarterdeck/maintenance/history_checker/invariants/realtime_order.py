@@ -1,8 +1,7 @@
-"""Whoever begins after another's answer comes after it in the log.
+"""A call that starts after another call's response has a later position in the event log.
 
-An answer is given after the commit, and positions are in the order of commits. So what a call made that began after
-another had been answered stands behind it; also when the two were answered by different servers. It holds between
-calls whose times are of one clock, which those of one file are.
+A response is sent after the commit, and positions are in the order of commits. So this holds even if different servers
+answered the two calls. It can be checked for calls whose times come from one clock, which those of one file do.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class _LoggedCall:
     call: RecordedCall
     pos: int
     is_cause: bool
-    """Whether this very call caused it: of an ending only somebody did, before the answer."""
+    """Whether this call caused the event. The end of a session may have another cause, before the response."""
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
@@ -34,7 +33,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _logged_calls(evidence: Evidence) -> Iterator[_LoggedCall]:
-    """Calls whose effect has a position."""
+    """The calls whose effect has a position."""
     creations: dict[tuple[str, str, str], RecordedCall] = {}
     for call in evidence.history:
         if call.op in CREATE_EVENTS and call.has_created and call.response.id:
@@ -42,7 +41,7 @@ def _logged_calls(evidence: Evidence) -> Iterator[_LoggedCall]:
     sessions = SessionReplay(evidence)
     for event, data in readable_events(evidence):
         sessions.apply(event, data)
-        # Once: a service may be registered again later, by somebody else.
+        # Only the first event: another client may register a service again later.
         if creator := creations.pop((event.type, event.zone_id, event.subject), None):
             yield _LoggedCall(creator, event.pos, is_cause=True)
     for call in evidence.history:
@@ -65,7 +64,7 @@ def _check_order(calls: Sequence[_LoggedCall]) -> Iterator[Violation]:
             call, earlier = later.call, latest.call
             name = call.response.id or ""
             detail = (
-                f"{name} stands at {later.pos}, though it was asked for when {earlier.response.id or earlier.request.id}, at "
-                f"{latest.pos}, had been answered ({earlier.location})"
+                f"{name} is at {later.pos}, but was requested after the response for "
+                f"{earlier.response.id or earlier.request.id} at {latest.pos} ({earlier.location})"
             )
             yield Violation(NAME, call.zone, name, detail, later.pos, call.location)

@@ -1,8 +1,8 @@
-"""What was refused left nothing behind.
+"""A refused request stores nothing.
 
-A key under which clients have only ever met refusals stands for nothing: a refusal binds no key. This takes the
-histories at their word that nobody else used those keys; a conflict, by which somebody else is known to have, clears
-the key. The same goes for the ids of tasks that their makers chose.
+A key whose requests were all refused must not be in use: a refused request does not use up its key. This assumes that
+only the recorded clients use these keys. A key conflict shows that another client does, so it excludes the key. The
+same applies to task ids that clients chose.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     tasks = _only_refused_task_ids(evidence)
     for task in evidence.rows.tasks:
         if call := tasks.get((task.zone_id, task.id)):
-            detail = f"every making of the task {task.id} was refused, and it is there"
+            detail = f"every request to create task {task.id} was refused, but it exists"
             yield Violation(NAME, task.zone_id, task.id, detail, call=call.location)
 
 
@@ -50,7 +50,7 @@ def _only_refused_keys(evidence: Evidence, op: Op) -> dict[KeyScope, RecordedCal
 
 
 def _only_refused_task_ids(evidence: Evidence) -> dict[tuple[str, str], RecordedCall]:
-    """Of tasks whose ids their makers chose."""
+    """Task ids that clients chose, and whose creation was always refused."""
     refused: dict[tuple[str, str], RecordedCall] = {}
     cleared: set[tuple[str, str]] = set()
     for call in evidence.history:
@@ -65,5 +65,5 @@ def _only_refused_task_ids(evidence: Evidence) -> dict[tuple[str, str], Recorded
 
 
 def _violation(call: RecordedCall, key: str, subject: str) -> Violation:
-    detail = f"every {call.op} under the key {key!r} was refused, and it stands for {subject}"
+    detail = f"every {call.op} with the key {key!r} was refused, but the key names {subject}"
     return Violation(NAME, call.zone, subject, detail, call=call.location)

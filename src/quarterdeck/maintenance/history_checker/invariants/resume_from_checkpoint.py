@@ -1,9 +1,9 @@
-"""Whoever began an attempt was given what was last saved of the task.
+"""An attempt of a task gets the last saved checkpoint.
 
-What was saved is known by the histories: a checkpoint whose call was acknowledged was kept, one whose outcome nobody
-knows may have been. So what an attempt is given is the last that was acknowledged before it, or one that may have been
-kept after that. A client that may be killed in the middle of a call writes it down before (`before`): else nobody could
-know of a checkpoint that it saved with its last breath.
+The histories show what was saved. A checkpoint whose call was acknowledged is stored; one whose outcome is unknown may
+be. So an attempt must get the last checkpoint that was acknowledged before it, or a later one with an unknown outcome.
+A client that may be killed during a call records it before the request (`before`). Otherwise its last checkpoint would
+be missing from the history.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ class SavedCheckpoint:
     call: RecordedCall
     content: bytes
     is_acknowledged: bool
-    """Whether it was acknowledged."""
 
     def comes_after(self, other: SavedCheckpoint) -> bool:
-        """For certain: what one client sends at once may be kept in any order."""
+        """Whether it was certainly saved later. Concurrent calls of one client may be stored in any order."""
         if self.attempt != other.attempt:
             return self.attempt > other.attempt
         return self.call.client == other.call.client and self.call.started > other.call.ended
@@ -46,15 +45,17 @@ def check(evidence: Evidence) -> Iterator[Violation]:
             possible = _possible_checkpoints(checkpoints.get((call.zone, lease.id), ()), lease)
             if _canonical(lease.checkpoint_data) not in possible:
                 detail = (
-                    f"attempt {lease.attempt} of {lease.id} was not given what was last saved "
+                    f"attempt {lease.attempt} of {lease.id} did not get the last saved checkpoint "
                     f"({_format_contents(possible)}), but {_format_contents([_canonical(lease.checkpoint_data)])}"
                 )
                 yield Violation(NAME, call.zone, lease.id, detail, call=call.location)
 
 
 def _tasks_with_full_history(evidence: Evidence) -> set[Ref] | None:
-    """The tasks of which everything that was saved may be judged; None: all. Of one that is older than the log that is
-    left, calls are missing."""
+    """The tasks whose checkpoints can be checked. None: all tasks.
+
+    For a task that was created before the oldest stored event, calls are missing.
+    """
     if evidence.is_log_complete:
         return None
     return {(event.zone_id, event.subject) for event in evidence.log if event.type == "task.created"}
@@ -75,8 +76,11 @@ def _saved_checkpoints(evidence: Evidence) -> dict[Ref, list[SavedCheckpoint]]:
 
 
 def _possible_checkpoints(checkpoints: Sequence[SavedCheckpoint], lease: TaskLease) -> list[bytes]:
-    """What this attempt may have been given. What was saved under its own number may have been before (the attempt was
-    given back and begun anew, or the claim was repeated) or not."""
+    """The checkpoints that this attempt may have got.
+
+    Checkpoints with the attempt's own number may have been saved before the claim: the attempt was released and started
+    again, or the claim was repeated.
+    """
     earlier = [checkpoint for checkpoint in checkpoints if checkpoint.attempt < lease.attempt]
     acknowledged = [checkpoint for checkpoint in earlier if checkpoint.is_acknowledged]
     remaining = [
@@ -88,7 +92,7 @@ def _possible_checkpoints(checkpoints: Sequence[SavedCheckpoint], lease: TaskLea
 
 
 def _canonical(content: msgspec.Raw) -> bytes:
-    """The same JSON is the same, however it is spelt."""
+    """Equal JSON values have equal bytes, whatever their formatting."""
     return msgspec.json.encode(msgspec.json.decode(content), order="deterministic")
 
 

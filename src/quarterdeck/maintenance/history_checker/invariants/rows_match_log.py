@@ -1,9 +1,9 @@
-"""The rows are what the log says: what began is there, what is there began, and each is in the state it was last told
-to be in.
+"""The rows agree with the event log.
 
-So a call whose outcome nobody heard of was done whole or not at all: one that left a row without its event, or an event
-without its row, is found here. Rows of what has ended are removed after days; what ended a day before and is gone is
-not missed.
+Every created object has a row, every row has a creation event, and its state is that of its last event. So a call with
+an unknown outcome took effect completely or not at all: a row without its event, or an event without its row, is a
+violation. Retention deletes rows of ended objects after days, so a missing row is allowed if the object ended more than
+a day ago.
 """
 
 from __future__ import annotations
@@ -38,27 +38,25 @@ def _check_sessions(evidence: Evidence, sessions: SessionReplay) -> Iterator[Vio
         session = sessions.get(row.zone_id, row.id)
         if session is None:
             if evidence.is_log_complete:
-                yield _violation(row.zone_id, row.id, f"the session {row.id} is there, and the log never let it begin")
+                yield _violation(row.zone_id, row.id, f"session {row.id} has a row, but no event of its creation")
         elif (row.terminated_at is None) != (session.ended_pos is None):
-            log_state = "goes on" if session.ended_pos is None else f"ended at {session.ended_pos}"
-            yield _violation(
-                row.zone_id, row.id, f"the session {row.id} is {row.status}, and by the log it {log_state}"
-            )
+            log_state = "did not end" if session.ended_pos is None else f"ended at {session.ended_pos}"
+            yield _violation(row.zone_id, row.id, f"session {row.id} is {row.status}, but in the event log {log_state}")
         elif (row.status == TERMINATED) != (session.terminated_pos is not None or session.ended_pos == 0):
-            yield _violation(row.zone_id, row.id, f"the session {row.id} is {row.status}, and the log says otherwise")
+            yield _violation(row.zone_id, row.id, f"session {row.id} is {row.status}, but not in the event log")
         elif row.status != TERMINATED and (row.status == "suspended") != session.is_suspended and session.spawned_pos:
-            log_state = "asleep" if session.is_suspended else "awake"
-            yield _violation(row.zone_id, row.id, f"the session {row.id} is {row.status}, and by the log {log_state}")
+            log_state = "suspended" if session.is_suspended else "active"
+            yield _violation(row.zone_id, row.id, f"session {row.id} is {row.status}, but {log_state} in the event log")
     for session in sessions:
         if (session.zone_id, session.id) not in existing and not _is_old(session.terminated_at, evidence):
-            detail = f"the session {session.id} began at {session.spawned_pos}, and is not there"
+            detail = f"session {session.id} was spawned at {session.spawned_pos}, but has no row"
             yield Violation(NAME, session.zone_id, session.id, detail, session.spawned_pos)
 
 
 def _check_keys(evidence: Evidence, sessions: SessionReplay) -> Iterator[Violation]:
     for row in evidence.rows.keys:
         if evidence.is_log_complete and sessions.get(row.zone_id, row.subject_id) is None:
-            detail = f"the key {row.key!r} stands for {row.subject_id}, which never began"
+            detail = f"key {row.key!r} names {row.subject_id}, which was never spawned"
             yield _violation(row.zone_id, row.subject_id, detail)
 
 
@@ -69,7 +67,9 @@ def _check_cascades(evidence: Evidence) -> Iterator[Violation]:
     for row in evidence.rows.cascades:
         if evidence.is_log_complete and (row.zone_id, row.id) not in started:
             subject = row.target_id or row.zone_id
-            yield _violation(row.zone_id, subject, f"the cascade {row.id} of {subject} is there, and never began")
+            yield _violation(
+                row.zone_id, subject, f"cascade {row.id} of {subject} has a row, but no event of its start"
+            )
 
 
 RefState = tuple[Ref, str]
@@ -96,13 +96,13 @@ def _check_states(
         logged = last.get(ref)
         if logged is None:
             if evidence.is_log_complete:
-                yield _violation(*ref, f"the {noun} {ref[1]} is there, and the log never let it begin")
+                yield _violation(*ref, f"{noun} {ref[1]} has a row, but no event of its creation")
         elif logged[0] != status:
-            detail = f"the {noun} {ref[1]} is {status}, and was last told to be {logged[0]}"
+            detail = f"{noun} {ref[1]} is {status}, but its last event is {logged[0]}"
             yield Violation(NAME, *ref, detail, logged[1])
     for ref, (status, pos, at) in last.items():
         if ref not in existing and not (status not in ("pending", "running", "active") and _is_old(at, evidence)):
-            yield Violation(NAME, *ref, f"the {noun} {ref[1]} was told to be {status}, and is not there", pos)
+            yield Violation(NAME, *ref, f"the last event of {noun} {ref[1]} is {status}, but it has no row", pos)
 
 
 def _is_old(ended: Millis | None, evidence: Evidence) -> bool:
@@ -118,7 +118,7 @@ OPEN_TASK_STATES = frozenset({"PENDING", "ASSIGNED", "RUNNING", "PAUSED"})
 
 def _check_tasks(evidence: Evidence, invariant: str) -> Iterator[Violation]:
     last: dict[Ref, tuple[Event, TaskEventData]] = {
-        (event.zone_id, event.subject): (event, told) for event, told, _ in TaskReplay(evidence).walk()
+        (event.zone_id, event.subject): (event, data) for event, data, _ in TaskReplay(evidence).walk()
     }
     existing: set[Ref] = set()
     for row in evidence.rows.tasks:
@@ -126,17 +126,17 @@ def _check_tasks(evidence: Evidence, invariant: str) -> Iterator[Violation]:
         existing.add(ref)
         if (logged := last.get(ref)) is None:
             if evidence.is_log_complete:
-                yield Violation(invariant, *ref, f"the task {row.id} is there, and the log never let it begin")
+                yield Violation(invariant, *ref, f"task {row.id} has a row, but no event of its creation")
             continue
         event, data = logged
         if event.to_state != row.status:
-            detail = f"the task {row.id} is {row.status}, and was last told to be {event.to_state}"
+            detail = f"task {row.id} is {row.status}, but its last event is {event.to_state}"
             yield Violation(invariant, *ref, detail, event.pos)
         elif data.attempt != row.attempt:
-            detail = f"the task {row.id} is in attempt {row.attempt}, and was last told to be in {data.attempt}"
+            detail = f"task {row.id} is in attempt {row.attempt}, but its last event has attempt {data.attempt}"
             yield Violation(invariant, *ref, detail, event.pos)
     for ref, (event, _) in last.items():
         is_old = event.to_state not in OPEN_TASK_STATES and event.at < evidence.rows.now - DAY
         if ref not in existing and not is_old:
-            detail = f"the task {ref[1]} was told to be {event.to_state}, and is not there"
+            detail = f"the last event of task {ref[1]} is {event.to_state}, but it has no row"
             yield Violation(invariant, *ref, detail, event.pos)

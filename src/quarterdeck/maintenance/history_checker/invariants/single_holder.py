@@ -1,9 +1,8 @@
-"""Every attempt had one holder.
+"""Every attempt has one holder.
 
-By the log: an attempt begins when none is under way, and the next begins only after it has ended; its numbers rise by
-one, except that an attempt which was given back uncounted is begun anew. By the histories: a token was handed to one
-client, and no attempt under more tokens than it was begun times. It is the same for tasks, and one thing more: the
-agent that an attempt was handed to is the one that the log says began it.
+In the event log an attempt starts only when no other is running. Attempt numbers rise by one, except that a released
+attempt is not counted and its number is used again. In the histories a token is returned to one client, and an attempt
+has no more tokens than starts. For tasks, the agent that claimed an attempt must also be the agent in the event log.
 """
 
 from __future__ import annotations
@@ -66,25 +65,25 @@ def _check_event(event: Event, data: EventData, invocation: ReplayedInvocation) 
     if invocation.state not in STATES_BEFORE[event.type]:
         if event.type == "invocation.started" and invocation.state == "running":
             yield violation(
-                f"the invocation {event.subject} was begun again (attempt {number}) while attempt {invocation.attempt} ran"
+                f"invocation {event.subject} started again (attempt {number}) while attempt {invocation.attempt} ran"
             )
         else:
-            state = invocation.state or "not there"
-            yield violation(f"the invocation {event.subject} was {verb}, though it was {state}")
+            state = invocation.state or "unknown"
+            yield violation(f"invocation {event.subject} was {verb}, but was {state}")
     elif event.type == "invocation.started" and number != invocation.attempt + 1:
-        yield violation(f"attempt {number} of {event.subject} was begun after attempt {invocation.attempt}")
+        yield violation(f"attempt {number} of {event.subject} was started after attempt {invocation.attempt}")
     elif (
         event.type in ATTEMPT_END_EVENTS
         and invocation.state == "running"
         and number not in _valid_numbers(event, invocation)
     ):
         yield violation(
-            f"the invocation {event.subject} was {verb} in attempt {number} while attempt {invocation.attempt} ran"
+            f"invocation {event.subject} was {verb} in attempt {number} while attempt {invocation.attempt} ran"
         )
 
 
 def _valid_numbers(event: Event, invocation: ReplayedInvocation) -> tuple[int | None, ...]:
-    """The numbers by which an end may name the attempt that runs. One that is given back uncounts it."""
+    """The attempt numbers that an end event may have. A release has the number before, because it is not counted."""
     released = (invocation.attempt - 1,) if event.type == "invocation.released" else ()
     return (None, invocation.attempt, *released)
 
@@ -93,7 +92,7 @@ def _apply_event(event: Event, data: EventData, invocation: ReplayedInvocation) 
     if event.type == "invocation.started" and data.attempt is not None:
         invocation.attempt = data.attempt
     elif event.type == "invocation.released":
-        # Given back uncounted: the next is begun under the same number.
+        # A released attempt is not counted: the next attempt gets the same number.
         invocation.attempt = max(0, invocation.attempt - 1)
     if invocation.state not in ENDED_STATES:
         invocation.state = STATE_AFTER[event.type]
@@ -106,7 +105,7 @@ class _ClaimedLease:
 
     @property
     def holder(self) -> str:
-        """Two calls with one claim_id are one claim: the second is the first, asked for again."""
+        """Two calls with one claim_id are one claim: the second is a repeat."""
         task_data = self.call.task_data
         claim = self.call.request.claim_id if task_data is None else task_data.request.claim_id
         return f"claim {claim}" if claim else self.call.client
@@ -121,7 +120,7 @@ def _check_leases(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterato
             first = holders.setdefault((call.zone, lease.id, lease.attempt_token), claimed)
             if first.holder != claimed.holder:
                 detail = (
-                    f"the same token of attempt {lease.attempt} of {lease.id} was handed to {first.call.client} "
+                    f"the same token of attempt {lease.attempt} of {lease.id} was returned to {first.call.client} "
                     f"({first.call.location}) and to {call.client}"
                 )
                 yield Violation(NAME, call.zone, lease.id, detail, call=call.location)
@@ -132,14 +131,14 @@ def _check_leases(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterato
             zone_id, invocation_id, number = attempt
             last = list(calls_by_token.values())[-1]
             detail = (
-                f"attempt {number} of {invocation_id} was handed out under {len(calls_by_token)} tokens, and begun {starts} "
+                f"attempt {number} of {invocation_id} has {len(calls_by_token)} tokens, but was started {starts} "
                 f"{'time' if starts == 1 else 'times'}"
             )
             yield Violation(NAME, zone_id, invocation_id, detail, call=last.location)
 
 
 def _check_tasks(evidence: Evidence, invariant: str, start_counts: Counter[Attempt]) -> Iterator[Violation]:
-    """Counts in `begun` how often each attempt was."""
+    """Check the attempts of tasks. Adds their starts to `start_counts`."""
     agents_by_attempt: dict[Attempt, set[str | None]] = {}
     for event, data, task in TaskReplay(evidence).walk():
         if (detail := _task_problem(event, data, task)) is not None:
@@ -155,14 +154,14 @@ def _task_problem(event: Event, data: TaskEventData, task: ReplayedTask) -> str 
     name, number = event.subject, data.attempt
     if starts_attempt(event):
         if task.is_held:
-            return f"the task {name} was begun again (attempt {number}) while attempt {task.attempt} ran"
+            return f"task {name} started again (attempt {number}) while attempt {task.attempt} ran"
         if number != task.attempt + 1:
-            return f"attempt {number} of {name} was begun after attempt {task.attempt}"
+            return f"attempt {number} of {name} was started after attempt {task.attempt}"
         return None
-    # One that is given back is told of under the number before it.
+    # A release has the number before the attempt, because the attempt is not counted.
     expected = task.attempt - 1 if event.type == "task.released" else task.attempt
     if event.from_state in HELD_STATES and task.is_held and number != expected:
-        return f"{event.type} of {name} is told of attempt {number} while attempt {task.attempt} ran"
+        return f"{event.type} of {name} has attempt {number}, but attempt {task.attempt} ran"
     return None
 
 
@@ -177,5 +176,5 @@ def _check_agents(
             agents = agents_by_attempt.get((call.zone, lease.id, lease.attempt))
             if agent is not None and agents is not None and agent not in agents:
                 agent_list = " and ".join(sorted(str(name) for name in agents))
-                detail = f"attempt {lease.attempt} of {lease.id} was handed to {agent}, and was begun by {agent_list}"
+                detail = f"attempt {lease.attempt} of {lease.id} was claimed by {agent}, but started by {agent_list}"
                 yield Violation(invariant, call.zone, lease.id, detail, call=call.location)

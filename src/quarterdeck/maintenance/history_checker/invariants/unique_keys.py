@@ -1,8 +1,8 @@
-"""No key had two live sessions.
+"""A key never has two live sessions, two invocations or two tasks.
 
-Which session a key stood for is known by the answers that clients got for it, and by the table of keys, which has the
-last one. When each of them lived is known by the log. A key may stand for one session after another, never for two that
-live at once; and an invocation's key stands for one invocation for ever, as a task's does for one task.
+The responses show which sessions a key had, and the table of keys shows the last one. The event log shows when each
+session was live. A key can have several sessions one after another, but never two live ones. The key of an invocation
+or a task belongs to one invocation or task forever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     for session, scope, call in _keyed_sessions(evidence):
         first = scopes.setdefault(session, scope)
         if first != scope:
-            detail = f"the session {session[1]} was the answer to two keys, {first[2]!r} and {scope[2]!r}"
+            detail = f"session {session[1]} was returned for two keys, {first[2]!r} and {scope[2]!r}"
             yield Violation(NAME, session[0], session[1], detail, call=call.location if call else None)
     yield from _check_overlaps(evidence, scopes)
 
@@ -40,13 +40,13 @@ def _keyed_sessions(evidence: Evidence) -> Iterator[tuple[Ref, KeyScope, Recorde
 
 
 def _check_created_once(evidence: Evidence) -> Iterator[Violation]:
-    """Of all who are told of one thing, one is told that it made it."""
+    """Only one call gets the response that it created an object."""
     created: set[tuple[str, str, str]] = set()
     for call in evidence.successful_calls(Op.SPAWN, Op.INVOKE, Op.TASK_CREATE):
         if call.has_created and call.response.id:
             creation = (call.op, call.zone, call.response.id)
             if creation in created:
-                detail = f"two calls were told that they made {call.response.id}"
+                detail = f"two calls got the response that they created {call.response.id}"
                 yield Violation(NAME, call.zone, call.response.id, detail, call=call.location)
             created.add(creation)
 
@@ -61,12 +61,12 @@ def _check_invocations(evidence: Evidence) -> Iterator[Violation]:
             continue
         first_id = ids_by_key.setdefault((call.zone, call.request.service_id or "", key), invocation_id)
         if first_id != invocation_id:
-            detail = f"the key {key!r} made two invocations, {first_id} and {invocation_id}"
+            detail = f"key {key!r} created two invocations, {first_id} and {invocation_id}"
             yield Violation(NAME, call.zone, invocation_id, detail, call=call.location)
 
 
 def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
-    """By the histories alone, of which each belongs to one application."""
+    """Uses the histories only. Each history belongs to one application."""
     ids_by_key: dict[KeyScope, str] = {}
     for call in evidence.successful_calls(Op.TASK_CREATE):
         key, task_id = call.request.idempotency_key, call.response.id
@@ -74,7 +74,7 @@ def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
             continue
         first_id = ids_by_key.setdefault((call.zone, call.request.application_id or "", key), task_id)
         if first_id != task_id:
-            detail = f"the key {key!r} made two tasks, {first_id} and {task_id}"
+            detail = f"key {key!r} created two tasks, {first_id} and {task_id}"
             yield Violation(NAME, call.zone, task_id, detail, call=call.location)
 
 
@@ -89,6 +89,6 @@ def _check_overlaps(evidence: Evidence, scopes: dict[Ref, KeyScope]) -> Iterator
         for other in spawned.setdefault(scope, []):
             session = sessions.get(event.zone_id, other)
             if session and session.is_live(event.at) and other != event.subject:
-                detail = f"the key {scope[2]!r} of {scope[1]} had the session {event.subject} while {other} lived"
+                detail = f"key {scope[2]!r} of {scope[1]} had session {event.subject} while {other} was live"
                 yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)
         spawned[scope].append(event.subject)
