@@ -1,44 +1,48 @@
-"""`qd`: one program with two parsers and one table.
+"""`qd`, the command line: one program with two parsers and one command table.
 
-| module      | what it decides                                                                          |
-|-------------|------------------------------------------------------------------------------------------|
-| entry       | from `sys.argv` to an exit code; every way a command can end                              |
-| table       | what a command, an option and an argument are; the options every command has             |
-| words       | which module knows which first word                                                       |
-| thin        | parses a well-formed command line plainly, and never says no                              |
-| full        | parses the rest with Click: help, completion, mistakes and what was meant instead         |
-| context     | a command's options by type, its server, its output                                       |
-| output      | tables, fields, colours, ages: pure text                                                  |
-| pages       | lists that come in pages; one thing, told in full                                         |
-| given       | what was given for a body: JSON as text, in a file, on standard input                     |
-| claiming    | taking work, of a service or for an agent                                                 |
-| tree, graph | a tree of sessions, and delegations that hang together, drawn                             |
-| branches    | a task with what it depends on and what it blocks, drawn                                  |
-| follow      | events as they happen, until somebody has had enough                                     |
-| waiting     | until an invocation has ended                                                             |
-| watching    | until tasks have ended; bars: how far they have come                                      |
-| moments     | an instant, or so long from now, or so long ago                                           |
-| frames      | one picture of the work plane; rates: how often something happens; screen: the terminal   |
-| trailing    | long polls, one after the other                                                           |
-| completing  | what only the server knows, for a shell that completes a word                             |
-| fleetwise   | what the commands of fleets share; envelope: how a message looks; crew: agents of a fleet |
-| receipt     | what an ending stopped and left, and what that means for the exit code                    |
-| zone, session, service, invocation (and work), delegation, task (and adding, labour, lines), agent, role,          |
-| fleet, member, message, monitor, coordinator, cost, top, explain, doctor, key, events, server, upkeep, about:      |
-|             | the commands, one file per noun                                                           |
+| module            | what it holds                                                                      |
+|-------------------|------------------------------------------------------------------------------------|
+| main              | entry point: from `sys.argv` to an exit code                                       |
+| command_table     | commands, options, arguments and converters; the global options                    |
+| registry          | the module of each command's first word                                            |
+| fast_parser       | parses well-formed command lines, reports no errors                                |
+| click_parser      | parses the rest with Click: help, completion, usage errors and suggestions         |
+| shell_completion  | completion of fleets, members and messages from the server                         |
+| context           | the options of a command by type, its server, its output                           |
+| errors            | error output and exit codes                                                        |
+| input             | request bodies from options, files and standard input; options of claims           |
+| time_args         | time arguments: an ISO 8601 time, or a duration from now or before now             |
+| output            | tables, fields, colors, ages: pure text                                            |
+| list_output       | paged lists, and single objects                                                    |
+| receipt           | receipts of terminations, and their exit code                                      |
+| session_tree, task_tree, delegation_graph | drawings                                                   |
+| progress_bars     | progress bars on stderr                                                            |
+| wait              | waits for tasks and invocations to end, by the event stream                        |
+| long_poll         | repeated long polls, for commands that follow something                            |
+| top_view, terminal | the frames of `qd top`, and the full-screen terminal                              |
+| fleet_common      | shared by the fleet commands: ids, texts, message output, errors                   |
+| fleet_agents      | `qd agent` with a fleet id                                                         |
+| task_add, task_work, task_logs | parts of `qd task`                                                    |
+| invocation_work   | `qd invocation` for workers                                                        |
+| server, server_logs | `qd up`, `status`, `stop`, `logs`                                                |
+| admin             | `qd sweep`, `token`, `db`, `audit`, `check`, `config`                              |
+| cost              | `qd cost`, `budget`                                                                |
+| version           | `qd version`, `completion`                                                         |
 
-Agents run `qd` all day, so a command that is spelled well costs little more than Python's own start: the
-thin parser reads it from the noun's table and runs the function named there. Whatever the thin parser does
-not understand wholly — a mistake, `--help`, a rare spelling — it leaves to Click, which is built from the
-same table and hands back the same `Ask`. So no command, option or help text exists twice, and a test
-compares the two parsers on generated command lines.
+Each other module holds the commands of the noun it is named after: agent, coordinator, delegation, doctor, events,
+explain, fleet, invocation, key, member, message, monitor, redis, role, secrets, service, session, sink, task, top,
+webhook, zone.
 
-This package imports `core` and `client`, and where panes are looked at `monitor` and `panes`. `up`, `sweep`,
-`db`, `config` and `token` need the server's code: they are handed over to `python -m quarterdeck` in place of
-this process.
+Agents run `qd` all the time, so a well-formed command costs little more than the start of Python. The fast parser
+reads it from the table of its module and runs its function. Everything else — a mistake, `--help`, a rare spelling —
+goes to Click, which is built from the same table and returns the same `ParsedCommand`. So no command, option or help
+text exists twice, and a test compares both parsers on generated command lines.
 
-How it fails. Whatever is raised ends as one sentence on stderr, `qd: …` (the problem as JSON with
-`--json`), and as an exit code: 0 ok, 1 failed, 2 usage, 3 refused by quota or policy, 4 not found, 5
-timeout. The commands of fleets say `Error: …`, and exit with 1 whatever it was. A reader that closes the
-pipe and a Ctrl-C end the command the way those signals end any program: quietly, and visibly to the shell.
+This package imports `core` and `client`, and `monitor` and `tmux` for panes. `up`, `sweep`, `db`, `audit`, `check`,
+`config show` and `token` need the server's code: they replace this process by `python -m quarterdeck`.
+
+How it fails. Every error is one sentence on stderr, `qd: …` (with `--json` the problem as JSON), and an exit code:
+0 ok, 1 failed, 2 usage, 3 refused by quota or policy, 4 not found, 5 timeout. Fleet commands print `Error: …` and
+exit 1 for every error except usage. A closed pipe and Ctrl-C end the command by that signal: without a message, but
+visible to the shell.
 """

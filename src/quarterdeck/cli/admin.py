@@ -1,7 +1,7 @@
-"""Commands that need the server's own code: they are handed over to `python -m quarterdeck`.
+"""Commands that need the server's code: sweep, token, db, audit, check, config. They run `python -m quarterdeck`.
 
-The process is replaced, not wrapped: signals, exit code and terminal are the server's own, and `qd` stays
-free of its imports. What is handed over is what both parsers understood, spelled plainly.
+The process is replaced, not wrapped: signals, exit code and terminal belong to the server, and `qd` does not import its
+modules. The parsed options are passed on in their long form.
 """
 
 from __future__ import annotations
@@ -32,26 +32,29 @@ def build_command_table() -> CommandTable:
         (
             Command(
                 ("sweep",),
-                "Sweep a PostgreSQL database, and serve nobody.",
+                "Run the sweeps of a PostgreSQL database without serving requests.",
                 exec_server_command,
                 options=(*_SWEEP_OPTIONS, *database_options),
                 description=_SWEEP_HELP,
             ),
-            Command(("token",), "Print a bearer token of the local issuer.", token, options=_TOKEN_OPTIONS),
+            Command(("token",), "Issue a bearer token with the local key and print it.", token, options=_TOKEN_OPTIONS),
             Command(
                 ("db", "init"),
-                "Create the schema, or bring it up to date.",
+                "Create or upgrade the schema.",
                 exec_server_command,
                 options=database_options,
                 description=_DB_INIT_HELP,
             ),
-            Command(("db", "upgrade"), "Bring the schema up to date.", exec_server_command, options=database_options),
+            Command(("db", "upgrade"), "Upgrade the schema.", exec_server_command, options=database_options),
             Command(
-                ("db", "status"), "Compare the schema with this release.", exec_server_command, options=database_options
+                ("db", "status"),
+                "Compare the schema with that of this release.",
+                exec_server_command,
+                options=database_options,
             ),
             Command(
                 ("db", "backup"),
-                "Copy a SQLite database while its server works.",
+                "Back up a SQLite database while its server runs.",
                 exec_server_command,
                 (Argument("file", "FILE", FILE),),
                 database_options,
@@ -59,71 +62,72 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("audit", "verify"),
-                "Prove the log.",
+                "Verify the event log against its seals.",
                 exec_server_command,
                 options=(*_AUDIT_VERIFY_OPTIONS, *database_options),
                 description=_AUDIT_VERIFY_HELP,
             ),
             Command(
                 ("audit", "anchor"),
-                "Print the newest seal, to note it elsewhere.",
+                "Print the newest seal, to store it elsewhere.",
                 exec_server_command,
                 options=database_options,
             ),
             Command(
                 ("check",),
-                "Compare counters, trees and log.",
+                "Check that counters, trees and the event log agree.",
                 exec_server_command,
                 options=(_HISTORY_OPTION, *database_options),
                 description=_CHECK_HELP,
             ),
             Command(
-                ("config", "show"), "Print every setting and its source.", exec_server_command, options=database_options
+                ("config", "show"),
+                "Print all settings and their sources.",
+                exec_server_command,
+                options=database_options,
             ),
             Command(("config", "alerts"), "Print alert rules for Prometheus.", alerts),
         ),
         {
-            "db": "The database: its schema, and copies of it.",
-            "audit": "The log, proved by its seals.",
-            "config": "The settings a server would start with, and rules for whoever watches it.",
+            "db": "Manage the database: schema and backups.",
+            "audit": "Verify the event log by its seals.",
+            "config": "Print the settings of the server, and alert rules.",
         },
     )
 
 
 _SWEEP_OPTIONS = (
-    Option("--once", "Make one pass of each sweep, print what it moved, and end."),
-    Option("--only", "Only this sweep; may be repeated.", TEXT, many=True),
-    Option("--list", "Print the sweeps and how often each is made, and end."),
-    Option("--metrics-port", "Answer /health, /ready and /metrics there [default: nowhere].", NUMBER),
+    Option("--once", "Run each sweep once, print what it changed, and exit."),
+    Option("--only", "Run only this sweep; repeatable.", TEXT, many=True),
+    Option("--list", "Print the sweeps and their intervals, and exit."),
+    Option("--metrics-port", "Port that serves /health, /ready and /metrics [default: none].", NUMBER),
 )
-_SWEEP_HELP = """Servers sweep by themselves unless they are told QD_SWEEPS=false. Any number of daemons may run beside
-any number of servers. SIGTERM and SIGINT end it. With --once it exits with 1 if a pass failed."""
+_SWEEP_HELP = """Servers run the sweeps themselves unless QD_SWEEPS=false. Any number of sweep processes may run beside
+any number of servers. SIGTERM and SIGINT stop it. With --once it exits 1 if a sweep failed."""
 _ROLE_TYPE = uppercase_choice("OWNER", "ADMIN", "MEMBER", "AGENT")
 _TOKEN_OPTIONS = (
-    Option("--app", "The application it speaks for.", ID),
-    Option("--scope", "A scope it carries; may be repeated.", TEXT, many=True),
-    Option("--ttl", "How long it is good: 90, 15m, 2h.", DURATION),
-    Option("--session", "The session it speaks for; it ends with that session.", ID),
-    Option("--agent", "The agent it speaks for, and the only one it acts as.", ID),
-    Option("--role", "What its bearer is in the workspace, unless a member's row says otherwise.", _ROLE_TYPE),
+    Option("--app", "Application that the token acts for [default: local].", ID),
+    Option("--scope", "Scope to grant; repeatable [default: agent:lifecycle].", TEXT, many=True),
+    Option("--ttl", "Lifetime, such as 90s, 15m or 2h [default: 1h].", DURATION),
+    Option("--session", "Session that the token acts for. The token ends with it.", ID),
+    Option("--agent", "Agent that the token acts for. It cannot act for another.", ID),
+    Option("--role", "Role claim. A role assigned with `qd role set` takes precedence.", _ROLE_TYPE),
 )
 _AUDIT_VERIFY_OPTIONS = (
-    Option("--anchor", "A seal noted earlier, or a file of such lines; may be repeated.", TEXT, many=True),
-    Option("--key", "A key that may have signed: PEM or JWKS; may be repeated.", FILE, many=True),
+    Option("--anchor", "Seal stored earlier, or a file with one per line; repeatable.", TEXT, many=True),
+    Option("--key", "Public key to trust, PEM or JWKS; repeatable [default: data directory's key].", FILE, many=True),
 )
-_AUDIT_VERIFY_HELP = """Reads the database itself and asks no server. Names the first row that is not what it was, and exits
-with 1. Without --anchor it says what it cannot prove. Without --key it trusts the key of the data directory."""
-_CHECK_HELP = """Reads the database itself, as of one moment, and asks no server. Prints what differs, and exits with 1;
-with 0, all is well. With --history, also whether every promise was kept to the clients who wrote it."""
-_HISTORY_OPTION = Option(
-    "--history", "What clients wrote down of their calls, as JSON Lines; may be repeated.", FILE, many=True
-)
-_DB_INIT_HELP = """Says whether it created the schema, upgraded it, or found it at head. Refuses a database that a newer release
-has been at, and one that holds tables of something else."""
-_DB_BACKUP_HELP = """The copy is consistent, whole when it has its name, and overwrites nothing. The signing key is not in it.
-On PostgreSQL, pg_dump does this."""
-DATABASE_OPTION = Option("--database", "The database's URL [default: SQLite in the data directory].", TEXT)
-OWN_VARIABLES_OPTION = Option("--only-own-variables", "Heed QD_ variables only, not DATABASE_URL, PORT and the like.")
+_AUDIT_VERIFY_HELP = """Reads the database directly and needs no server. Exits 1 and prints the first row that was
+changed. Without --anchor it prints what it cannot prove."""
+_CHECK_HELP = """Reads one snapshot of the database directly and needs no server. Exits 1 and prints all differences.
+With --history it also checks the recorded calls of clients against the guarantees."""
+_HISTORY_OPTION = Option("--history", "Calls recorded by clients, as JSON Lines; repeatable.", FILE, many=True)
+_DB_INIT_HELP = """Prints whether it created the schema, upgraded it, or found it up to date. Refuses a database of a
+newer release, and one with tables of another program."""
+_DB_BACKUP_HELP = """The backup is consistent. It gets its file name when it is complete, and never overwrites a file.
+It does not contain the signing key. For PostgreSQL, use pg_dump."""
+DATABASE_OPTION = Option("--database", "Database URL [default: SQLite in the data directory].", TEXT)
+OWN_VARIABLES_OPTION = Option("--only-own-variables", "Use only QD_ variables, not DATABASE_URL, PORT and the like.")
 
 
 def token(context: Context) -> int:
@@ -132,8 +136,8 @@ def token(context: Context) -> int:
 
 
 def alerts(context: Context) -> int:
-    """Of this release: they name the figures that its server exports."""
-    from importlib import resources  # costs every command that does not need it
+    # The rules are part of the package, because they name the metrics of this release.
+    from importlib import resources  # imported here: other commands do not need it
 
     rules = resources.files("quarterdeck").joinpath("ops", "alerts.yml").read_text(encoding="utf-8")
     context.show({"rules": rules}, lambda _: rules.rstrip("\n"))
@@ -141,9 +145,9 @@ def alerts(context: Context) -> int:
 
 
 def exec_server_command(context: Context, extra_args: Sequence[str] = ()) -> int:
-    """Does not return: this process becomes the server's."""
+    """Replace this process by `python -m quarterdeck`. Does not return."""
     command = context.parsed.command
-    # Of the options that every command has, these two mean something there.
+    # The server program accepts only these two global options.
     global_options = [option for option in GLOBAL_OPTIONS if option.key in ("json", "data")]
     args = [
         *command.words,
@@ -153,21 +157,21 @@ def exec_server_command(context: Context, extra_args: Sequence[str] = ()) -> int
     for option in (*command.options, *global_options):
         args += format_option(option, context.parsed.values[option.key])
     sys.stdout.flush()
-    # -P: a directory named quarterdeck where the user happens to stand must not run in place of the package.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "quarterdeck", *args])  # noqa: S606 - it is ourselves
+    # -P: a directory named quarterdeck in the working directory must not be run instead of the package.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "quarterdeck", *args])  # noqa: S606 - runs our own package
 
 
 def _escape_leading_dash(argument: str) -> str:
-    """A file whose name begins with a dash is no option."""
+    """Prefix a file name that starts with a dash, so that it is not parsed as an option."""
     return f"./{argument}" if argument.startswith("-") else argument
 
 
 def format_option(option: Option, value: object) -> list[str]:
-    """An option as one would type it; nothing where it was not said."""
+    """The option as command line arguments; empty if it was not given."""
     if value is None or value is False:
         return []
     if value is True:
         return [option.name]
     values = value if isinstance(value, tuple) else (value,)
-    # One word each: a value that begins with a dash cannot be taken for an option.
+    # One argument with an equals sign, so that a value that starts with a dash is not parsed as an option.
     return [f"{option.name}={item}" for item in values]

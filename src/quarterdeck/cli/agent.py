@@ -1,6 +1,6 @@
-"""Agents: register, list, show, how they fare, tell that they live, end them, and a token to speak as one.
+"""`qd agent`: register, list, show, deregister, health, heartbeat, terminate, token.
 
-With a fleet id, `register`, `list`, `show` and `deregister` are about the agents of that fleet (`crew`).
+With a fleet id, `register`, `list`, `show` and `deregister` work on the agents of that fleet (`fleet_agents`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def build_command_table() -> CommandTable:
         (
             Command(
                 ("agent", "register"),
-                "Register an agent, or change what is said of one.",
+                "Register an agent or change its properties.",
                 register,
                 optional_id_argument,
                 _REGISTER_OPTIONS,
@@ -54,16 +54,21 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("agent", "deregister"),
-                "End an agent, or take it from its fleet.",
+                "Terminate an agent, or remove it from its fleet.",
                 deregister,
                 optional_id_argument,
                 (AGENT_ID_OPTION, *_TERMINATE_OPTIONS),
                 _DEREGISTER_HELP,
             ),
-            Command(("agent", "health"), "Show how an agent fares; fails if it is lost.", health, id_argument),
+            Command(
+                ("agent", "health"),
+                "Show the health of an agent. Exits 1 if it is ERROR or TERMINATED.",
+                health,
+                id_argument,
+            ),
             Command(
                 ("agent", "heartbeat"),
-                "Tell that an agent lives.",
+                "Send a heartbeat for an agent.",
                 heartbeat,
                 id_argument,
                 _HEARTBEAT_OPTIONS,
@@ -71,61 +76,70 @@ def build_command_table() -> CommandTable:
             ),
             task_work.build_claim_command(),
             Command(
-                ("agent", "terminate"), "End an agent.", terminate, id_argument, _TERMINATE_OPTIONS, _TERMINATE_HELP
+                ("agent", "terminate"),
+                "Terminate an agent.",
+                terminate,
+                id_argument,
+                _TERMINATE_OPTIONS,
+                _TERMINATE_HELP,
             ),
-            Command(("agent", "token"), "Print a token that speaks as an agent.", token, id_argument, _TOKEN_OPTIONS),
+            Command(("agent", "token"), "Print a token that acts for an agent.", token, id_argument, _TOKEN_OPTIONS),
         ),
-        {"agent": "Registered workers, who take tasks."},
+        {"agent": "Manage agents: registered workers that claim tasks."},
     )
 
 
 _REGISTER_OPTIONS = (
-    Option("--name", "What people call it [default: its id].", TEXT),
-    Option("--model", "The model it works with.", TEXT),
-    Option("--description", "What it is for.", TEXT),
-    Option("--capability", "A capability it has; may be repeated.", TEXT, many=True),
-    Option("--max-tasks", "How many tasks it works on at once [default: 1].", NUMBER),
-    Option("--heartbeat", "How often it will be heard of [default: 30s].", DURATION),
-    Option("--stale-after", "How long it may be silent [default: 3m].", DURATION),
-    Option("--coordinator", "Whether tasks are matched to it [default: yes].", choice("yes", "no")),
-    Option("--launcher", "A launcher of the server's configuration, which starts it for each task.", ID),
-    Option("--pool", "The pool it belongs to.", TEXT),
-    Option("--labels", "A JSON object of words to keep with it.", JSON_OBJECT),
+    Option("--name", "Display name [default: the id].", TEXT),
+    Option("--model", "Model that it uses.", TEXT),
+    Option("--description", "Purpose of the agent.", TEXT),
+    Option("--capability", "Capability of the agent; repeatable.", TEXT, many=True),
+    Option("--max-tasks", "Maximum number of concurrent tasks [default: 1].", NUMBER),
+    Option("--heartbeat", "Heartbeat interval [default: 30s].", DURATION),
+    Option("--stale-after", "Time without a heartbeat after which it is stale [default: 3m].", DURATION),
+    Option("--coordinator", "Whether the coordinator assigns tasks to it [default: yes].", choice("yes", "no")),
+    Option("--launcher", "Launcher in the server's configuration that starts it for each task.", ID),
+    Option("--pool", "Pool that it belongs to.", TEXT),
+    Option("--labels", "JSON object of labels to store with the agent.", JSON_OBJECT),
     fleet_agents.SKILLS_OPTION,
 )
-_REGISTER_HELP = """Prints its id. What is not said stays as it is. A terminated one begins anew. With a fleet id there is
-no ID, which the fleet gives out: --name and --description say who it is, and --skills what it can do."""
-_FLEET_HELP = "Of the registry, or with a fleet id (--fleet-id, QD_FLEET_ID) of that fleet."
-_DEREGISTER_HELP = "With a fleet id, of that fleet; without one it is `qd agent terminate`."
+_REGISTER_HELP = """Prints the id. Options that are not given keep their value. A terminated agent is registered again.
+With a fleet id, leave out ID, because the fleet assigns it, and give --name, --description and --skills."""
+_FLEET_HELP = "Uses the agent registry. With a fleet id (--fleet-id, QD_FLEET_ID) it uses that fleet."
+_DEREGISTER_HELP = "With a fleet id, removes the agent from that fleet. Without one, it is `qd agent terminate`."
 _LIST_OPTIONS = (
     Option(
-        "--status", "Only those in this status.", uppercase_choice("IDLE", "WORKING", "DEGRADED", "ERROR", "TERMINATED")
+        "--status",
+        "Only agents with this status.",
+        uppercase_choice("IDLE", "WORKING", "DEGRADED", "ERROR", "TERMINATED"),
     ),
-    Option("--capability", "Only those with this capability.", TEXT),
-    Option("--coordinator", "Only those that tasks are matched to, or are not.", choice("yes", "no")),
+    Option("--capability", "Only agents with this capability.", TEXT),
+    Option(
+        "--coordinator", "Only agents that the coordinator assigns tasks to (yes) or not (no).", choice("yes", "no")
+    ),
     *PAGING,
     FULL_OPTION,
 )
 _HEARTBEAT_OPTIONS = (
-    Option("--status", "How it is [default: healthy].", choice("healthy", "degraded")),
-    Option("--task", "The task it works on.", ID),
-    Option("--percent", "How far that has come, 0 to 100.", NUMBER),
-    Option("--step", "What is being done now.", TEXT),
-    Option("--checkpoint", f"Where another attempt goes on from: {JSON_INPUT_HELP}.", TEXT),
-    Option("--attempt-token", "Of that task's attempt.", TEXT),
-    Option("--memory", "Megabytes it uses.", NUMBER),
-    Option("--cpu", "Percent of a processor it uses.", NUMBER),
-    Option("--metadata", "A JSON object.", JSON_OBJECT),
+    Option("--status", "Status to report [default: healthy].", choice("healthy", "degraded")),
+    Option("--task", "Task that it is working on.", ID),
+    Option("--percent", "Progress of the task, 0 to 100.", NUMBER),
+    Option("--step", "Current step of the task.", TEXT),
+    Option("--checkpoint", f"State from which the next attempt continues: {JSON_INPUT_HELP}.", TEXT),
+    Option("--attempt-token", "Token of the task's attempt.", TEXT),
+    Option("--memory", "Memory use in MB.", NUMBER),
+    Option("--cpu", "CPU use in percent.", NUMBER),
+    Option("--metadata", "JSON object with more data.", JSON_OBJECT),
 )
-_HEARTBEAT_HELP = "Exits with 1 if it must stop working on a task: one was canceled, or paused."
+_HEARTBEAT_HELP = "Exits 1 if the agent must stop working on a task because it was canceled or paused."
 _TERMINATE_OPTIONS = (
-    Option("--reason", "Why, for the record [default: requested].", TEXT),
-    Option("--graceful", "Let it finish what it works on, and give it nothing more."),
+    Option("--reason", "Reason to record [default: requested].", TEXT),
+    Option("--graceful", "Let the agent finish its tasks, but give it no new ones."),
 )
-_TERMINATE_HELP = "Without --graceful its tasks are taken from it at once, and tried again by others."
+_TERMINATE_HELP = "Without --graceful, its tasks are aborted at once and retried by other agents."
 _TOKEN_OPTIONS = (
-    Option("--ttl", "How long it is good: 15m, 2h, 30d [default: 1h].", DURATION),
-    Option("--attempt-token", "The attempt it is for, which then need not be named again.", TEXT),
+    Option("--ttl", "Lifetime, such as 15m, 2h or 30d [default: 1h].", DURATION),
+    Option("--attempt-token", "Attempt that the token is for. Requests then need no attempt token.", TEXT),
 )
 
 
@@ -161,7 +175,7 @@ def list_(context: Context) -> int:
     query = {
         "status": context.text("status"),
         "capability": context.text("capability"),
-        # As text: what is False would be left out.
+        # As text, because a False would be left out of the query.
         "coordinatorEnabled": None if coordinator is None else "true" if coordinator == "yes" else "false",
     }
     return print_list(context, context.api_path("agents"), query, _table)
@@ -218,16 +232,16 @@ def terminate(context: Context) -> int:
     context.show(
         document,
         lambda _: (
-            f"terminated {agent_id}"
+            f"Terminated agent {agent_id}."
             if is_terminated
-            else f"{agent_id} takes nothing more, and ends with its {tasks_text}"
+            else f"Agent {agent_id} gets no new tasks and ends after its {tasks_text}."
         ),
     )
     return 0
 
 
 def token(context: Context) -> int:
-    """The token alone on stdout: `QD_TOKEN=$(qd agent token ID)`."""
+    # Only the token goes to stdout, so that a script can use it: QD_TOKEN=$(qd agent token ID)
     body = without_none({"ttlSeconds": context.number("ttl"), "attemptToken": context.text("attempt_token")})
     document = context.server().call("POST", _path(context, "token"), body=body).document
     context.show(document, lambda issued: cell(issued.get("token")))
@@ -239,18 +253,18 @@ def _path(context: Context, *segments: str) -> str:
 
 
 def _agent_id(context: Context) -> str:
-    """What a line may leave away only where a fleet is named."""
+    """The ID argument. It may be left out only with a fleet id."""
     agent_id = context.text("id")
     if agent_id is None:
-        raise UsageError("usage", "Which agent? Give its id; or a fleet's, with --fleet-id.")
+        raise UsageError("usage", "Give the ID of an agent, or --fleet-id to use a fleet.")
     return agent_id
 
 
 def _format_heartbeat_reply(reply: Document) -> str:
-    lines = [f"go on; be heard of again within {cell(reply.get('next'))}s"]
+    lines = [f"Continue. Send the next heartbeat within {cell(reply.get('next'))}s."]
     if reply.get("cancel") or reply.get("pause"):
         lines = [
-            f"stop: {cell(reply[name])} {'was canceled' if name == 'cancel' else 'was paused'}"
+            f"Stop: {cell(reply[name])} {'was canceled' if name == 'cancel' else 'was paused'}."
             for name in ("cancel", "pause")
             if reply.get(name)
         ]
@@ -262,7 +276,7 @@ def _format_heartbeat_reply(reply: Document) -> str:
 
 def _table(context: Context, agents: list[Document]) -> str:
     if not agents:
-        return f"no such agents in zone {context.zone}"
+        return f"No agents found in zone {context.zone}."
     now = time.time()
     rows = [
         [
@@ -276,11 +290,11 @@ def _table(context: Context, agents: list[Document]) -> str:
         ]
         for agent in agents
     ]
-    return table(("ID", "NAME", "STATUS", "TASKS", "CAPABILITIES", "MODEL", "HEARD OF"), rows, context.styler)
+    return table(("ID", "NAME", "STATUS", "TASKS", "CAPABILITIES", "MODEL", "LAST SEEN"), rows, context.styler)
 
 
 def format_status(agent: Document) -> str:
-    """In a word or two: `ERROR (stale)`, `WORKING (draining)`."""
+    """The status with its reason: `ERROR (stale)`, `WORKING (draining)`."""
     reason = agent.get("statusReason") or ("draining" if agent.get("draining") is True else None)
     status = cell(agent.get("status"))
     return status if reason is None or status == "TERMINATED" else f"{status} ({cell(reason)})"
@@ -300,5 +314,5 @@ def _format_health(context: Context, document: Document) -> str:
         ]
         for entry in heartbeats
     ]
-    headers = ("HEARD OF", "STATUS", "TASK", "PERCENT", "MB", "CPU")
+    headers = ("LAST SEEN", "STATUS", "TASK", "PERCENT", "MEMORY MB", "CPU %")
     return f"{text}\n\n{table(headers, rows, context.styler)}"

@@ -1,8 +1,7 @@
-"""The parser for everything else: help, completion, mistakes. Click, built from the same table as the thin
-parser.
+"""The Click parser: help, shell completion and usage errors. It is built from the same table as the fast parser.
 
-Click only parses here. A command's callback hands back the `Ask`, and whoever asked runs it, so both
-parsers end in the same place.
+Click only parses. A command's callback returns the `ParsedCommand`, and `main` runs it, so both parsers give the same
+result.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from quarterdeck.cli.registry import MODULES, commands_of, load_command_table
 
 COMPLETE_VARIABLE = "_QD_COMPLETE"
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_ROOT_HELP = """The coordination plane for fleets of AI agents.
+_ROOT_HELP = """Coordinate fleets of AI agents.
 
-Every command finds its server by itself: the one of the data directory, started if none runs, or the one
-that --url names. The options below may stand before or after the command.
+Every command uses the server of the data directory, and starts it if it is not running. With --url it uses that
+server. The global options may be given before or after the command.
 """
 
 
 def parse(argv: Sequence[str]) -> ParsedCommand | int:
-    """The command that is meant, or the exit code where help was all that was wanted."""
+    """The parsed command, or the exit code if Click printed help or the version."""
     match = fast_parser.find_command(argv)
     args = [*match.command.words, *match.rest] if match else list(argv) or ["--help"]
     if args[0] == "help":
@@ -36,14 +35,14 @@ def parse(argv: Sequence[str]) -> ParsedCommand | int:
     try:
         outcome: object = _RootGroup().main(args, prog_name="qd", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as no_args:
-        raise UsageError("usage", f"Which command?\n\n{no_args.format_message()}") from None
+        raise UsageError("usage", f"Give a command.\n\n{no_args.format_message()}") from None
     except click.UsageError as error:
         raise UsageError("usage", _format_usage_error(error)) from None
     return outcome if isinstance(outcome, ParsedCommand) else 0
 
 
 def complete(instruction: str) -> int:
-    """Answers the shell's completion script, which asks through an environment variable."""
+    """Print completions for the shell's completion script, which passes its request in an environment variable."""
     from click.shell_completion import shell_complete
 
     return shell_complete(_RootGroup(), {}, "qd", COMPLETE_VARIABLE, instruction)
@@ -51,7 +50,7 @@ def complete(instruction: str) -> int:
 
 def completion_script(shell: str) -> str:
     completion_class = get_completion_class(shell)
-    assert completion_class is not None  # the table allows only shells that Click knows
+    assert completion_class is not None  # the command table allows only shells that Click supports
     return completion_class(_RootGroup(), {}, "qd", COMPLETE_VARIABLE).source()
 
 
@@ -64,7 +63,7 @@ def _format_usage_error(error: click.UsageError) -> str:
 
 
 class _SectionedCommand(click.Command):
-    """Help that shows a command's own options first, and apart those that every command has."""
+    """A command whose help lists its own options first and the global options in a section of their own."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         global_names = {option.name for option in GLOBAL_OPTIONS}
@@ -74,7 +73,7 @@ class _SectionedCommand(click.Command):
             row = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if row is not None:
                 (global_rows if global_names & set(param.opts) else own_rows).append(row)
-        for title, rows in (("Options", own_rows), ("Options of every command", global_rows)):
+        for title, rows in (("Options", own_rows), ("Global options", global_rows)):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
@@ -83,7 +82,7 @@ class _SectionedCommand(click.Command):
 
 
 class _LazyGroup(_SectionedCommand, click.Group):
-    """A group whose commands are looked up when they are asked for."""
+    """A group that loads each command when it is needed."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -94,7 +93,7 @@ class _LazyGroup(_SectionedCommand, click.Group):
 
         matches = get_close_matches(args[0], self.list_commands(ctx), n=1, cutoff=0.5)
         suggestion = f" Did you mean `{ctx.command_path} {matches[0]}`?" if matches else ""
-        raise click.UsageError(f"There is no command `{ctx.command_path} {args[0]}`.{suggestion}", ctx)
+        raise click.UsageError(f"Unknown command `{ctx.command_path} {args[0]}`.{suggestion}", ctx)
 
 
 class _RootGroup(_LazyGroup):
@@ -146,7 +145,7 @@ def _build_click_command(command: Command) -> click.Command:
 
 
 class _ClickParamType(click.ParamType[object]):
-    """A `Kind` as Click wants it."""
+    """A `ParamType` of the command table as a Click type."""
 
     def __init__(self, param_type: ParamType) -> None:
         self.name = param_type.metavar
@@ -171,7 +170,7 @@ class _ClickParamType(click.ParamType[object]):
 
 
 def _server_completions(ctx: click.Context, source: str, incomplete: str) -> list[CompletionItem]:
-    """What the server knows, by what has been typed so far: options may stand before every word."""
+    """Completions from the server. Uses the options typed so far, at every level: they may precede any word."""
     from quarterdeck.cli.shell_completion import complete_from_server
 
     typed_values: dict[str, object] = {}

@@ -1,7 +1,8 @@
-"""What a command is: a row that both parsers read.
+"""Commands, options and arguments as data, read by both parsers.
 
-Plain named tuples and small converters, because every `qd` imports this. A converter takes the text of one
-value and returns what it means, or raises ValueError with a sentence for the user.
+Only named tuples and small converters, because every `qd` command imports this module. A converter takes the text of
+one value and returns the parsed value, or raises ValueError with a message for the user. The message has no final
+period: the parser adds it.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ Values = Mapping[str, object]
 
 
 class ParamType(NamedTuple):
-    """How the text of a value is shown in help, read, and completed."""
+    """How a value is shown in help, parsed, and completed by the shell."""
 
     metavar: str
     parse: Callable[[str], object]
     choices: tuple[str, ...] = ()
     completion_source: str = ""
-    """Of what only the server knows: which list it is completed from (`completing`)."""
+    """The server's list that completes the value: fleets, members or messages (`shell_completion`)."""
 
 
 class Option(NamedTuple):
-    """`--name VALUE`, or a flag where `kind` is None."""
+    """`--name VALUE`, or a flag if `type` is None."""
 
     name: str
     help: str
@@ -49,11 +50,11 @@ class Argument(NamedTuple):
     type: ParamType
     required: bool = True
     many: bool = False
-    """Takes all words that are left: only the last argument of a command can."""
+    """Takes all remaining words. Only the last argument of a command can have it."""
 
 
 class Command(NamedTuple):
-    """One row. `words` are what the user types: `("session", "show")`."""
+    """One command. `words` is what the user types: `("session", "show")`."""
 
     words: tuple[str, ...]
     summary: str
@@ -62,19 +63,18 @@ class Command(NamedTuple):
     options: tuple[Option, ...] = ()
     description: str = ""
     is_default: bool = False
-    """The noun alone means this command: `qd events` is `qd events list`."""
+    """The noun without a verb runs this command: `qd events` is `qd events list`."""
 
 
 class CommandTable(NamedTuple):
-    """What a module offers: its commands, and what its nouns are about."""
+    """The commands of a module, and the help summary of each of its nouns."""
 
     commands: tuple[Command, ...]
     summaries: Mapping[str, str]
 
 
 class ParsedCommand(NamedTuple):
-    """A command line, understood. Every option and argument has a key; what was not said is None, False
-    or ()."""
+    """A parsed command line. `values` has a key per option and argument: None, False or () if it was not given."""
 
     command: Command
     values: Values
@@ -83,18 +83,18 @@ class ParsedCommand(NamedTuple):
 def choice(*allowed: str) -> ParamType:
     def parse(text: str) -> str:
         if text not in allowed:
-            raise ValueError(f"{text!r} is not one of {', '.join(allowed)}")
+            raise ValueError(f"{text!r} is not allowed. Use one of: {', '.join(allowed)}")
         return text
 
     return ParamType("|".join(allowed), parse, allowed)
 
 
 def uppercase_choice(*allowed: str) -> ParamType:
-    """One of what stands on the wire in capitals, typed in whichever letters."""
+    """One of several words that the API spells in capitals. The user may type either case."""
 
     def parse(text: str) -> str:
         if text.upper() not in allowed:
-            raise ValueError(f"{text!r} is not one of {', '.join(allowed)}")
+            raise ValueError(f"{text!r} is not allowed. Use one of: {', '.join(lowercase)}")
         return text.upper()
 
     lowercase = tuple(word.lower() for word in allowed)
@@ -103,20 +103,20 @@ def uppercase_choice(*allowed: str) -> ParamType:
 
 def _parse_id(text: str) -> str:
     if not is_path_id(text):
-        raise ValueError(f"{text!r} is not an id: 1 to 128 of letters, digits and _ . - :")
+        raise ValueError(f"{text!r} is not an id. An id has 1 to 128 characters: letters, digits, _ . - :")
     return text
 
 
 def _parse_int(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise ValueError(f"{text!r} is not a whole number")
+        raise ValueError(f"{text!r} is not an integer of 0 or more")
     return int(text)
 
 
 def _parse_numeric_id(text: str) -> int:
     number = _parse_int(text)
     if not 1 <= number <= 2**53:
-        raise ValueError(f"{text!r} is not an id: 1, 2, 3, … are")
+        raise ValueError(f"{text!r} is not a numeric id. Use an integer of 1 or more")
     return number
 
 
@@ -128,7 +128,7 @@ def parse_duration(text: str) -> int:
     try:
         return _parse_int(number) * _UNIT_SECONDS[unit]
     except ValueError:
-        raise ValueError(f"{text!r} is not a time: 90, 90s, 15m, 2h and 1d are") from None
+        raise ValueError(f"{text!r} is not a duration. Use seconds or a unit: 90, 90s, 15m, 2h, 1d") from None
 
 
 def _parse_seconds(text: str) -> float:
@@ -137,7 +137,7 @@ def _parse_seconds(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < 1e9:
-        raise ValueError(f"{text!r} is not a number of seconds above 0")
+        raise ValueError(f"{text!r} is not a number of seconds greater than 0")
     return number
 
 
@@ -145,17 +145,17 @@ def _parse_json_object(text: str) -> dict[str, object]:
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"this is not JSON: {error}") from None
+        raise ValueError(f"the value is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ValueError('this is not a JSON object, such as {"purpose": "review"}')
+        raise ValueError('the value is not a JSON object. Example: {"purpose": "review"}')
     return value
 
 
 def _parse_limit(text: str) -> tuple[str, int | None]:
-    """`max_depth=5`; `max_depth=default` takes the zone's own setting away."""
+    """`max_depth=5`, or `max_depth=default` to remove the zone's own limit."""
     name, separator, value = text.partition("=")
     if not name or not separator:
-        raise ValueError(f"{text!r} is not NAME=NUMBER or NAME=default")
+        raise ValueError(f"{text!r} is not a limit. Use NAME=NUMBER or NAME=default")
     return name, None if value == "default" else _parse_int(value)
 
 
@@ -165,7 +165,7 @@ NUMBER = ParamType("N", _parse_int)
 FLEET_ID = ParamType("INT", _parse_numeric_id, completion_source="fleets")
 MEMBER_ID = ParamType("INT", _parse_numeric_id, completion_source="members")
 MESSAGE_ID = ParamType("INT", _parse_numeric_id, completion_source="messages")
-DURATION = ParamType("TIME", parse_duration)
+DURATION = ParamType("DURATION", parse_duration)
 SECONDS = ParamType("SECONDS", _parse_seconds)
 JSON_OBJECT = ParamType("JSON", _parse_json_object)
 LIMIT = ParamType("NAME=N", _parse_limit)
@@ -173,13 +173,13 @@ PATH = ParamType("DIR", str)
 FILE = ParamType("FILE", str)
 
 GLOBAL_OPTIONS = (
-    Option("--json", "Answer in JSON, also errors (on stderr)."),
-    Option("--zone", "The zone to work in [env QD_ZONE; default: default].", ID),
-    Option("--fleet-id", "The fleet to work in [env QD_FLEET_ID].", FLEET_ID),
-    Option("--data", "The data directory whose server to use [env QD_DATA].", PATH),
-    Option("--url", "Use the server at this address, and never start one [env QD_URL].", ParamType("URL", str)),
-    Option("--token", "The bearer token or API key [env QD_TOKEN; default: the data directory's admin token].", TEXT),
-    Option("--timeout", "How long to wait for an answer [default: 30].", SECONDS),
-    Option("--no-color", "No colours, also on a terminal [env NO_COLOR]."),
+    Option("--json", "Print JSON. Errors are JSON too, on stderr."),
+    Option("--zone", "Zone to use [env: QD_ZONE; default: default].", ID),
+    Option("--fleet-id", "Fleet to use [env: QD_FLEET_ID].", FLEET_ID),
+    Option("--data", "Data directory of the server to use [env: QD_DATA].", PATH),
+    Option("--url", "Server to use. Never starts a server [env: QD_URL].", ParamType("URL", str)),
+    Option("--token", "Bearer token or API key [env: QD_TOKEN; default: admin token of the data directory].", TEXT),
+    Option("--timeout", "Seconds to wait for the server's response [default: 30].", SECONDS),
+    Option("--no-color", "Do not use colors, even on a terminal [env: NO_COLOR]."),
 )
 """Accepted before, between and after the words of every command."""

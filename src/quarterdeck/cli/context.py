@@ -1,4 +1,4 @@
-"""What a command works with: its options by type, its server, its output."""
+"""The context of a command: its options by type, its server, its output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Context:
     def required_text(self, key: str) -> str:
         """The text of a required argument or option."""
         value = self.parsed.values[key]
-        assert isinstance(value, str)  # both parsers refuse a line without it
+        assert isinstance(value, str)  # both parsers require it
         return value
 
     def number(self, key: str) -> int | None:
@@ -58,40 +58,41 @@ class Context:
         return self.server_location.data_dir(self.environ)
 
     def local_data_dir(self) -> DataDir:
-        """The data directory, for what can only be done where a server runs."""
+        """The data directory, for commands that work only on this machine."""
         url = self.server_location.explicit_url(self.environ)
         if url is not None:
             from quarterdeck.cli.errors import UsageError
 
             command = " ".join(self.parsed.command.words)
-            raise UsageError("usage", f"`qd {command}` works on a data directory of this machine, and {url} was given.")
+            detail = f"`qd {command}` works only on a local data directory. Remove --url and QD_URL ({url})."
+            raise UsageError("usage", detail)
         return self.data_dir
 
     def server(self) -> ApiClient:
-        """The server this command is for, started where that is allowed."""
+        """The server of this command. Starts it if it is local and not running."""
         server = connect_server(self.server_location, self.environ, self.note)
         server.zone = self.zone
         return server
 
     def find_running_server(self) -> ApiClient | None:
-        """The same server, if it is there: whoever stopped it while this command runs may have meant to."""
+        """The same server if it is running. Does not start it: it may have been stopped on purpose."""
         server = connect_running_server(self.server_location, self.environ)
         if server is not None:
             server.zone = self.zone
         return server
 
     def in_zone(self, *segments: str) -> str:
-        """A path within the zone: `in_zone("agents", id)`."""
+        """A path in the zone: `in_zone("agents", id)`."""
         return build_path("zones", self.zone, *segments)
 
     def api_path(self, *segments: str) -> str:
-        """A path of the work plane, where a header names the zone: `work("agent-tasks", id)`."""
+        """A path below /api/v1, where a header gives the zone: `api_path("agent-tasks", id)`."""
         return build_path("api", "v1", *segments)
 
     def show(self, document: Document, render: Callable[[Document], str]) -> None:
-        """The answer: the document as it is, or as people read it."""
+        """Print the result: as JSON with --json, otherwise as text for people."""
         if self.as_json:
-            # A terminal has a reader, a pipe has a parser (and a line per document suits it best).
+            # Indented for people on a terminal; one line per document for programs behind a pipe.
             indent = 2 if sys.stdout.isatty() else None
             self.write(json.dumps(document, ensure_ascii=False, indent=indent))
         else:
@@ -101,7 +102,7 @@ class Context:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
 
     def note(self, text: str) -> None:
-        """Beside the answer, for people."""
+        """Write a note for people to stderr, so that stdout holds only the result."""
         sys.stderr.write(f"qd: {text}\n")
         sys.stderr.flush()
 

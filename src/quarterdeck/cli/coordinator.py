@@ -1,4 +1,4 @@
-"""The coordinator: whether it runs and what it sees, what it did, and in what order it hands out tasks."""
+"""`qd coordinator`: status, recover, logs, strategy."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ def build_command_table() -> CommandTable:
         (
             Command(
                 ("coordinator", "status"),
-                "Tell whether it runs; fails if it does not.",
+                "Show the state of the coordinator. Exits 1 if it is not active.",
                 status,
                 (),
-                _EVERYWHERE_OPTIONS,
+                _ALL_ZONES_OPTIONS,
             ),
-            Command(("coordinator", "recover"), "Look for what is lost, now.", recover, (), _EVERYWHERE_OPTIONS),
-            Command(("coordinator", "logs"), "What it did and what went wrong, newest first.", logs, (), _LOGS_OPTIONS),
+            Command(("coordinator", "recover"), "Run the recovery of lost tasks now.", recover, (), _ALL_ZONES_OPTIONS),
+            Command(("coordinator", "logs"), "List its log entries, newest first.", logs, (), _LOGS_OPTIONS),
             Command(
                 ("coordinator", "strategy"),
-                "Show or set the order in which tasks are handed out.",
+                "Show or set the order in which tasks are assigned.",
                 strategy_,
                 strategy_argument,
                 (),
                 _STRATEGY_HELP,
             ),
         ),
-        {"coordinator": "Matches tasks to agents, and recovers what is lost."},
+        {"coordinator": "Inspect the coordinator. It assigns tasks to agents and recovers lost tasks."},
     )
 
 
-_EVERYWHERE_OPTIONS = (Option("--everywhere", "In every zone, not only in this one."),)
+_ALL_ZONES_OPTIONS = (Option("--everywhere", "Use all zones, not only the current one."),)
 _LOGS_OPTIONS = (
     Option(
         "--level",
-        "Only those of this level [default: WARN and worse].",
+        "Only entries of this level [default: WARN and above].",
         uppercase_choice("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL"),
     ),
     *PAGING,
 )
-_STRATEGY_HELP = """priority: the highest first, then the oldest. sjf: the shortest estimate first. fair: in turn between those
-who added them."""
+_STRATEGY_HELP = """priority: highest priority first, then oldest. sjf (shortest job first): shortest estimate first.
+fair: the creators of tasks take turns."""
 
 
 def status(context: Context) -> int:
@@ -93,7 +93,7 @@ def _format_status(context: Context, document: Document) -> str:
 
 def _table(context: Context, entries: list[Document]) -> str:
     if not entries:
-        return f"nothing of that kind in zone {context.zone}"
+        return f"No log entries found in zone {context.zone}."
     rows = [
         [
             entry.get("createdAt"),
@@ -104,4 +104,4 @@ def _table(context: Context, entries: list[Document]) -> str:
         ]
         for entry in entries
     ]
-    return table(("AT", "LEVEL", "EVENT", "ABOUT", "MESSAGE"), rows, context.styler)
+    return table(("TIME", "LEVEL", "EVENT", "SUBJECT", "MESSAGE"), rows, context.styler)

@@ -1,4 +1,4 @@
-"""What tasks have cost, and what they may cost."""
+"""`qd cost` and `qd budget`: what tasks have cost, and limits on it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from quarterdeck.client.api import Document
 def build_command_table() -> CommandTable:
     return CommandTable(
         (
-            Command(("cost",), "What tasks have cost.", cost, options=_COST_OPTIONS),
-            Command(("budget", "list"), "List budgets, and what is spent of them.", list_, options=PAGING),
-            Command(("budget", "set"), "Set what may be spent.", set_, options=_SET_OPTIONS, description=_SET_HELP),
-            Command(("budget", "remove"), "Take a budget away.", remove, options=_BUDGET_KEY_OPTIONS),
+            Command(("cost",), "Show the costs of tasks.", cost, options=_COST_OPTIONS),
+            Command(("budget", "list"), "List budgets and their use.", list_, options=PAGING),
+            Command(("budget", "set"), "Set a budget.", set_, options=_SET_OPTIONS, description=_SET_HELP),
+            Command(("budget", "remove"), "Remove a budget.", remove, options=_BUDGET_KEY_OPTIONS),
         ),
-        {"budget": "What tasks may cost. Where one is spent, tasks wait."},
+        {"budget": "Manage budgets: limits on the costs of tasks. Tasks wait while a budget is spent."},
     )
 
 
@@ -32,30 +32,30 @@ def _parse_usd(text: str) -> float:
     except ValueError:
         amount = -1.0
     if not 0 <= amount <= 1e9:
-        raise ValueError(f"{text!r} is not an amount of dollars")
+        raise ValueError(f"{text!r} is not an amount in US dollars. Use a number from 0 to 1,000,000,000")
     return amount
 
 
 _GROUP_FIELDS = ("task", "agent", "model", "taskType", "day", "workspace")
 _GROUP_CHOICES = ("task", "agent", "model", "type", "day", "zone")
 _COST_OPTIONS = (
-    Option("--by", "What to sum up by [default: zone].", choice(*_GROUP_CHOICES)),
-    Option("--since", "The first day that counts (in UTC): 2026-01-31, or 7d (so long ago).", DAY),
-    Option("--until", "The first day that counts no more.", DAY),
+    Option("--by", "Field to group by [default: zone].", choice(*_GROUP_CHOICES)),
+    Option("--since", "First day, in UTC: 2026-01-31, or 7d for 7 days ago.", DAY),
+    Option("--until", "End, exclusive: the first day that is not counted.", DAY),
     *PAGING,
 )
 _BUDGET_KEY_OPTIONS = (
-    Option("--scope", "What it is for [default: zone].", choice("zone", "type", "task")),
-    Option("--for", "The type, or the task's id.", TEXT),
-    Option("--period", "For how long it is [default: month].", choice("day", "week", "month", "total")),
+    Option("--scope", "What the budget limits [default: zone].", choice("zone", "type", "task")),
+    Option("--for", "Task type or task id, with --scope type or task.", TEXT),
+    Option("--period", "Period of the budget [default: month].", choice("day", "week", "month", "total")),
 )
 _SET_OPTIONS = (
     *_BUDGET_KEY_OPTIONS,
-    Option("--usd", "How many dollars.", ParamType("USD", _parse_usd)),
-    Option("--tokens", "How many tokens, in and out.", NUMBER),
+    Option("--usd", "Limit in US dollars.", ParamType("USD", _parse_usd)),
+    Option("--tokens", "Limit in tokens, input and output together.", NUMBER),
 )
-_SET_HELP = """Where it is spent nothing of it is handed out, until the period ends or the budget is raised; what runs
-goes on. `qd explain task` says so of a task that waits for it."""
+_SET_HELP = """While a budget is spent, its tasks are not assigned until the period ends or the budget is raised.
+Running tasks continue. `qd explain task` shows whether a task waits for a budget."""
 _SCOPE_VALUES = {"zone": "workspace", "type": "taskType", "task": "task"}
 
 
@@ -77,10 +77,10 @@ def list_(context: Context) -> int:
 def set_(context: Context) -> int:
     amounts = without_none({"usd": context.parsed.values["usd"], "tokens": context.number("tokens")})
     if not amounts:
-        raise UsageError("usage", "How much may be spent? Give --usd, --tokens or both.")
+        raise UsageError("usage", "Give --usd, --tokens or both.")
     body: Document = {**_budget_key(context), **amounts}
     document = context.server().call("PUT", context.api_path("budgets"), body=body).document
-    context.show(document, lambda _: f"set the budget of {_describe_budget(document)}")
+    context.show(document, lambda _: f"Set the budget of {_describe_budget(document)}.")
     return 0
 
 
@@ -89,7 +89,7 @@ def remove(context: Context) -> int:
     query = {name: str(value) for name, value in budget_key.items()}
     context.server().call("DELETE", context.api_path("budgets"), query=query)
     context.show(
-        {**budget_key, "status": "removed"}, lambda document: f"removed the budget of {_describe_budget(document)}"
+        {**budget_key, "status": "removed"}, lambda document: f"Removed the budget of {_describe_budget(document)}."
     )
     return 0
 
@@ -97,7 +97,7 @@ def remove(context: Context) -> int:
 def _budget_key(context: Context) -> Document:
     scope, key = context.text("scope") or "zone", context.text("for")
     if (scope == "zone") != (key is None):
-        raise UsageError("usage", "--scope type and --scope task go with --for, which names the one it is for.")
+        raise UsageError("usage", "Give --for with --scope type or --scope task, and only with them.")
     period = context.text("period") or "month"
     return without_none({"scope": _SCOPE_VALUES[scope], "key": key, "period": period})
 
@@ -105,12 +105,12 @@ def _budget_key(context: Context) -> Document:
 def _describe_budget(budget: Document) -> str:
     scope, key, period = budget.get("scope"), budget.get("key"), cell(budget.get("period"))
     subject = "the zone" if scope == "workspace" else f"{'type' if scope == 'taskType' else 'task'} {cell(key)}"
-    return f"{subject}, {'in all' if period == 'total' else f'each {period}'}"
+    return f"{subject}, {'total' if period == 'total' else f'per {period}'}"
 
 
 def _cost_table(context: Context, group_by: str, costs: list[Document]) -> str:
     if not costs:
-        return f"nothing was spent in zone {context.zone}"
+        return f"No costs found in zone {context.zone}."
     rows = [
         [row.get("key"), format_usd(row.get("usd")), row.get("inputTokens"), row.get("outputTokens")] for row in costs
     ]
@@ -119,7 +119,7 @@ def _cost_table(context: Context, group_by: str, costs: list[Document]) -> str:
 
 def _budget_table(context: Context, budgets: list[Document]) -> str:
     if not budgets:
-        return f"no budgets in zone {context.zone}: nothing bounds what is spent"
+        return f"No budgets in zone {context.zone}: costs are not limited."
     now = time.time()
     rows = [
         [
@@ -133,7 +133,7 @@ def _budget_table(context: Context, budgets: list[Document]) -> str:
         ]
         for budget in budgets
     ]
-    return table(("OF", "USD", "USED", "TOKENS", "USED", "STATE", "ENDS"), rows, context.styler)
+    return table(("BUDGET", "USD", "USED USD", "TOKENS", "USED TOKENS", "STATE", "PERIOD ENDS"), rows, context.styler)
 
 
 def _period_end(budget: Document, now: float) -> str | None:

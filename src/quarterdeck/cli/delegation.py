@@ -1,4 +1,4 @@
-"""Delegations: create, list, show, revoke, draw what hangs together, and what a session holds by them."""
+"""`qd delegation`: create, list, show, revoke, graph, authority."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build_command_table() -> CommandTable:
         (
             Command(
                 ("delegation", "create"),
-                "Lend authority from one session to another.",
+                "Delegate authority from one session to another.",
                 create,
                 options=_CREATE_OPTIONS,
                 description=_CREATE_HELP,
@@ -44,48 +44,56 @@ def build_command_table() -> CommandTable:
             Command(("delegation", "list"), "List delegations, newest first.", list_, options=_LIST_OPTIONS),
             Command(("delegation", "show"), "Show one delegation.", show, id_argument),
             Command(
-                ("delegation", "revoke"), "Take a delegation back.", revoke, id_argument, _REVOKE_OPTIONS, _REVOKE_HELP
+                ("delegation", "revoke"),
+                "Revoke a delegation and those derived from it.",
+                revoke,
+                id_argument,
+                _REVOKE_OPTIONS,
+                _REVOKE_HELP,
             ),
             Command(
                 ("delegation", "graph"),
-                "Draw the active delegations around one, or around a session.",
+                "Draw the active delegations to and from a delegation or session.",
                 graph,
                 target_argument,
                 _GRAPH_OPTIONS,
                 _GRAPH_HELP,
             ),
             Command(
-                ("delegation", "authority"), "Show what a session holds, and by which.", authority, session_argument
+                ("delegation", "authority"),
+                "Show the authority of a session and its delegations.",
+                authority,
+                session_argument,
             ),
         ),
-        {"delegation": "Authority that one session lends to another. It only narrows."},
+        {"delegation": "Manage delegations of authority between sessions. Authority can only be narrowed."},
     )
 
 
 _CREATE_OPTIONS = (
-    Option("--from", "The session that lends.", ID, required=True),
-    Option("--to", "The session that receives.", ID, required=True),
-    Option("--scope", "A scope that is lent; may be repeated.", TEXT, many=True),
-    Option("--resource", "A resource it is lent for; may be repeated [default: all].", TEXT, many=True),
-    Option("--hops", "How often it may be passed on, 1 to 10 [default: as its parent allows].", NUMBER),
-    Option("--ttl", "For how long: 90, 15m, 2h [default: while its parent and both sessions last].", DURATION),
-    Option("--parent", "The delegation it is derived from [default: the one that covers it].", ID),
-    Option("--constraints", "A JSON object of more constraints, such as actions or budget.", JSON_OBJECT),
-    Option("--key", "Idempotency key: repeating the command gives the same delegation.", TEXT),
+    Option("--from", "Source session, which delegates.", ID, required=True),
+    Option("--to", "Target session, which receives.", ID, required=True),
+    Option("--scope", "Scope to delegate; repeatable.", TEXT, many=True),
+    Option("--resource", "Resource to limit the scopes to; repeatable [default: all].", TEXT, many=True),
+    Option("--hops", "How often it may be delegated on, 1 to 10 [default: as the parent allows].", NUMBER),
+    Option("--ttl", "Lifetime, such as 90s, 15m or 2h [default: until its parent or one session ends].", DURATION),
+    Option("--parent", "Delegation to derive it from [default: one that covers it].", ID),
+    Option("--constraints", "JSON object with more constraints, such as actions or budget.", JSON_OBJECT),
+    Option("--key", "Idempotency key: the same key returns the same delegation.", TEXT),
 )
-_CREATE_HELP = "Prints its id. Exits with 1 if it would exceed what the lender holds, or close a cycle."
+_CREATE_HELP = "Prints the id. Exits 1 if it would exceed the authority of the source session or close a cycle."
 _LIST_OPTIONS = (
-    Option("--from", "Only those that this session lends.", ID),
-    Option("--to", "Only those to this session.", ID),
-    Option("--status", "Only those in this status.", choice("active", "revoked", "expired")),
+    Option("--from", "Only delegations from this session.", ID),
+    Option("--to", "Only delegations to this session.", ID),
+    Option("--status", "Only delegations with this status.", choice("active", "revoked", "expired")),
     *PAGING,
 )
-_REVOKE_OPTIONS = (Option("--keep-sessions", "Let the sessions run on, without the authority."),)
-_REVOKE_HELP = """Takes all that are derived from it, too, and ends each session that no delegation is left to, with all
-below it. Repeating it moves nothing."""
-_GRAPH_OPTIONS = (Option("--limit", "How many delegations to draw at most, 1 to 1000 [default: 100].", NUMBER),)
-_GRAPH_HELP = """Of a delegation: the line of those it is derived from, and all that is reached from it. Of a session:
-those that lead to it, and all that is reached from it. What stands below a line is revoked with it."""
+_REVOKE_OPTIONS = (Option("--keep-sessions", "Do not terminate sessions that lose their last delegation."),)
+_REVOKE_HELP = """Also revokes all delegations derived from it. Terminates each session that has no delegation left,
+with its descendants. Revoking again changes nothing."""
+_GRAPH_OPTIONS = (Option("--limit", "Maximum number of delegations to draw, 1 to 1000 [default: 100].", NUMBER),)
+_GRAPH_HELP = """For a delegation: those it is derived from, and all that are reachable from it. For a session: those
+that lead to it, and all that are reachable from it. Revoking a delegation revokes all below it."""
 
 
 def create(context: Context) -> int:
@@ -116,7 +124,7 @@ def list_(context: Context) -> int:
 
 
 def show(context: Context) -> int:
-    # What has two names is told by one.
+    # These fields repeat others.
     duplicate_fields = ("delegation_edge_id", "source_agent_id", "target_agent_id")
     return print_details(context, context.in_zone("delegations", context.required_text("id")), *duplicate_fields)
 
@@ -124,7 +132,7 @@ def show(context: Context) -> int:
 def revoke(context: Context) -> int:
     edge_id, query = context.required_text("id"), {"keep_sessions": context.flag("keep_sessions")}
     reply = context.server().call("DELETE", context.in_zone("delegations", edge_id), query=query)
-    context.show(reply.document, lambda document: f"revoked {edge_id}: {_format_revocation(document)}")
+    context.show(reply.document, lambda document: f"Revoked {edge_id}: {_format_revocation(document)}.")
     return 0
 
 
@@ -141,9 +149,9 @@ def graph(context: Context) -> int:
     if context.as_json:
         return 0
     if not edges:
-        context.note("no active delegation leads to it or from it")
+        context.note(f"{target} has no active delegations.")
     elif loader.truncated:
-        context.note(f"there are more than these {len(edges)}: --limit draws up to 1000")
+        context.note(f"More than {len(edges)} delegations exist. Use --limit to draw up to 1000.")
     return 0
 
 
@@ -154,7 +162,7 @@ def authority(context: Context) -> int:
 
 
 class GraphLoader:
-    """The edges to draw, each once."""
+    """Loads the edges to draw, each once."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -164,7 +172,7 @@ class GraphLoader:
         self.truncated = False
 
     def load(self, target: str) -> None:
-        """Ids do not tell what they are of."""
+        """Load the edges of a delegation, or of a session if no delegation has this id."""
         try:
             self.load_edge(target)
         except NotFound as no_edge:
@@ -174,17 +182,17 @@ class GraphLoader:
                 self.load_session(target)
             except NotFound as no_session:
                 if no_session.code == "agent_not_found":
-                    no_session.detail = f"There is neither a delegation nor a session {target!r} in this zone."
+                    no_session.detail = f"Zone {self._context.zone} has no delegation and no session {target!r}."
                 raise
 
     def load_edge(self, edge_id: str) -> None:
-        """The line it is derived from, and what is reached from it."""
+        """Load the edges that the edge is derived from, and all that are reachable from it."""
         explanation = self._get(edge_id, "explain")
         self._add([*reversed(page_items(explanation, "chain"))])
         self._load_reachable(edge_id)
 
     def load_session(self, session_id: str) -> None:
-        """What leads to it, and what is reached from it."""
+        """Load the edges that lead to the session, and all that are reachable from it."""
         query: dict[str, str | int | bool | None] = {"status": "active", "limit": min(self._limit, 500)}
         inbound = self._get("inbound", session_id, query=query)
         outbound = self._get("outbound", session_id, query=query)
@@ -214,14 +222,14 @@ class GraphLoader:
 def _format_revocation(receipt: Document) -> str:
     edges, terminated = receipt.get("revoked_edges"), receipt.get("terminated_agents")
     if edges == 0:
-        return "it was over already"
+        return "it had already ended"
     count = "1 delegation" if edges == 1 else f"{cell(edges)} delegations"
-    return f"{count} taken back, {format_session_count(terminated if isinstance(terminated, int) else 0)} ended"
+    return f"{count} revoked, {format_session_count(terminated if isinstance(terminated, int) else 0)} terminated"
 
 
 def _table(context: Context, edges: list[Document]) -> str:
     if not edges:
-        return f"no such delegations in zone {context.zone}"
+        return f"No delegations found in zone {context.zone}."
     now = time.time()
     field_names = ("id", "source_session_id", "target_session_id", "scopes")
     rows = [
@@ -234,7 +242,7 @@ def _table(context: Context, edges: list[Document]) -> str:
         ]
         for edge in edges
     ]
-    return table(("ID", "FROM", "TO", "SCOPES", "FOR", "STATUS", "HOPS", "LIFE"), rows, context.styler)
+    return table(("ID", "FROM", "TO", "SCOPES", "RESOURCES", "STATUS", "HOPS", "EXPIRY"), rows, context.styler)
 
 
 def _format_resources(edge: Document) -> object:
@@ -243,11 +251,11 @@ def _format_resources(edge: Document) -> object:
 
 
 def _format_authority(context: Context, document: Document) -> str:
-    """Edge by edge: what one lends for some resources, another may not lend for those."""
+    # Scopes are listed per edge too, because each edge may limit them to other resources.
     no_authority_reason = document.get("why_none")
     granted: list[tuple[str, object]] = [("scopes", document.get("scopes"))]
     if no_authority_reason is not None:
-        granted = [("holds", "nothing"), ("because", no_authority_reason)]
+        granted = [("scopes", "none"), ("reason", no_authority_reason)]
     pairs = [("session", document.get("session_id")), *granted, ("epoch", document.get("epoch"))]
     edges = page_items(document, "edges")
     text = fields(pairs, context.styler)

@@ -1,8 +1,8 @@
-"""Delegations that hang together, drawn. Pure: edges, time and colours are arguments.
+"""Draws delegation graphs. Pure: edges, time and colors are arguments.
 
-A line is an edge, told by the session it leads to. It stands under the edge it is derived from, or under the session
-that lends it if that edge is not shown: so what stands below a line falls with it. A session that several edges lead
-to has a line for each of them; all but the first say `also above`.
+A line is an edge, shown by its target session. It is drawn below the edge it is derived from, or below its source
+session if that edge is not shown. So revoking an edge revokes all edges below its line. A session with several inbound
+edges has a line for each; all but the first are marked `(also above)`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALREADY_SHOWN = "(also above)"
 
 
 class Row(NamedTuple):
-    """A line: the branch before it, the session it stands for, and the edge that leads there, if one does."""
+    """A line: its branch, its session, and the edge that leads to the session, if any."""
 
     branch: str
     session: str
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 def draw(
     edges: Sequence[Document], highlighted: str, now: float, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS
 ) -> str:
-    """`marked` is the edge or session that was asked about: it stands out."""
+    """`highlighted` is the id of the edge or session to print in bold."""
     rows = list(_graph_rows(sorted(edges, key=_edge_id), highlighted, glyphs))
     headers = [row.branch + cell(row.session) for row in rows]
     tails = [_format_columns(row.edge, now) for row in rows]
@@ -49,22 +49,22 @@ def draw(
 
 
 def format_hops(edge: Document) -> str:
-    """How often it may still be passed on."""
+    """How often the edge may still be delegated on."""
     count = edge.get("max_hops")
     if count is None:
-        return "freely"
-    return "last hop" if count == 0 else "1 hop more" if count == 1 else f"{cell(count)} hops more"
+        return "unlimited hops"
+    return "no more hops" if count == 0 else "1 more hop" if count == 1 else f"{cell(count)} more hops"
 
 
 def format_lifetime(edge: Document, now: float) -> str:
     ended_at, expires_at = instant(edge.get("ended_at")), instant(edge.get("expires_at"))
     if edge.get("status") != "active":
         return "ended" if ended_at is None else f"ended {span(now - ended_at)} ago"
-    return "no end" if expires_at is None else f"{span(expires_at - now)} left"
+    return "no expiry" if expires_at is None else f"{span(expires_at - now)} left"
 
 
 def _format_columns(edge: Document | None, now: float) -> tuple[str, str, str, str, str]:
-    """What is lent, its state, how far it may be passed on, how long it lasts, and its name."""
+    """Scopes, status, hops, expiry and id of the edge."""
     if edge is None:
         return "", "", "", "", ""
     scopes, resources = cell(edge.get("scopes")), edge.get("resources")
@@ -73,7 +73,7 @@ def _format_columns(edge: Document | None, now: float) -> tuple[str, str, str, s
 
 
 def _graph_rows(edges: Sequence[Document], highlighted: str, glyphs: TreeGlyphs) -> Iterator[Row]:
-    """Depth first. A stack, not recursion: a chain may be longer than Python's."""
+    """All lines, depth first. Uses a stack, not recursion: a chain may be longer than Python's recursion limit."""
     edge_ids = {_edge_id(edge) for edge in edges}
     children: dict[str, list[Document]] = {}
     by_source: dict[str, list[Document]] = {}

@@ -1,4 +1,4 @@
-"""`qd doctor`: what is wrong, and the command that mends it. It changes nothing, and starts no server."""
+"""`qd doctor`: finds problems and prints the command that fixes each. It changes nothing and starts no server."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from quarterdeck.client.api import ApiClient, Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED, NotFound, Problem
 
 MAX_CLOCK_SKEW_SECONDS = 5.0
-"""Seconds: ages are shown wrongly by as much; tokens are good a little earlier or later."""
+"""Ages that the CLI shows are wrong by the skew, and tokens become valid or expire that much too early or late."""
 
 
 class CheckResult(NamedTuple):
-    """One line: what was looked at, whether it is as it should be, and what mends it if it is not."""
+    """One line of the report: what was checked, the finding, and the fix if there is a problem."""
 
     name: str
     detail: str
@@ -37,9 +37,9 @@ def build_command_table() -> CommandTable:
         (
             Command(
                 ("doctor",),
-                "Tell what is wrong, and what mends it; fails if anything is.",
+                "Diagnose problems and suggest fixes. Exits 1 if any are found.",
                 doctor,
-                description="Looks at tmux, the server, its database and clock, and the fleets' panes and monitors.",
+                description="Checks tmux, the server, its database and clock, and the panes and monitors of fleets.",
             ),
         ),
         {},
@@ -58,7 +58,7 @@ def _format_results(context: Context, results: Sequence[CheckResult]) -> str:
     name_width = max(width(each.name) for each in results)
     lines = []
     for result in results:
-        label = context.styler.status("healthy" if result.ok else "failed", "ok   " if result.ok else "wrong")
+        label = context.styler.status("healthy" if result.ok else "failed", "ok     " if result.ok else "problem")
         fix = "" if result.fix is None else f" -> {cell(result.fix)}"
         lines.append(f"{label}  {pad(result.name, name_width)}  {cell(result.detail)}{fix}")
     return "\n".join(lines)
@@ -79,7 +79,7 @@ def _check_tmux(context: Context) -> list[CheckResult]:
     if found is None:
         return [
             CheckResult(
-                "tmux", "tmux is not installed: members have no panes", "apt install tmux, or brew install tmux"
+                "tmux", "tmux is not installed, so members cannot have panes", "apt install tmux, or brew install tmux"
             )
         ]
     numbers, text = found
@@ -97,11 +97,11 @@ def _check_server(context: Context) -> Iterator[CheckResult]:
     try:
         server = context.find_running_server()
         if server is None:
-            yield CheckResult("server", f"no server runs for {context.data_dir.path}", "qd up")
+            yield CheckResult("server", f"no server is running for {context.data_dir.path}", "qd up")
         else:
             yield from _check_running_server(context, server)
     except Problem as problem:
-        # What was found before it stays said.
+        # The results so far were already yielded and are kept.
         yield CheckResult("server", problem.detail, "qd status")
 
 
@@ -110,8 +110,8 @@ def _check_running_server(context: Context, server: ApiClient) -> Iterator[Check
     try:
         about = server.get("/about")
     except NotFound:
-        # It is older than this route.
-        yield CheckResult("server", f"{server.address} is of an older release", _version_fix(context, None))
+        # The server's release is older than this route.
+        yield CheckResult("server", f"{server.address} runs an older release", _version_fix(context, None))
         return
     received_at = time.time()
     yield _check_release(context, server, about)
@@ -124,12 +124,12 @@ def _check_release(context: Context, server: ApiClient, about: Document) -> Chec
     server_version = about.get("version")
     if server_version == __version__:
         return CheckResult("server", f"{server.address}, quarterdeck {__version__}")
-    detail = f"{server.address} is quarterdeck {cell(server_version)}, and this is {__version__}"
+    detail = f"{server.address} runs quarterdeck {cell(server_version)}, but qd is {__version__}"
     return CheckResult("server", detail, _version_fix(context, cell(server_version)))
 
 
 def _version_fix(context: Context, server_version: str | None) -> str:
-    """A server of one's own is started again as what is installed; elsewhere it is the other way round."""
+    """Restart a local server to get the installed release. For a remote server, install its release here."""
     if context.server_location.explicit_url(context.environ) is None:
         return "qd stop (the next command starts a server of this release)"
     return "upgrade that server" if server_version is None else f"pip install quarterdeck=={server_version}"
@@ -146,12 +146,12 @@ def _check_database(about: Document) -> CheckResult:
 def _check_clock(about: Document, sent_at: float, received_at: float) -> CheckResult:
     server_time = instant(about.get("now"))
     if server_time is None:
-        return CheckResult("clock", "the server does not tell its time", "qd stop")
-    # It was read between the two: only what cannot be explained by the way there and back is a difference.
+        return CheckResult("clock", "the server does not report its time", "qd stop")
+    # The server read its clock between the two times. Only what lies outside them is skew.
     skew = max(sent_at - server_time, server_time - received_at, 0.0)
     if skew <= MAX_CLOCK_SKEW_SECONDS:
-        return CheckResult("clock", f"differs from the server's by {skew:.1f} s")
-    return CheckResult("clock", f"differs from the server's by {skew:.0f} s", "timedatectl set-ntp true")
+        return CheckResult("clock", f"differs from the server's clock by {skew:.1f} s")
+    return CheckResult("clock", f"differs from the server's clock by {skew:.0f} s", "timedatectl set-ntp true")
 
 
 # -- the fleets --------------------------------------------------------------------------------------------------------
@@ -177,18 +177,18 @@ def _check_monitors(monitors: Sequence[Document]) -> list[CheckResult]:
     stale = [
         CheckResult(
             "monitor",
-            f"fleet {cell(entry.get('fleet_id'))}: its monitor (pid {cell(entry.get('pid'))}) has ended without a word",
+            f"fleet {cell(entry.get('fleet_id'))}: its monitor (pid {cell(entry.get('pid'))}) is no longer running",
             f"qd monitor start --fleet-id {cell(entry.get('fleet_id'))}",
         )
         for entry in monitors
         if entry.get("pid") is not None and not is_live(entry)
     ]
     running = sum(1 for entry in monitors if entry.get("pid") is not None)
-    return stale or [CheckResult("monitor", f"{running} of {len(monitors)} fleets have one")]
+    return stale or [CheckResult("monitor", f"{running} of {len(monitors)} fleets have a monitor")]
 
 
 def _check_panes(monitors: Sequence[Document], directors: Mapping[int, object]) -> list[CheckResult]:
-    """Panes that are written down and are not there: only on their own host can anybody tell."""
+    """Panes that are recorded but do not exist. Only panes on this host can be checked."""
     import asyncio
 
     from quarterdeck.monitor.model import MonitorState, decode
@@ -212,18 +212,18 @@ def _check_panes(monitors: Sequence[Document], directors: Mapping[int, object]) 
         if reason is not None
     ]
     unreachable = [CheckResult("panes", item.reason, _tmux_fix(item.socket)) for item in stale_report.unreachable]
-    return [*gone_panes, *unreachable] or [CheckResult("panes", f"{len(placed)} members have one")]
+    return [*gone_panes, *unreachable] or [CheckResult("panes", f"{len(placed)} members have a pane")]
 
 
 def _tmux_fix(socket: str) -> str:
-    """Never a deletion: of panes that could not be looked at nothing is known."""
+    """Never suggest a deletion: the panes could not be checked and may exist."""
     from shlex import quote
 
-    return f"tmux -S {quote(socket)} list-panes -a (once that answers, look again)"
+    return f"tmux -S {quote(socket)} list-panes -a (when it works, run qd doctor again)"
 
 
 def _pane_fix(fleet_id: int, agent_id: int, directors: Mapping[int, object]) -> str:
-    """A director without a pane is told of nothing, and can poll; its members may be at work."""
+    """A director without a pane gets no notices but can poll. Deletion comes second: its members may be working."""
     if directors.get(fleet_id) == agent_id:
         return f"qd message poll --fleet-id {fleet_id} --agent-id {agent_id} (or qd fleet delete {fleet_id})"
     return f"qd member delete --fleet-id {fleet_id} --member-id {agent_id}"

@@ -1,4 +1,4 @@
-"""How a problem is told: a sentence for people, the document for programs, an exit code for both."""
+"""Error output: text for people, a JSON document with --json, and an exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quarterdeck.core.errors import EXIT_USAGE, Fault, Problem, Refusal
 
 
 class UsageError(Refusal):
-    """The command line itself is wrong."""
+    """The command line is invalid."""
 
     status = 400
     exit_code = EXIT_USAGE
@@ -19,22 +19,24 @@ class UsageError(Refusal):
 
 
 class SystemFault(Fault):
-    """The operating system said no: a directory that may not be written, a full disk."""
+    """The operating system reported an error, such as missing permissions or a full disk."""
 
     status = 500
-    title = "Refused by the system"
+    title = "Operating system error"
 
 
 def report_problem(problem: Problem, *, as_json: bool, prefix: str = "qd") -> int:
-    """Writes the problem to stderr and returns the exit code it stands for."""
+    """Write the problem to stderr and return its exit code."""
     text = json.dumps(problem_to_document(problem), ensure_ascii=False) if as_json else format_problem(problem, prefix)
     sys.stderr.write(f"{text}\n")
     return problem.exit_code
 
 
 def format_problem(problem: Problem, prefix: str = "qd") -> str:
-    """`qd: …`, and more lines where there is more to know: for a bound that holds, which one, its limit, what is used
-    and what frees it; for authority that is exceeded, each part of it."""
+    """`qd: …`, then a line for each detail.
+
+    For a reached bound: its name, the limit, what is used and what frees it. For exceeded authority: each excess.
+    """
     lines = [f"{prefix}: {problem.detail}"]
     members = problem.members
     exceeds = members.get("exceeds")
@@ -47,9 +49,9 @@ def format_problem(problem: Problem, prefix: str = "qd") -> str:
     elif "frees" in members:
         lines.append(f"    what frees it: {cell(members['frees'])}")
     elif "field" in members:
-        lines.append(f"    in {cell(members['field'])}")
+        lines.append(f"    field: {cell(members['field'])}")
     elif problem.retry_after is not None:
-        lines.append(f"    asking again may help after {problem.retry_after} s")
+        lines.append(f"    retry after {problem.retry_after} s")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The log of what happened: one row per transition, in the order of their commits."""
+"""`qd events`: lists and follows the event log, one row per transition in commit order."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ def build_command_table() -> CommandTable:
     list_command = Command(
         ("events", "list"), "List events, oldest first.", list_, options=_LIST_OPTIONS, is_default=True
     )
-    return CommandTable((list_command,), {"events": "What happened in a zone; alone it is `qd events list`."})
+    return CommandTable(
+        (list_command,), {"events": "List the events of a zone. Without a command it is `qd events list`."}
+    )
 
 
 _LIST_OPTIONS = (
-    Option("--follow", "Go on printing what happens, from now or from --after.", short="-f"),
-    Option("--after", "Only those after this position.", NUMBER),
-    Option("--limit", "How many at most.", NUMBER),
-    Option("--type", "Only this type; may be repeated.", TEXT, many=True),
-    Option("--subject", "Only those about this subject.", TEXT),
+    Option("--follow", "Keep printing new events, from now or from --after.", short="-f"),
+    Option("--after", "Only events after this position.", NUMBER),
+    Option("--limit", "Maximum number of events.", NUMBER),
+    Option("--type", "Only events of this type; repeatable.", TEXT, many=True),
+    Option("--subject", "Only events of this subject.", TEXT),
 )
 
 
@@ -34,23 +36,21 @@ def list_(context: Context) -> int:
     query = {"after": context.number("after"), "types": types or None, "subject": context.text("subject")}
     limit = context.number("limit")
     if context.flag("follow") and limit != 0:
-        pass  # whoever lists does not pay for it
-
         return follow(context, query, limit)
     query["limit"] = limit
     page = context.server().get(context.in_zone("events"), query)
     context.show(page, lambda document: _table(context, page_items(document)))
     if page.get("next_after") is not None and not context.as_json:
-        context.note(f"there may be more: --after {cell(page['next_after'])}")
+        context.note(f"More events may exist. Use --after {cell(page['next_after'])} to continue.")
     return 0
 
 
 def _table(context: Context, events: list[Document]) -> str:
     if not events:
-        return f"no such events in zone {context.zone}"
+        return f"No events found in zone {context.zone}."
     field_names = ("pos", "at", "type", "subject", "actor")
     rows = [[*(event.get(name) for name in field_names), _format_transition(event)] for event in events]
-    return table(("POS", "AT", "TYPE", "SUBJECT", "ACTOR", "MOVE"), rows, context.styler)
+    return table(("POS", "TIME", "TYPE", "SUBJECT", "ACTOR", "CHANGE"), rows, context.styler)
 
 
 def _format_transition(event: Document) -> str:
@@ -59,11 +59,11 @@ def _format_transition(event: Document) -> str:
 
 
 _COLUMN_WIDTHS = (("pos", 6), ("at", 24), ("type", 17), ("subject", 36), ("actor", 1))
-"""As wide as they usually are: a line must be printed before the next is known."""
+"""Fixed widths for typical values: a line is printed before the next one is known."""
 
 
 def follow(context: Context, query: Query, limit: int | None) -> int:
-    """Prints until it is interrupted, or until so many have been printed."""
+    """Print events until Ctrl-C, or until `limit` events were printed."""
     stream = EventStream(
         lambda: connect_running_server(context.server_location, context.environ),
         context.in_zone("events"),
@@ -97,9 +97,7 @@ def format_line(event: Document) -> str:
 
 def _report_reset(context: Context, reset: Document) -> None:
     floor, head = cell(reset.get("floor")), cell(reset.get("head"))
-    context.note(
-        f"that position is not in the log any more, or not in this one: going on from {floor} (the log is at {head})"
-    )
+    context.note(f"The position is not in the log. Continuing from {floor}; the log is at {head}.")
     if context.as_json:
         context.write(json.dumps({"type": "reset", **reset}))
 
@@ -113,7 +111,7 @@ def _decode_event(message: SseMessage) -> Document:
 
 
 def _stdout_fd() -> int | None:
-    """Where the lines go, if that can be waited on."""
+    """The file descriptor of stdout, to notice that its reader has closed. None if it has none."""
     try:
         return sys.stdout.fileno()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Why: what state something is in and through whom, what would move it, and what a spawn now would meet."""
+"""`qd explain`: why an object is in its state, what would change it, and whether a spawn would be admitted."""
 
 from __future__ import annotations
 
@@ -17,23 +17,30 @@ def build_command_table() -> CommandTable:
     id_argument = (Argument("id", "ID", ID),)
     return CommandTable(
         (
-            Command(("explain", "session"), "Why a session is as it is.", session, id_argument),
-            Command(("explain", "invocation"), "Why an invocation is as it is.", invocation, id_argument),
-            Command(("explain", "delegation"), "Why a delegation is as it is.", delegation, id_argument),
-            Command(("explain", "task"), "Why a task is as it is.", task, id_argument),
-            Command(("explain", "spawn"), "What a spawn would meet now.", spawn, (), _SPAWN_OPTIONS, _SPAWN_HELP),
+            Command(("explain", "session"), "Explain the state of a session.", session, id_argument),
+            Command(("explain", "invocation"), "Explain the state of an invocation.", invocation, id_argument),
+            Command(("explain", "delegation"), "Explain the state of a delegation.", delegation, id_argument),
+            Command(("explain", "task"), "Explain the state of a task.", task, id_argument),
+            Command(
+                ("explain", "spawn"),
+                "Check whether a spawn would be admitted now.",
+                spawn,
+                (),
+                _SPAWN_OPTIONS,
+                _SPAWN_HELP,
+            ),
         ),
-        {"explain": "Why something is as it is, and what would change it."},
+        {"explain": "Explain the state of an object and what would change it."},
     )
 
 
 _SPAWN_OPTIONS = (
-    Option("--app", "The application that would own the session.", ID, required=True),
-    Option("--parent", "The session it would be spawned under [default: none, a new tree].", ID),
+    Option("--app", "Application that would own the session.", ID, required=True),
+    Option("--parent", "Parent of the session [default: none, a root session].", ID),
 )
 _SPAWN_HELP = (
-    "Nothing is spawned. Exits 0 if a spawn would be admitted and 3 if it would be refused, by whatever. It is no "
-    "promise: another spawn may come first."
+    "Nothing is spawned. Exits 0 if a spawn would be admitted and 3 if it would be refused. This is no guarantee: "
+    "another spawn may take the last slot first."
 )
 
 
@@ -69,7 +76,7 @@ def spawn(context: Context) -> int:
 
 
 class _ExplanationText:
-    """What people read. On a terminal sentences are folded at its width; elsewhere each is one line."""
+    """Text for people. On a terminal, sentences are wrapped at its width; otherwise each is one line."""
 
     def __init__(self, context: Context) -> None:
         self._styler = context.styler
@@ -87,39 +94,37 @@ class _ExplanationText:
         if pairs:
             parts += ["", fields(pairs, self._styler)]
         parts += ["", self._verdict(spawn, "A spawn under it")]
-        # The counts of a tree go when it ends: zeros would read as if nothing had ever been spawned in it.
+        # The counters of a tree are removed when it ends. Zeros would look as if it never had sessions.
         return "\n".join(parts if session.get("status") == "terminated" else [*parts, "", self._bounds_table(spawn)])
 
     def invocation(self, explanation: Document) -> str:
         invocation = _mapping(explanation, "invocation")
         call = f"{cell(invocation.get('method'))} of service {cell(invocation.get('service_id'))}"
         parts = self._heading(f"invocation {cell(invocation.get('id'))}, {call}", invocation, explanation)
-        return "\n".join([*parts, *self._section("what would move it:", _strings(explanation, "next"))])
+        return "\n".join([*parts, *self._section("what happens next:", _strings(explanation, "next"))])
 
     def delegation(self, explanation: Document) -> str:
         edge = _mapping(explanation, "edge")
         ends = f"{cell(edge.get('source_session_id'))} to {cell(edge.get('target_session_id'))}"
         parts = self._heading(f"delegation {cell(edge.get('id'))} from {ends}", edge, explanation)
-        pairs: list[tuple[str, object]] = [("lends", edge.get("scopes"))]
+        pairs: list[tuple[str, object]] = [("scopes", edge.get("scopes"))]
         if edge.get("resources") is not None:
-            pairs.append(("for", edge["resources"]))
+            pairs.append(("resources", edge["resources"]))
         chain = [cell(ancestor.get("id")) for ancestor in page_items(explanation, "chain")]
         pairs += [("derived from" if index == 0 else "", edge_id) for index, edge_id in enumerate(chain)]
         ended_by = _mapping(explanation, "ended_by")
         pairs += [("ended by", ended_by.get("actor")), ("event", ended_by.get("pos"))] if ended_by else []
         parts += ["", fields(pairs, self._styler)]
-        return "\n".join(
-            [*parts, *self._section("what could not be derived from it:", _strings(explanation, "refuses"))]
-        )
+        return "\n".join([*parts, *self._section("what cannot be derived from it:", _strings(explanation, "refuses"))])
 
     def task(self, explanation: Document) -> str:
         task = _mapping(explanation, "task")
         title = f"{cell(task.get('title'))} ({cell(task.get('taskType'))})"
         parts = self._heading(f"task {cell(task.get('id'))}, {title}", task, explanation)
-        return "\n".join([*parts, *self._section("what would move it:", _strings(explanation, "next"))])
+        return "\n".join([*parts, *self._section("what happens next:", _strings(explanation, "next"))])
 
     def _heading(self, title: str, subject: Document, explanation: Document) -> list[str]:
-        """What it is and its state; then why, sentence by sentence."""
+        """The title and the status, then a line per reason."""
         status = cell(subject.get("status"))
         reasons = [self._wrap(cell(reason), "  ") for reason in _strings(explanation, "why")]
         return [self._styler.bold(f"{title}: ") + self._styler.status(status, status), *reasons]
@@ -132,11 +137,11 @@ class _ExplanationText:
     def spawn(self, explanation: Document) -> str:
         parent = explanation.get("parent_id")
         spawn = f"A spawn by {cell(explanation.get('application_id'))} in zone {cell(explanation.get('zone_id'))}"
-        position = "as a new tree" if parent is None else f"under {cell(parent)}"
+        position = "as a root" if parent is None else f"under {cell(parent)}"
         return "\n".join([self._verdict(explanation, f"{spawn}, {position},"), "", self._bounds_table(explanation)])
 
     def _verdict(self, explanation: Document, subject: str) -> str:
-        """Whether it would be admitted, and everything that would refuse it, with what would free that."""
+        """Whether a spawn would be admitted, and each reason for a refusal with what frees it."""
         if explanation.get("admitted") is True:
             return self._wrap(f"{subject} would be admitted now.", "")
         lines = [self._styler.bold(self._wrap(f"{subject} would be refused now:", ""))]
@@ -156,20 +161,20 @@ class _ExplanationText:
     def _wrap(self, sentence: str, indent: str) -> str:
         if len(indent) + len(sentence) <= self._columns or not self._columns:
             return indent + sentence
-        from textwrap import wrap  # 5 ms, and few sentences are too long
+        from textwrap import wrap  # takes 5 ms, and few sentences are too long
 
-        # Ids hold hyphens, and must stay whole to be copied.
+        # Ids contain hyphens and must stay on one line, so that they can be copied.
         lines = wrap(sentence, max(self._columns - len(indent) - 2, 20), break_on_hyphens=False, break_long_words=False)
         return "\n".join(f"{indent}{'  ' if index else ''}{line}" for index, line in enumerate(lines))
 
 
 def _held_by_pairs(explanation: Document, session: Document) -> list[tuple[str, object]]:
-    """Each session whose flag keeps this one asleep, on a line of its own."""
+    """The sessions whose suspension keeps this one suspended, one line each."""
     session_id = session.get("id")
     holders = [
         f"{cell(holder)}{' (itself)' if holder == session_id else ''}" for holder in _strings(explanation, "held_by")
     ]
-    return [("held by" if index == 0 else "", line) for index, line in enumerate(holders)]
+    return [("suspended by" if index == 0 else "", line) for index, line in enumerate(holders)]
 
 
 def _ended_by_pairs(ended_by: Document, session: Document, now: float) -> list[tuple[str, object]]:
@@ -179,13 +184,13 @@ def _ended_by_pairs(ended_by: Document, session: Document, now: float) -> list[t
     if cause == session.get("id"):
         through = "itself"
     elif cause == session.get("zone_id"):
-        through = f"its zone {cell(cause)}"
+        through = f"zone {cell(cause)}"
     else:
-        through = f"its ancestor {cell(cause)}"
+        through = f"ancestor {cell(cause)}"
     ago = "" if ended_at is None else f" ({span(now - ended_at)} ago)"
     pairs: list[tuple[str, object]] = [
         ("ended by", ended_by.get("actor")),
-        ("through", through),
+        ("ended with", through),
         ("event", cell(ended_by.get("pos")) + ago),
     ]
     return [*pairs, ("trace", ended_by["trace"])] if ended_by.get("trace") else pairs

@@ -1,7 +1,7 @@
-"""The plain parser. It understands what is spelled well, and never says no.
+"""The fast parser. It parses well-formed command lines and reports no errors.
 
-`walk` finds which command is meant, `parse` reads its options. Where either is not sure the answer is None
-and Click has the word: it knows the same table, and how to explain.
+`find_command` finds the command, `parse` reads its options. Both return None for a command line that they do not
+understand completely. The caller then uses the Click parser, which reads the same table and explains the error.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _HELP_NAMES = ("--help", "-h")
 
 
 class CommandMatch(NamedTuple):
-    """The command that is meant, and the rest of the command line in its order."""
+    """The command that was found, and the rest of the command line, in order."""
 
     command: Command
     rest: list[str]
 
 
 def find_command(argv: Sequence[str]) -> CommandMatch | None:
-    """Follows the words to a command, past the options that every command has."""
+    """Find the command by its words. Global options between the words are skipped."""
     options = {option.name: option for option in GLOBAL_OPTIONS}
     words: tuple[str, ...] = ()
     commands: list[Command] = []
@@ -49,7 +49,7 @@ def find_command(argv: Sequence[str]) -> CommandMatch | None:
 
 
 def _find_default(commands: Sequence[Command], rest: list[str]) -> CommandMatch | None:
-    """The command that a noun alone means. Help is wanted of the noun, not of that command."""
+    """The default command of the noun. None for --help, which then shows the help of the noun."""
     defaults = [command for command in commands if command.is_default]
     return CommandMatch(defaults[0], rest) if defaults and rest[:1] not in ([name] for name in _HELP_NAMES) else None
 
@@ -70,7 +70,7 @@ def parse(command: Command, rest: Sequence[str]) -> ParsedCommand | None:
             continue
         name, separator, text = arg.partition("=")
         option = options.get(name)
-        # A flag with a value, or a short option with an equals sign: Click knows what to make of it.
+        # A flag with a value, or a short option with an equals sign: leave it to Click.
         if option is None or (separator and (option.type is None or name == option.short)):
             return None
         if option.type is not None and not separator:
@@ -84,7 +84,7 @@ def parse(command: Command, rest: Sequence[str]) -> ParsedCommand | None:
 
 
 def empty_values(command: Command) -> dict[str, object]:
-    """Every key of a command, as if nothing had been said."""
+    """The values of a command line without options and arguments."""
     values: dict[str, object] = {argument.key: () if argument.many else None for argument in command.arguments}
     for option in (*GLOBAL_OPTIONS, *command.options):
         values[option.key] = () if option.many else None if option.type else False
@@ -110,7 +110,7 @@ def _store_value(values: dict[str, object], option: Option, text: str) -> bool:
 
 
 def _bind_arguments(command: Command, values: dict[str, object], words: Sequence[str]) -> ParsedCommand | None:
-    """Words become arguments; None where one is missing, left over or wrong."""
+    """Parse the words as arguments. None if one is missing, superfluous or invalid."""
     remaining = [*words]
     try:
         for argument in command.arguments:

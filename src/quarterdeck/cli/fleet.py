@@ -1,4 +1,4 @@
-"""Fleets: create, list, show, delete."""
+"""`qd fleet`: create, list, show, delete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build_command_table() -> CommandTable:
         (
             Command(
                 ("fleet", "create"),
-                "Create a fleet, with you as its director.",
+                "Create a fleet with you as its director.",
                 with_fleet_errors(create),
                 options=_CREATE_OPTIONS,
                 description=_CREATE_HELP,
@@ -39,36 +39,36 @@ def build_command_table() -> CommandTable:
             Command(("fleet", "show"), "Show one fleet.", with_fleet_errors(show), (optional_id_argument,)),
             Command(
                 ("fleet", "delete"),
-                "Delete a fleet for good, and close its panes.",
+                "Delete a fleet and close its panes. This cannot be undone.",
                 with_fleet_errors(delete),
                 (id_argument,),
                 _DELETE_OPTIONS,
                 _DELETE_HELP,
             ),
         ),
-        {"fleet": "Teams of coding agents: a director, its members, an administrator."},
+        {"fleet": "Manage fleets of coding agents. A fleet has a director, members and an administrator."},
     )
 
 
 _CREATE_OPTIONS = (
-    Option("--label", "What it is for.", TEXT),
-    Option("--coding-agent", "What runs in this pane [default: claude].", CODING_AGENT),
-    Option("--no-pane", "A director without a pane, also inside tmux."),
-    Option("--key", "Idempotency key: repeating the command gives the same fleet.", TEXT),
+    Option("--label", "Label of the fleet.", TEXT),
+    Option("--coding-agent", "Coding agent that runs in this pane [default: claude].", CODING_AGENT),
+    Option("--no-pane", "Register the director without a pane, even inside tmux."),
+    Option("--key", "Idempotency key: the same key returns the same fleet.", TEXT),
     FULL_OPTION,
 )
-_CREATE_HELP = """Prints the ids of the fleet, its director and its administrator. Inside tmux the director is this pane,
-and is told there of what it is sent; elsewhere it has none, and polls."""
-_DELETED_OPTION = Option("--deleted", "Also those that were deleted.")
-_DELETE_OPTIONS = (Option("--keep-panes", "Leave the panes of its members open."),)
-_DELETE_HELP = """The panes of its members are closed, then all are deregistered; its messages stay. If a pane cannot be
-closed, or the server ends meanwhile, doing it again goes on with those that are left. Ctrl-C stops nothing."""
+_CREATE_HELP = """Prints the ids of the fleet, its director and its administrator. Inside tmux the director gets notices
+of its messages in this pane. Outside tmux it has no pane and must poll."""
+_DELETED_OPTION = Option("--deleted", "Include deleted fleets.")
+_DELETE_OPTIONS = (Option("--keep-panes", "Leave the panes of the members open."),)
+_DELETE_HELP = """Closes the panes of all members and deregisters them. Messages are kept. If a pane cannot be closed or
+the server stops, run the command again to delete the rest. Ctrl-C does not stop the deletion."""
 
 
 def create(context: Context) -> int:
     pane = None if context.flag("no_pane") else current_pane(context)
     if pane is None and not context.flag("no_pane") and not context.as_json:
-        context.note("this is not inside tmux: the director has no pane (--no-pane says the same)")
+        context.note("Not inside tmux, so the director has no pane. Give --no-pane to hide this note.")
     body = {"label": context.text("label"), "coding_agent": context.text("coding_agent"), "pane": pane}
     key = context.text("key") or f"qd-{os.urandom(16).hex()}"
     document = context.server().call("POST", fleets_path(), body=without_none(body), key=key).document
@@ -115,9 +115,9 @@ def show(context: Context) -> int:
 
 def delete(context: Context) -> int:
     fleet_id = context.number("id")
-    assert fleet_id is not None  # both parsers refuse a line without it
+    assert fleet_id is not None  # both parsers require it
     server = context.server()
-    # Its panes are closed meanwhile, and they are waited for.
+    # The server waits until the panes have closed.
     server.connection.timeout += PANE_CLOSE_SECONDS
     document = server.call("DELETE", fleets_path(fleet_id), query={"keep_panes": context.flag("keep_panes")}).document
     print_result(
@@ -127,7 +127,9 @@ def delete(context: Context) -> int:
     )
     closed, still_open = document.get("panes_closed"), document.get("panes_left")
     if (closed or still_open) and not context.as_json:
-        context.note(f"panes: {cell(closed)} closed, {cell(still_open)} left; a director's own stays")
+        context.note(
+            f"Panes: {cell(closed)} closed, {cell(still_open)} left open. The director's pane is never closed."
+        )
     return 0
 
 
@@ -147,7 +149,7 @@ def _format_created(fleet: Document) -> str:
 
 
 def _format_details(context: Context, document: Document) -> str:
-    """What is within another thing is named with it: `director.placement.tmux_pane_id`."""
+    """All fields. Nested ones are named with their parents: `director.placement.tmux_pane_id`."""
     return fields(_flatten(document, ""), context.styler)
 
 

@@ -1,4 +1,4 @@
-"""`qd agent` with a fleet id: the agents of a fleet. Without one it is about those of the registry (`agent`)."""
+"""`qd agent` with a fleet id: the agents of a fleet. Without a fleet id, `agent` uses the agent registry."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def _parse_json_array(text: str) -> list[object]:
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"this is not JSON: {error}") from None
+        raise ValueError(f"the value is not valid JSON: {error}") from None
     if not isinstance(value, list):
-        raise ValueError('this is not a JSON array, such as [{"name": "review"}]')
+        raise ValueError('the value is not a JSON array. Example: [{"name": "review"}]')
     return value
 
 
 SKILLS_OPTION = Option(
-    "--skills", "With a fleet id: a JSON array of what it can do.", ParamType("JSON", _parse_json_array)
+    "--skills", "JSON array of the agent's skills. Needs a fleet id.", ParamType("JSON", _parse_json_array)
 )
 
 
@@ -42,9 +42,11 @@ def register(context: Context) -> int:
     require_only_options(context, "--name", "--description", "--skills")
     name, description = non_empty_text(context, "name"), context.text("description")
     if context.text("id") is not None:
-        raise UsageError("usage", "A fleet gives out the ids of its agents: leave ID away, or the fleet's id.")
+        raise UsageError(
+            "usage", "A fleet assigns the ids of its agents. Remove ID, or the fleet id to use the agent registry."
+        )
     if name is None or description is None:
-        raise UsageError("usage", "Who is it? Give --name and --description.")
+        raise UsageError("usage", "Give --name and --description.")
     body: Document = {"name": name, "description": description}
     skills = context.parsed.values["skills"]
     if skills is not None:
@@ -60,7 +62,7 @@ def register(context: Context) -> int:
 
 @with_fleet_errors
 def list_(context: Context) -> int:
-    # Of a fleet all are listed, and nothing else.
+    # A fleet's list has no filters and no pages.
     require_only_options(context, "--full", "--all")
     members = load_members(context.server(), require_fleet_id(context))
     separator = "\n\n" if context.flag("full") else "\n"
@@ -84,7 +86,7 @@ def deregister(context: Context) -> int:
     require_only_options(context, "--agent-id")
     agent_id = _agent_id(context)
     server = context.server()
-    # One with a pane has it closed, and that is waited for.
+    # If the agent has a pane, the server waits until it has closed.
     server.connection.timeout += PANE_CLOSE_SECONDS
     server.call("DELETE", fleets_path(require_fleet_id(context), "members", agent_id))
     print_result(context, {"agent_id": agent_id, "status": "deregistered"}, lambda: f"Agent {agent_id} deregistered.")
@@ -92,18 +94,18 @@ def deregister(context: Context) -> int:
 
 
 def require_only_options(context: Context, *names: str) -> None:
-    """Refuses what is about agents of the registry: dropped in silence, it would be taken for heard."""
+    """Refuse options of the agent registry: ignoring them silently would mislead the user."""
     for option in context.parsed.command.options:
         if option.name not in names and _has_value(context, option):
-            detail = f"{option.name} is about agents of the registry, and a fleet is named (--fleet-id, QD_FLEET_ID)."
+            detail = f"{option.name} cannot be used with a fleet. Remove it, or --fleet-id and QD_FLEET_ID."
             raise UsageError("usage", detail)
 
 
 def require_no_fleet_options(context: Context) -> None:
-    """The other way round, where no fleet is named."""
+    """Refuse options of fleets if there is no fleet id."""
     for option in context.parsed.command.options:
         if option.name in (SKILLS_OPTION.name, AGENT_ID_OPTION.name) and _has_value(context, option):
-            detail = f"{option.name} is about agents of a fleet, and none is named (--fleet-id, QD_FLEET_ID)."
+            detail = f"{option.name} needs a fleet. Give --fleet-id or set QD_FLEET_ID."
             raise UsageError("usage", detail)
 
 
@@ -113,18 +115,18 @@ def _has_value(context: Context, option: Option) -> bool:
 
 
 def load_members(server: ApiClient, fleet_id: int, **query: bool) -> list[Document]:
-    """Those who are there, in the order they came."""
+    """All members of the fleet, oldest first."""
     pages = server.pages(fleets_path(fleet_id, "members"), {**query, "limit": 500})
     return [member for page in pages for member in page_items(page, "members")]
 
 
 def _agent_id(context: Context) -> int:
-    """By ID, or by --agent-id."""
+    """The agent of ID or of --agent-id."""
     id_text = context.text("id")
     if id_text is None:
         agent_id = agent_id_or_none(context)
         if agent_id is None:
-            raise UsageError("usage", "Which agent? Give its id.")
+            raise UsageError("usage", "Give the ID of an agent.")
         return agent_id
     try:
         return int(str(MEMBER_ID.parse(id_text)))

@@ -1,7 +1,7 @@
-"""What the commands of fleets share: who acts, and in which fleet; how much of a text is shown; how they fail.
+"""Shared by the fleet commands: fleet and agent ids, input texts, message output, errors.
 
-Agents type these all day and read every word of the answer, so they are terse where others are kind: an error is
-`Error: ` and a sentence, whatever went wrong exits with 1, and a text is clipped unless it is asked for in full.
+Agents run these commands all the time and pay for every word of the output, so the output is short: errors are
+`Error: ` and a sentence, every failure exits 1, and texts are clipped unless --full is given.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from quarterdeck.cli.errors import UsageError
 from quarterdeck.client.api import Document, build_path
 from quarterdeck.core.errors import EXIT_FAILED, Invalid, Problem
 
-AGENT_ID_OPTION = Option("--agent-id", "The member who acts [env QD_AGENT_ID].", MEMBER_ID)
-MEMBER_ID_OPTION = Option("--member-id", "The member.", MEMBER_ID, required=True)
-FULL_OPTION = Option("--full", "Every field, and texts as long as they are.")
+AGENT_ID_OPTION = Option("--agent-id", "Member to act as [env: QD_AGENT_ID].", MEMBER_ID)
+MEMBER_ID_OPTION = Option("--member-id", "Member id.", MEMBER_ID, required=True)
+FULL_OPTION = Option("--full", "Print all fields, and texts in full.")
 CODING_AGENT = ParamType("claude|codex|opencode|…", str, ("claude", "codex", "opencode"))
-"""What is offered; which there are is a matter of the server's configuration."""
+"""The names offered by shell completion. The server's configuration decides which names are valid."""
 PANE_CLOSE_SECONDS = 60.0
-"""How much longer an answer may take that waits for panes to close."""
+"""Extra time for responses that wait until panes have closed."""
 MAX_TEXT_LENGTH = 200
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""They change the direction in which what follows is read."""
+"""Characters that change the text direction."""
 CommandFunction = Callable[[Context], int]
 
 
 def with_fleet_errors(run: CommandFunction) -> CommandFunction:
-    """The same command, whose failures are told as this plane tells them. A wrong command line stays one."""
+    """The same command with the errors of fleet commands: `Error: …` and exit code 1. Usage errors stay as they are."""
 
     def run_with_fleet_errors(context: Context) -> int:
         try:
@@ -52,7 +52,7 @@ def fleet_id_or_none(context: Context) -> int | None:
 def require_fleet_id(context: Context) -> int:
     fleet_id = fleet_id_or_none(context)
     if fleet_id is None:
-        raise UsageError("usage", "Which fleet? Give --fleet-id, or set QD_FLEET_ID. `qd fleet list` lists them.")
+        raise UsageError("usage", "Give --fleet-id or set QD_FLEET_ID. `qd fleet list` lists the fleets.")
     return fleet_id
 
 
@@ -63,19 +63,19 @@ def agent_id_or_none(context: Context) -> int | None:
 def require_agent_id(context: Context) -> int:
     agent_id = agent_id_or_none(context)
     if agent_id is None:
-        raise UsageError("usage", "Who acts? Give --agent-id, or set QD_AGENT_ID.")
+        raise UsageError("usage", "Give --agent-id or set QD_AGENT_ID.")
     return agent_id
 
 
 def target_member_id(context: Context) -> int:
-    """The member that a command is about."""
+    """The value of --member-id."""
     member_id = context.number("member_id")
-    assert member_id is not None  # both parsers refuse a line without it
+    assert member_id is not None  # both parsers require it
     return member_id
 
 
 def fleets_path(*segments: object) -> str:
-    """A path below `fleets`: `fleets(1, "messages")`."""
+    """A path below /api/v1/fleets: `fleets_path(1, "messages")`."""
     return build_path("api", "v1", "fleets", *map(str, segments))
 
 
@@ -91,18 +91,17 @@ def _id_option_or_variable(context: Context, key: str, variable: str) -> int | N
 
 
 def current_pane(context: Context) -> Document | None:
-    """The pane that this command runs in, as tmux says by `$TMUX` (socket, pid, session) and `$TMUX_PANE`; None
-    outside of tmux."""
+    """The pane that this command runs in, from `$TMUX` (socket, pid, session) and `$TMUX_PANE`. None outside tmux."""
     socket = context.environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
     pane_id = context.environ.get("TMUX_PANE", "")
     return {"socket": socket, "pane_id": pane_id} if socket and pane_id else None
 
 
 def require_text(context: Context, words: str | None) -> str:
-    """What is said by --text, by a file, or in words, of all of which `-` stands for standard input. One of them."""
+    """The text of --text, --text-file or the words. Exactly one must be given; `-` means standard input."""
     option_text, file = context.text("text"), context.text("text_file")
     if sum(source is not None for source in (option_text, file, words)) != 1:
-        raise UsageError("usage", "What is said? Give one of --text, --text-file and - (standard input).")
+        raise UsageError("usage", "Give exactly one of --text, --text-file and - (standard input).")
     inline_text = words if option_text is None else option_text
     path = file if inline_text is None else "-" if inline_text == "-" else None
     text = str(inline_text) if path is None else read_text(path)
@@ -112,7 +111,7 @@ def require_text(context: Context, words: str | None) -> str:
 
 
 def non_empty_text(context: Context, key: str) -> str | None:
-    """What may be left away, but says something where it is given."""
+    """The text of an optional option. It must not be empty if it is given."""
     text = context.text(key)
     if text == "":
         raise Invalid("empty_text", f"--{key} is empty")
@@ -120,25 +119,25 @@ def non_empty_text(context: Context, key: str) -> str | None:
 
 
 def read_text(path: str) -> str:
-    """A file, or with `-` standard input, as it is."""
+    """The content of a file, or of standard input if the path is `-`."""
     import sys
 
     try:
         if path == "-":
-            # None: it was closed before we began.
+            # sys.stdin is None if it was closed before the process started.
             data = b"" if sys.stdin is None else sys.stdin.buffer.read()
         else:
             with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs 10 ms
                 data = file.read()
         return data.decode()
     except UnicodeDecodeError:
-        raise UnreadableInput("not_text", f"{_source_name(path)} is not text in UTF-8") from None
+        raise UnreadableInput("not_text", f"{_source_name(path)} is not valid UTF-8") from None
     except OSError as error:
         raise UnreadableInput("not_readable", f"{_source_name(path)}: {error.strerror or error}") from None
 
 
 class UnreadableInput(Invalid):
-    """What was to be sent cannot be read."""
+    """The input cannot be read."""
 
     status = 400
     title = "Not readable"
@@ -149,7 +148,7 @@ def _source_name(path: str) -> str:
 
 
 def print_result(context: Context, document: object, render: Callable[[], str]) -> None:
-    """The answer: JSON in one line, without a blank, or what people and agents read."""
+    """Print the result: with --json compact JSON on one line, otherwise text."""
     if context.as_json:
         context.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
     else:
@@ -157,19 +156,19 @@ def print_result(context: Context, document: object, render: Callable[[], str]) 
 
 
 def clip_text(context: Context, text: object) -> str:
-    """As much of a text as is shown: what is left out costs the reader nothing."""
+    """The text, clipped to QD_MAX_TEXT_LEN characters (default 200), so that an agent reads fewer tokens."""
     content = text if isinstance(text, str) else ""
     variable = context.environ.get("QD_MAX_TEXT_LEN")
     limit = MAX_TEXT_LENGTH
     if variable:
         if not (variable.isascii() and variable.isdigit() and len(variable) <= 9):
-            raise UsageError("usage", f"QD_MAX_TEXT_LEN: {variable!r} is not a whole number.")
+            raise UsageError("usage", f"QD_MAX_TEXT_LEN: {variable!r} is not an integer of 0 or more.")
         limit = int(variable)
     return content if len(content) <= limit else f"{content[:limit]}…"
 
 
 def escape_control_characters(text: str) -> str:
-    """A text on its own lines that cannot move the cursor: strangers wrote it. Lines and tabs stay."""
+    """Escape control characters except newlines and tabs: text of other users must not move the cursor."""
     if text.isprintable():
         return text
     return "".join(char if _is_safe_character(char) else char.encode("unicode_escape").decode() for char in text)
@@ -181,7 +180,7 @@ def _is_safe_character(char: str) -> bool:
 
 
 def pick_fields(document: Document, *names: str) -> Document:
-    """Of a document what is named, in that order."""
+    """The named fields of a document, in the given order."""
     return {name: document.get(name) for name in names}
 
 
@@ -192,7 +191,7 @@ MESSAGE_FIELDS = (
 
 
 def message_document(context: Context, message: Document) -> Document:
-    """`{"id","from","ts","text"}`, and what it is where it is not plainly from one to one; or all columns."""
+    """`{"id","from","ts","text"}`, with `kind` and `origin` if it is not a plain unicast. With --full all fields."""
     if context.flag("full"):
         return pick_fields(message, *MESSAGE_FIELDS)
     result: Document = {
@@ -209,7 +208,7 @@ def message_document(context: Context, message: Document) -> Document:
 
 
 def format_message(context: Context, message: Document) -> str:
-    """The envelope in brackets and the text below it; or a line for every column, the text last."""
+    """A header in brackets and the text below it. With --full one line per field, the text last."""
     values = message_document(context, message)
     text = escape_control_characters(str(values.pop("text") or ""))
     if context.flag("full"):

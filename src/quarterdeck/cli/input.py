@@ -1,4 +1,4 @@
-"""What was given for a body: JSON on the command line, in a file or on standard input; and what was not given."""
+"""Request bodies from options: JSON on the command line, in a file or on standard input. Options of claims."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ JSON_INPUT_HELP = "JSON, @FILE, or - for standard input"
 
 
 def without_none(values: Mapping[str, object]) -> Document:
-    """A body of what was said: what was not is left to the server's defaults."""
+    """A body without the options that were not given: the server applies its defaults to them."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def idempotency_key(context: Context) -> str:
-    """The idempotency key that was given, or one of this run. Should the answer be lost, the request that is sent again
-    is known by it, and makes nothing twice."""
+    """The value of --key, or a random key for this run.
+
+    If the response is lost, the client sends the request again with the same key, and nothing is created twice.
+    """
     return context.text("key") or f"qd-{os.urandom(16).hex()}"
 
 
 def json_option(context: Context, key: str) -> object:
-    """What an option says as JSON; None where it was not given. Read when the command runs, not when it is parsed: what
-    comes in on a pipe can be read once."""
+    """The JSON value of an option, or None if it was not given.
+
+    Read when the command runs, not when it is parsed, because standard input can be read only once.
+    """
     text = context.text(key)
     if text is None:
         return None
@@ -36,11 +40,11 @@ def json_option(context: Context, key: str) -> object:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise UsageError("usage", f"--{key.replace('_', '-')}: {source} is not JSON: {error}.") from None
+        raise UsageError("usage", f"--{key.replace('_', '-')}: {source} is not valid JSON: {error}.") from None
 
 
 def json_or_text_option(context: Context, key: str) -> object:
-    """The same for what people write: text that is no JSON is itself."""
+    """As `json_option`, but text that is not JSON is taken as a string."""
     text = context.text(key)
     if text is None or text == "-" or text.startswith("@"):
         return json_option(context, key)
@@ -51,9 +55,9 @@ def json_or_text_option(context: Context, key: str) -> object:
 
 
 def read_input(text: str) -> tuple[str, str]:
-    """Where it was said, and what."""
+    """The name of the source, for error messages, and its content."""
     if text == "-":
-        # None: it was closed before we began.
+        # sys.stdin is None if it was closed before the process started.
         return "standard input", "" if sys.stdin is None else sys.stdin.read()
     if text.startswith("@"):
         with open(text[1:], encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - pathlib costs 10 ms
@@ -65,12 +69,12 @@ def to_milliseconds(seconds: int | None) -> int | None:
     return None if seconds is None else seconds * 1000
 
 
-WAIT_OPTION = Option("--wait", "How long to wait for work if there is none: 20, 1m.", DURATION)
+WAIT_OPTION = Option("--wait", "How long to wait for work, such as 20s or 1m [default: do not wait].", DURATION)
 
 
 def claim_options(limit: int) -> tuple[Option, ...]:
-    """`most` is what the server lets one claim ask for."""
-    return (Option("--max", f"How many at most, 1 to {limit} [default: 1].", NUMBER), WAIT_OPTION)
+    """`limit` is the largest --max that the server accepts."""
+    return (Option("--max", f"Maximum number to claim, 1 to {limit} [default: 1].", NUMBER), WAIT_OPTION)
 
 
 def wait_ms(context: Context) -> int | None:
@@ -78,14 +82,14 @@ def wait_ms(context: Context) -> int | None:
 
 
 def claim(context: Context, path: str, body: Document, render: Callable[[Document], str], items_field: str) -> int:
-    """`name` is that of the member of the answer in which the leases stand."""
+    """Claim work. `items_field` is the field of the response that has the claimed items."""
     server = context.server()
-    # The answer may take as long as it is asked to wait, and then as long as any answer.
+    # The server may wait as long as requested and then needs the usual time to respond.
     server.connection.timeout += context.number("wait") or 0
     body = without_none({"max": context.number("max"), **body})
     document = server.call("POST", path, body=body).document
     if page_items(document, items_field) or context.as_json:
         context.show(document, render)
     else:
-        context.note("there is nothing to do")
+        context.note("No work is available.")
     return 0

@@ -1,4 +1,4 @@
-"""Invocations: send, list, show, wait for, cancel. What their workers say is in `work`."""
+"""`qd invocation`: send, list, show, wait, cancel. The commands for workers are in `invocation_work`."""
 
 from __future__ import annotations
 
@@ -39,41 +39,50 @@ def build_command_table() -> CommandTable:
             Command(("invocation", "list"), "List invocations, newest first.", list_, options=_LIST_OPTIONS),
             Command(("invocation", "show"), "Show one invocation.", show, id_argument),
             Command(
-                ("invocation", "wait"), "Wait for the end and print the result.", wait, id_argument, (), _WAIT_HELP
+                ("invocation", "wait"),
+                "Wait until an invocation ends and print its result.",
+                wait,
+                id_argument,
+                (),
+                _WAIT_HELP,
             ),
             Command(
-                ("invocation", "cancel"), "Ask for an invocation to be canceled.", cancel, id_argument, _CANCEL_OPTIONS
+                ("invocation", "cancel"),
+                "Cancel an invocation, or request it if it is running.",
+                cancel,
+                id_argument,
+                _CANCEL_OPTIONS,
             ),
             *invocation_work.build_commands(),
         ),
-        {"invocation": "Durable calls to a service."},
+        {"invocation": "Manage invocations: durable calls to services."},
     )
 
 
 _STATUS = choice("pending", "running", "succeeded", "failed", "timed_out", "canceled", "dead")
 _SEND_OPTIONS = (
-    Option("--service", "The service that is invoked.", ID, required=True),
-    Option("--method", "What of it is invoked.", TEXT, required=True),
-    Option("--params", f"What is handed to the worker: {JSON_INPUT_HELP}.", TEXT),
-    Option("--key", "Idempotency key: repeating the command gives the same invocation.", TEXT),
-    Option("--source", "The session that invokes.", ID),
-    Option("--target", "The session it is for.", ID),
-    Option("--deadline", "How long one attempt may take: 90, 15m [default: 30s].", DURATION),
-    Option("--attempts", "How often it is tried at most, 1 to 10 [default: 3].", NUMBER),
-    Option("--backoff", "How long to wait before the second attempt; it doubles [default: 1s].", DURATION),
-    Option("--metadata", "A JSON object to keep with it.", JSON_OBJECT),
+    Option("--service", "Service to invoke.", ID, required=True),
+    Option("--method", "Method to invoke.", TEXT, required=True),
+    Option("--params", f"Parameters for the worker: {JSON_INPUT_HELP}.", TEXT),
+    Option("--key", "Idempotency key: the same key returns the same invocation.", TEXT),
+    Option("--source", "Session that sends the invocation.", ID),
+    Option("--target", "Session that the invocation is for.", ID),
+    Option("--deadline", "Time limit of one attempt, such as 90s or 15m [default: 30s].", DURATION),
+    Option("--attempts", "Maximum number of attempts, 1 to 10 [default: 3].", NUMBER),
+    Option("--backoff", "Delay before the second attempt; doubles each time [default: 1s].", DURATION),
+    Option("--metadata", "JSON object to store with the invocation.", JSON_OBJECT),
 )
-_SEND_HELP = "Without --key every run is another invocation."
+_SEND_HELP = "Without --key, each run creates a new invocation."
 _LIST_OPTIONS = (
-    Option("--service", "Only those of this service.", ID),
-    Option("--status", "Only those in this status.", _STATUS),
-    Option("--source", "Only those that this session sent.", ID),
-    Option("--target", "Only those for this session.", ID),
+    Option("--service", "Only invocations of this service.", ID),
+    Option("--status", "Only invocations with this status.", _STATUS),
+    Option("--source", "Only invocations sent by this session.", ID),
+    Option("--target", "Only invocations for this session.", ID),
     *PAGING,
 )
-_WAIT_HELP = """Prints the result as JSON and exits with 0 if it succeeded; with 1 and the error on stderr if it failed,
-died, timed out or was canceled; with 5 if --timeout ran out before. Without --timeout it waits as long as it takes."""
-_CANCEL_OPTIONS = (Option("--reason", "Why, for the record [default: requested].", TEXT),)
+_WAIT_HELP = """Exits 0 and prints the result as JSON if the invocation succeeded. Exits 1, with the error on stderr, if
+it failed, died, timed out or was canceled. Exits 5 after --timeout. Without --timeout it waits without limit."""
+_CANCEL_OPTIONS = (Option("--reason", "Reason to record [default: requested].", TEXT),)
 
 
 def send(context: Context) -> int:
@@ -112,14 +121,14 @@ def show(context: Context) -> int:
 
 
 def wait(context: Context) -> int:
-    from quarterdeck.cli.wait import wait_for_invocation  # whoever only looks does not pay for it
+    from quarterdeck.cli.wait import wait_for_invocation  # imported here: other commands do not need it
 
     invocation = wait_for_invocation(context, _path(context), context.required_text("id"))
     status = invocation.get("status")
     if context.as_json or status == "succeeded":
         context.show(invocation, lambda document: as_json(document.get("result")))
     else:
-        context.note(f"the invocation is {cell(status)}: {_failure_reason(invocation)}")
+        context.note(f"The invocation is {cell(status)}: {_failure_reason(invocation)}")
     return 0 if status == "succeeded" else EXIT_FAILED
 
 
@@ -128,9 +137,10 @@ def cancel(context: Context) -> int:
     document = context.server().call("POST", _path(context, "cancel"), body=body).document
     invocation_id, status = cell(document.get("id")), document.get("status")
     requested_text = (
-        f"asked for the end of {invocation_id}: it runs, and is canceled when its holder says so or its lease ends"
+        f"Requested cancellation of {invocation_id}. "
+        "It is running, and ends when its worker confirms or its lease expires."
     )
-    context.show(document, lambda _: f"canceled {invocation_id}" if status == "canceled" else requested_text)
+    context.show(document, lambda _: f"Canceled {invocation_id}." if status == "canceled" else requested_text)
     return 0
 
 
@@ -146,7 +156,7 @@ def _failure_reason(invocation: Document) -> str:
 
 def _table(context: Context, invocations: list[Document]) -> str:
     if not invocations:
-        return f"no such invocations in zone {context.zone}"
+        return f"No invocations found in zone {context.zone}."
     now = time.time()
     rows = [
         [
@@ -157,7 +167,7 @@ def _table(context: Context, invocations: list[Document]) -> str:
         ]
         for invocation in invocations
     ]
-    return table(("ID", "SERVICE", "METHOD", "STATUS", "TRIED", "AGE", "TOOK"), rows, context.styler)
+    return table(("ID", "SERVICE", "METHOD", "STATUS", "ATTEMPTS", "AGE", "DURATION"), rows, context.styler)
 
 
 def _format_duration(invocation: Document) -> str | None:

@@ -1,4 +1,4 @@
-"""The worker's side of invocations: claim, start, keep, complete, give back."""
+"""`qd invocation` for workers: claim, start, heartbeat, complete, release."""
 
 from __future__ import annotations
 
@@ -21,12 +21,24 @@ def build_commands() -> tuple[Command, ...]:
     service_argument = (Argument("service", "SERVICE", ID),)
     return (
         Command(
-            ("invocation", "claim"), "Take work of a service.", claim, service_argument, _CLAIM_OPTIONS, _CLAIM_HELP
+            ("invocation", "claim"),
+            "Claim pending invocations of a service.",
+            claim,
+            service_argument,
+            _CLAIM_OPTIONS,
+            _CLAIM_HELP,
         ),
-        Command(("invocation", "start"), "Begin an attempt and print its token.", start, id_argument, (), _START_HELP),
+        Command(
+            ("invocation", "start"),
+            "Start an attempt of an invocation and print its token.",
+            start,
+            id_argument,
+            (),
+            _START_HELP,
+        ),
         Command(
             ("invocation", "heartbeat"),
-            "Keep the lease of an attempt.",
+            "Send a heartbeat to extend the lease of an attempt.",
             heartbeat,
             id_argument,
             (_TOKEN_OPTION,),
@@ -34,7 +46,7 @@ def build_commands() -> tuple[Command, ...]:
         ),
         Command(
             ("invocation", "complete"),
-            "Report how an attempt went.",
+            "Report the outcome of an attempt.",
             complete,
             id_argument,
             _COMPLETE_OPTIONS,
@@ -42,7 +54,7 @@ def build_commands() -> tuple[Command, ...]:
         ),
         Command(
             ("invocation", "release"),
-            "Give an attempt back, uncounted.",
+            "Give an attempt back. It does not count as an attempt.",
             release,
             id_argument,
             (_REQUIRED_TOKEN_OPTION,),
@@ -52,22 +64,22 @@ def build_commands() -> tuple[Command, ...]:
 
 _CLAIM_OPTIONS = (
     *input.claim_options(100),
-    Option("--claim-id", "The same id gives the same leases again, while they run.", TEXT),
+    Option("--claim-id", "Id of this claim. The same id returns the same leases while they last.", TEXT),
 )
-_CLAIM_HELP = """Each invocation is leased, and must be completed with its token, or kept by heartbeats, before the
-lease ends."""
-_START_HELP = "For a worker that has learnt of the invocation elsewhere."
-_TOKEN_OPTION = Option("--attempt-token", "Of the attempt, as claim or start printed it.", TEXT)
+_CLAIM_HELP = """Each claimed invocation has a lease and an attempt token. Before the lease expires, complete it with
+the token or extend the lease with heartbeats."""
+_START_HELP = "For a worker that knows the id of the invocation from elsewhere."
+_TOKEN_OPTION = Option("--attempt-token", "Token of the attempt, as printed by claim or start.", TEXT)
 _REQUIRED_TOKEN_OPTION = _TOKEN_OPTION._replace(required=True)
-_HEARTBEAT_HELP = "Exits with 1 if the invocation's cancellation was asked for."
+_HEARTBEAT_HELP = "Exits 1 if the cancellation of the invocation was requested."
 _COMPLETE_OPTIONS = (
     _TOKEN_OPTION,
-    Option("--status", "How it went [default: succeeded].", choice("succeeded", "failed", "canceled")),
-    Option("--result", f"What came of it: {JSON_INPUT_HELP}.", TEXT),
-    Option("--error", f"What went wrong: text, {JSON_INPUT_HELP}.", TEXT),
-    Option("--no-retry", "A failure that another attempt would not mend."),
+    Option("--status", "Outcome [default: succeeded].", choice("succeeded", "failed", "canceled")),
+    Option("--result", f"Result: {JSON_INPUT_HELP}.", TEXT),
+    Option("--error", f"Error: text, {JSON_INPUT_HELP}.", TEXT),
+    Option("--no-retry", "Do not retry after this failure."),
 )
-_COMPLETE_HELP = "A failed attempt is followed by another, unless --no-retry is given or it was the last."
+_COMPLETE_HELP = "A failed attempt is retried, unless --no-retry is given or it was the last."
 
 
 def claim(context: Context) -> int:
@@ -77,10 +89,10 @@ def claim(context: Context) -> int:
 
 
 def start(context: Context) -> int:
-    """The token alone on stdout: `TOKEN=$(qd invocation start ID)`."""
-    # Should the answer be lost, the request that is sent again is known by this, and is given the same attempt.
+    # With a claim id, a request that is sent again after a lost response gets the same attempt.
     body: Document = {"claim_id": secrets.token_hex(16)}
     document = context.server().call("POST", _path(context, "start"), body=body).document
+    # Only the token goes to stdout, so that a script can use it: TOKEN=$(qd invocation start ID)
     context.show(document, lambda lease: cell(lease.get("attempt_token")))
     return 0
 
@@ -90,9 +102,9 @@ def heartbeat(context: Context) -> int:
     document = context.server().call("POST", _path(context, "heartbeat"), body=body).document
     is_canceled = document.get("cancel") is True
     expires_at = instant(document.get("lease_expires_at"))
-    lease_text = "" if expires_at is None else f"the lease ends {relative_time(expires_at - time.time())}"
+    lease_text = "" if expires_at is None else f"The lease expires {relative_time(expires_at - time.time())}."
     context.show(
-        document, lambda _: f"{'stop: its cancellation was asked for' if is_canceled else 'go on'}; {lease_text}"
+        document, lambda _: f"{'Stop: cancellation was requested.' if is_canceled else 'Continue.'} {lease_text}"
     )
     return EXIT_FAILED if is_canceled else 0
 
@@ -121,7 +133,7 @@ def release(context: Context) -> int:
         if isinstance(error, dict):
             status = error.get("status")
             raise problem_from_document(status if isinstance(status, int) else 400, error)
-    context.show(document, lambda _: f"gave {invocation_id} back: the attempt does not count")
+    context.show(document, lambda _: f"Released {invocation_id}. The attempt does not count.")
     return 0
 
 
@@ -132,10 +144,10 @@ def _path(context: Context, *segments: str) -> str:
 def _format_completion(invocation: Document) -> str:
     name, status = cell(invocation.get("id")), invocation.get("status")
     if status != "pending":
-        return f"{name} is {cell(status)}"
+        return f"{name} is {cell(status)}."
     attempts_text = f"{cell(invocation.get('attempts'))} of {cell(invocation.get('max_attempts'))} attempts"
     available_at = instant(invocation.get("available_at"))
-    return f"{name} is tried again {relative_time((available_at or 0.0) - time.time())}: {attempts_text} have begun"
+    return f"{name} is retried: due {relative_time((available_at or 0.0) - time.time())}, {attempts_text} started."
 
 
 def _lease_table(context: Context, document: Document) -> str:
@@ -151,4 +163,4 @@ def _lease_table(context: Context, document: Document) -> str:
         ]
         for lease in page_items(document)
     ]
-    return table(("ID", "METHOD", "ATTEMPT", "TOKEN", "LEASE ENDS", "PARAMS"), rows, context.styler)
+    return table(("ID", "METHOD", "ATTEMPT", "TOKEN", "LEASE EXPIRES", "PARAMS"), rows, context.styler)

@@ -1,4 +1,4 @@
-"""API keys: create, list, revoke."""
+"""`qd key`: create, list and revoke API keys."""
 
 from __future__ import annotations
 
@@ -15,25 +15,31 @@ def build_command_table() -> CommandTable:
     id_argument = (Argument("id", "ID", ID),)
     return CommandTable(
         (
-            Command(("key", "create"), "Create an API key and print it, this once.", create, options=_CREATE_OPTIONS),
+            Command(
+                ("key", "create"),
+                "Create an API key and print it.",
+                create,
+                options=_CREATE_OPTIONS,
+                description="The key is printed once and cannot be shown again.",
+            ),
             Command(("key", "list"), "List API keys, newest first.", list_, options=PAGING),
-            Command(("key", "revoke"), "Revoke an API key, for good.", revoke, id_argument),
+            Command(("key", "revoke"), "Revoke an API key. This cannot be undone.", revoke, id_argument),
         ),
-        {"key": "API keys: for programs that have no issuer to give them tokens."},
+        {"key": "Manage API keys, for programs that have no token issuer."},
     )
 
 
 _CREATE_OPTIONS = (
-    Option("--app", "The application it speaks for.", ID, required=True),
-    Option("--name", "What people call it [default: the application's id].", TEXT),
-    Option("--scope", "A scope it carries; may be repeated [default: that of the agent plane].", TEXT, many=True),
-    Option("--session", "The session it speaks for; it ends with that session.", ID),
-    Option("--ttl", "How long it is good: 90, 15m, 2h, 30d [default: it does not expire].", DURATION),
+    Option("--app", "Application that the key acts for.", ID, required=True),
+    Option("--name", "Display name [default: the application id].", TEXT),
+    Option("--scope", "Scope to grant; repeatable [default: agent:lifecycle].", TEXT, many=True),
+    Option("--session", "Session that the key acts for. The key ends with it.", ID),
+    Option("--ttl", "Lifetime, such as 90s, 15m, 2h or 30d [default: no expiry].", DURATION),
 )
 
 
 def create(context: Context) -> int:
-    """The key alone on stdout, so that a script can keep it: `KEY=$(qd key create --app A)`."""
+    # Only the key goes to stdout, so that a script can store it: KEY=$(qd key create --app A)
     fields: Document = {
         "application_id": context.required_text("app"),
         "name": context.text("name"),
@@ -44,7 +50,7 @@ def create(context: Context) -> int:
     body = {name: value for name, value in fields.items() if value is not None}
     reply = context.server().call("POST", context.in_zone("keys"), body=body)
     context.show(reply.document, lambda created: cell(created.get("key")))
-    context.note(f"key {cell(reply.document.get('id'))} is shown this once; it cannot be shown again")
+    context.note(f"Key {cell(reply.document.get('id'))} is shown only once. Store it now.")
     return 0
 
 
@@ -55,22 +61,21 @@ def list_(context: Context) -> int:
 def revoke(context: Context) -> int:
     key_id = context.required_text("id")
     context.server().call("DELETE", context.in_zone("keys", key_id))
-    context.show({"id": key_id, "status": "revoked"}, lambda document: f"revoked {cell(document['id'])}")
+    context.show({"id": key_id, "status": "revoked"}, lambda document: f"Revoked key {cell(document['id'])}.")
     return 0
 
 
 def _table(context: Context, keys: list[Document]) -> str:
     if not keys:
-        return f"no keys in zone {context.zone}"
+        return f"No API keys in zone {context.zone}."
     now = time.time()
     field_names = ("id", "name", "application_id", "scopes", "session_id", "status")
-    rows = [[*(key.get(name) for name in field_names), _format_lifetime(key, now)] for key in keys]
-    return table(("ID", "NAME", "APPLICATION", "SCOPES", "SESSION", "STATUS", "LIFE"), rows, context.styler)
+    rows = [[*(key.get(name) for name in field_names), _format_expiry(key, now)] for key in keys]
+    return table(("ID", "NAME", "APPLICATION", "SCOPES", "SESSION", "STATUS", "EXPIRES"), rows, context.styler)
 
 
-def _format_lifetime(key: Document, now: float) -> str:
-    """How long it is still good."""
+def _format_expiry(key: Document, now: float) -> str:
     if key.get("status") != "live":
         return "ended"
     expires_at = instant(key.get("expires_at"))
-    return "no end" if expires_at is None else f"{span(expires_at - now)} left"
+    return "never" if expires_at is None else f"in {span(expires_at - now)}"

@@ -1,4 +1,4 @@
-"""Lists that come in pages, and how one thing is told in full: the same for every noun."""
+"""Output of paged lists and of single objects, shared by all nouns."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from quarterdeck.cli.output import cell, fields, instant, span
 from quarterdeck.client.api import Document, Query, next_cursor, page_items
 
 PAGING = (
-    Option("--limit", "How many on a page, 1 to 500 [default: 100].", NUMBER),
-    Option("--cursor", "Begin where an earlier page ended.", TEXT),
-    Option("--all", "Every page."),
+    Option("--limit", "Items per page, 1 to 500 [default: 100].", NUMBER),
+    Option("--cursor", "Cursor of an earlier page, to continue after it.", TEXT),
+    Option("--all", "Read all pages."),
 )
 
 
 def print_list(context: Context, path: str, query: Query, render: Callable[[Context, list[Document]], str]) -> int:
-    """One page, or all of them; whoever sees a page is told that there are more."""
+    """Print one page, or all pages with --all. A note says how to read more."""
     page_query = {**query, "limit": context.number("limit"), "cursor": context.text("cursor")}
     server = context.server()
     pages = server.pages(path, page_query) if context.flag("all") else [server.get(path, page_query)]
@@ -31,7 +31,7 @@ def print_list(context: Context, path: str, query: Query, render: Callable[[Cont
         cursor_field = "nextCursor" if "nextCursor" in page else cursor_field
     context.show({"items": items, cursor_field: cursor}, lambda document: render(context, page_items(document)))
     if cursor and not context.as_json:
-        context.note(f"there are more: --all, or --cursor {cell(cursor)}")
+        context.note(f"More items exist. Use --all, or --cursor {cell(cursor)} for the next page.")
     return 0
 
 
@@ -42,7 +42,7 @@ def print_details(context: Context, path: str, *excluded: str) -> int:
 
 
 def detail_pairs(document: Document, now: float, *excluded: str) -> list[tuple[str, object]]:
-    """As the server tells it, without what says nothing, and with instants also as people say them."""
+    """The fields of the document without empty ones. Times also get their distance from now, such as "5m ago"."""
     pairs: list[tuple[str, object]] = []
     for name, value in document.items():
         if name in excluded or value is None:
@@ -57,6 +57,6 @@ def relative_time(seconds: float) -> str:
 
 
 def ago(value: object, now: float) -> str | None:
-    """How long an instant is past; None where there is none."""
+    """The age of a time, such as "5m ago"; None if there is no time."""
     timestamp = instant(value)
     return None if timestamp is None else f"{span(now - timestamp)} ago"

@@ -1,4 +1,4 @@
-"""Long polls, one after the other: for what is told as it comes, and outlives the server's restarts."""
+"""Repeated long polls, for commands that follow something. They continue after a restart of the server."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from quarterdeck.client.http_types import Lost, TimedOut, Unreachable
 from quarterdeck.core.errors import Unavailable
 
 WAIT_MS = 20_000
-"""How long the server waits for something before it says that there is nothing."""
+"""How long the server waits for news before it returns an empty response."""
 _RETRY_SECONDS = 2.0
 
 
 def repeat_long_poll(
     context: Context, poll_once: Callable[[ApiClient], bool], *, deadline: float | None = None
 ) -> None:
-    """Asks until `step`, which may wait for `WAIT_MS`, says that it is enough. While no server answers it is asked
-    again, but not beyond `end`."""
+    """Call `poll_once`, which may wait `WAIT_MS`, until it returns True.
+
+    While the server does not respond, retry, but not after `deadline`.
+    """
     server: ApiClient | None = context.server()
     while True:
         try:
             if server is None:
                 server = context.find_running_server()
             if server is None:
-                raise Unreachable("server_unreachable", "No server answers.")
-            # The answer may take as long as it is asked to wait, and then as long as any answer.
+                raise Unreachable("server_unreachable", "The server does not respond.")
+            # The server may wait as long as requested and then needs the usual time to respond.
             server.connection.timeout = (context.server_location.timeout or DEFAULT_TIMEOUT_SECONDS) + WAIT_MS / 1000
             is_done = poll_once(server)
             _require_stdout_reader()
         except (Unreachable, Lost, TimedOut, Unavailable) as fault:
             if deadline is not None and time.monotonic() + _RETRY_SECONDS > deadline:
                 raise
-            context.note(f"{fault.detail} Trying again.")
+            context.note(f"{fault.detail} Retrying.")
             time.sleep(_RETRY_SECONDS)
             server = None
         else:
@@ -46,7 +48,7 @@ def repeat_long_poll(
 
 
 def _require_stdout_reader() -> None:
-    """What says nothing for hours would never find out by writing that nobody reads it any more."""
+    """Raise BrokenPipeError if the reader of stdout is gone. A command without output would not notice by writing."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):

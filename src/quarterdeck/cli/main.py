@@ -1,15 +1,15 @@
-"""From `sys.argv` to an exit code. Every way a command can end is on this page."""
+"""Entry point of `qd`: from `sys.argv` to an exit code. All ways in which a command can end are in this module."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-# Nothing else up here: `typing` alone would double the time that `qd --version` takes.
+# No other imports at module level: `typing` alone would double the run time of `qd --version`.
 
 
 def main() -> int:
-    """What the `qd` script calls."""
+    """Run `qd`; the console script calls this."""
     argv = sys.argv[1:]
     try:
         _prepare_streams()
@@ -28,7 +28,7 @@ def main() -> int:
 
 
 def _print_version() -> int:
-    """Asked by scripts to see whether qd is there at all; it needs none of the rest."""
+    # A fast path: scripts run `qd --version` to check that qd is installed, and it needs no other module.
     from quarterdeck import __version__
 
     sys.stdout.write(f"quarterdeck {__version__}\n")
@@ -36,7 +36,7 @@ def _print_version() -> int:
 
 
 def _run_reporting_problems(argv: list[str]) -> int:
-    """Runs the command; a problem becomes a sentence and an exit code."""
+    """Run the command. A problem is written to stderr and becomes an exit code."""
     from quarterdeck.core.errors import Problem
 
     try:
@@ -69,18 +69,17 @@ def _run(argv: list[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """A closed stream swallows, and a narrow encoding escapes: neither is a reason for a traceback."""
+    """Prevent tracebacks: a closed stream discards its output, and characters that cannot be encoded are escaped."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - until the process ends
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - stays open until the process exits
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _exit_by_signal(signal_name: str) -> int:
-    """Ends as the signal itself would have ended us, so that the shell (and a loop in it) sees what
-    happened."""
+    """Exit by the signal itself, so that the shell (and a loop in it) sees that a signal ended the command."""
     import signal
 
     number = signal.Signals[signal_name]
@@ -91,8 +90,10 @@ def _exit_by_signal(signal_name: str) -> int:
 
 
 def _discard_stdout() -> None:
-    """What cannot be written now (nobody reads, the disk is full) Python would try again on its way out,
-    and complain with an exit code of its own."""
+    """Drop output that cannot be written (closed pipe, full disk).
+
+    Otherwise Python would flush it again at exit, fail again, and replace the exit code.
+    """
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""Members of a fleet and their panes: create, delete, list, look at, type into, ping."""
+"""`qd member`: create, delete, list, capture, send-input, exec, ping."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def build_command_table() -> CommandTable:
         (
             Command(
                 ("member", "create"),
-                "Begin a coding agent in a pane of its own.",
+                "Start a coding agent in its own pane.",
                 with_fleet_errors(create),
                 (prompt_argument,),
                 _CREATE_OPTIONS,
@@ -49,9 +49,9 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("member", "delete"),
-                "Have a member exit, and deregister it.",
+                "Stop the agent of a member and deregister it.",
                 with_fleet_errors(delete),
-                options=(MEMBER_ID_OPTION, Option("--force", "Kill what runs in its pane, at once.")),
+                options=(MEMBER_ID_OPTION, Option("--force", "Kill the process in the pane at once.")),
                 description=_DELETE_HELP,
             ),
             Command(
@@ -61,11 +61,14 @@ def build_command_table() -> CommandTable:
                 options=(_ACTIVITY_OPTION,),
             ),
             Command(
-                ("member", "capture"), "Print what a pane shows.", with_fleet_errors(capture), options=_CAPTURE_OPTIONS
+                ("member", "capture"),
+                "Print the content of a pane.",
+                with_fleet_errors(capture),
+                options=_CAPTURE_OPTIONS,
             ),
             Command(
                 ("member", "send-input"),
-                "Type into a pane.",
+                "Type text into a pane.",
                 with_fleet_errors(send_input),
                 text_arguments,
                 _SEND_INPUT_OPTIONS,
@@ -73,7 +76,7 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("member", "exec"),
-                "Have a member's agent run a shell command.",
+                "Let a member's agent run a shell command.",
                 with_fleet_errors(exec_),
                 text_arguments,
                 (MEMBER_ID_OPTION,),
@@ -81,43 +84,44 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("member", "ping"),
-                "Have a member look for messages.",
+                "Ping a member, so that it polls its messages.",
                 with_fleet_errors(ping),
                 options=(MEMBER_ID_OPTION,),
             ),
         ),
-        {"member": "Members of a fleet: coding agents, each in a pane of its own."},
+        {"member": "Manage the members of a fleet. Each is a coding agent in its own pane."},
     )
 
 
 _CREATE_OPTIONS = (
     AGENT_ID_OPTION,
-    Option("--name", "What it is called.", TEXT, required=True),
-    Option("--description", "What it is for.", TEXT, required=True),
-    Option("--coding-agent", "What runs in its pane [default: claude].", CODING_AGENT),
-    Option("--model", "The model it works with.", TEXT),
-    Option("--prompt-file", "A file with what it is told at first; its whole path.", FILE),
-    Option("--key", "Idempotency key: repeating the command gives the same member.", TEXT),
+    Option("--name", "Name of the member.", TEXT, required=True),
+    Option("--description", "Purpose of the member.", TEXT, required=True),
+    Option("--coding-agent", "Coding agent to run in the pane [default: claude].", CODING_AGENT),
+    Option("--model", "Model for the coding agent.", TEXT),
+    Option("--prompt-file", "File with the first prompt, as an absolute path.", FILE),
+    Option("--key", "Idempotency key: the same key returns the same member.", TEXT),
 )
-_CREATE_HELP = """By the fleet's director (--agent-id). What it is told at first is given by --prompt-file, or by the words
-after two dashes; without either it is told who it is, who directs it, and how to poll, acknowledge and send."""
-_DELETE_HELP = """Its agent is told to exit, and is waited for. One that does not go in time, or cannot be told because
-something else is in front of it, stays a member: the end of what its pane shows is printed, and the command exits
-with 2."""
-_ACTIVITY_OPTION = Option("--activity", "Also when each last sent, received and acknowledged something.")
+_CREATE_HELP = """Only the fleet's director (--agent-id) can create members. Give the first prompt with --prompt-file or
+as words after two dashes. The default prompt contains the member's name, its director, and how to poll, acknowledge and
+send messages."""
+_DELETE_HELP = """Sends an exit command to the agent and waits until its pane has closed. If the agent does not exit in
+time, or something else is in front of its prompt, it stays a member. The command then prints the end of the pane and
+exits 2."""
+_ACTIVITY_OPTION = Option("--activity", "Show when each member last sent, received and acknowledged a message.")
 _CAPTURE_OPTIONS = (
     MEMBER_ID_OPTION,
-    Option("--lines", "How many of the last lines [default: 30].", NUMBER),
-    Option("--ansi", "With colours, as escape sequences."),
+    Option("--lines", "Number of lines from the end [default: 30].", NUMBER),
+    Option("--ansi", "Keep colors, as escape sequences."),
 )
 _SEND_INPUT_OPTIONS = (
     MEMBER_ID_OPTION,
-    Option("--text", "What is typed (- for standard input).", TEXT),
-    Option("--text-file", "A file with what is typed (- for standard input).", FILE),
-    Option("--no-enter", "Type it, and leave the Enter to somebody else."),
+    Option("--text", "Text to type; - for standard input.", TEXT),
+    Option("--text-file", "File with the text to type; - for standard input.", FILE),
+    Option("--no-enter", "Do not press Enter after the text."),
 )
-_SEND_INPUT_HELP = "What is typed is given as words, by --text, by --text-file, or with - on standard input: one line."
-_EXEC_HELP = "The agent is told by a leading ! to run it: the agent, not this command, and with its rights."
+_SEND_INPUT_HELP = "Give one line of text as words, with --text or --text-file, or with - on standard input."
+_EXEC_HELP = "Types the command with a leading ! into the pane. The agent runs it, with the agent's permissions."
 
 
 def create(context: Context) -> int:
@@ -146,11 +150,11 @@ def create(context: Context) -> int:
 def _read_prompt(context: Context) -> str | None:
     words, file = context.values("words"), context.text("prompt_file")
     if words and file is not None:
-        raise UsageError("usage", "--prompt-file or the words after --: one of them.")
+        raise UsageError("usage", "Give --prompt-file or the words after --, not both.")
     if file is None:
         return " ".join(map(str, words)) or None
     if not file.startswith("/"):
-        raise UsageError("usage", f"--prompt-file takes a whole path, and {file!r} is none.")
+        raise UsageError("usage", f"--prompt-file: {file!r} is not an absolute path.")
     text = read_text(file)
     if not text.strip():
         raise Invalid("empty_prompt", f"{file} is empty")
@@ -160,7 +164,7 @@ def _read_prompt(context: Context) -> str | None:
 def delete(context: Context) -> int:
     member_id = target_member_id(context)
     server = context.server()
-    # The pane is watched until it has gone, and the answer waits for that.
+    # The server waits until the pane has closed.
     server.connection.timeout += PANE_CLOSE_SECONDS
     try:
         document = server.call(
@@ -178,12 +182,12 @@ def delete(context: Context) -> int:
 
 STILL_THERE_CODE = "member_still_there"
 _PANE_OUTCOMES = {
-    "exited": "has closed",
+    "exited": "was closed",
     "killed": "was killed",
-    "pane_gone": "was gone already",
-    "other_host": "is on another host, and was left alone",
-    "other_tmux": "was of a tmux server that is gone",
-    "not_the_agent": "runs something else by now, and was left open",
+    "pane_gone": "did not exist any more",
+    "other_host": "is on another host and was not closed",
+    "other_tmux": "belonged to a tmux server that has exited",
+    "not_the_agent": "now runs something else and was not closed",
 }
 
 
@@ -195,17 +199,17 @@ def _format_pane_outcome(receipt: Document) -> str:
 
 
 def _report_still_there(context: Context, problem: Problem) -> int:
-    """The member stays. What its pane shows says what it waits for."""
-    from quarterdeck.cli.errors import report_problem as tell_problem
+    """The member still exists. Print the end of its pane, which shows what it waits for."""
+    from quarterdeck.cli.errors import report_problem
 
     tail = problem.members.get("tail")
-    tell_problem(problem, as_json=context.as_json, prefix="Error")
+    report_problem(problem, as_json=context.as_json, prefix="Error")
     if not context.as_json and isinstance(tail, str):
-        sys.stderr.write(f"--- the last of its pane ---\n{escape_control_characters(tail.rstrip())}\n---\n")
+        sys.stderr.write(f"--- end of its pane ---\n{escape_control_characters(tail.rstrip())}\n---\n")
     return EXIT_USAGE
 
 
-# -- looking ---------------------------------------------------------------------------------------------------------
+# -- list and capture ------------------------------------------------------------------------------------------------
 
 
 def list_(context: Context) -> int:
@@ -223,7 +227,7 @@ def list_(context: Context) -> int:
 
 
 def _load_activity(server: ApiClient, fleet_id: int, member: Document) -> Document:
-    """Each from the newest of a list: that costs the same, however long the list is."""
+    """Times of the last messages. Each is the first item of a list, so long lists cost no more."""
 
     def load_newest(mailbox: str, field: str, **query: str) -> object:
         path = fleets_path(fleet_id, "members", member.get("agent_id"), mailbox)
@@ -249,8 +253,11 @@ def _table(context: Context, members: list[Document]) -> str:
         now = time.time()
         for row, member in zip(rows, members, strict=True):
             times = [instant(member.get(name)) for name in ("last_sent", "last_received", "last_acknowledged")]
-            known_times = [moment for moment in times if moment is not None]
-            row += [member.get("unread"), *(None if moment is None else span(now - moment) for moment in times)]
+            known_times = [timestamp for timestamp in times if timestamp is not None]
+            row += [
+                member.get("unread"),
+                *(None if timestamp is None else span(now - timestamp) for timestamp in times),
+            ]
             row.append(span(now - max(known_times)) if known_times else None)
     return table(headers, rows, context.styler)
 
@@ -259,7 +266,7 @@ def capture(context: Context) -> int:
     query: Query = {"lines": context.number("lines"), "ansi": context.flag("ansi")}
     document = context.server().get(_path(context, "capture"), query)
     text = str(document.get("text") or "")
-    # With --ansi the sequences are what was asked for.
+    # With --ansi the user wants the escape sequences.
     print_result(context, document, lambda: text if context.flag("ansi") else escape_control_characters(text))
     return 0
 
@@ -275,7 +282,7 @@ def send_input(context: Context) -> int:
 def exec_(context: Context) -> int:
     words = _joined_words(context)
     if words is None:
-        raise UsageError("usage", "Which command? Give it in quotes, or after two dashes.")
+        raise UsageError("usage", "Give a command, in quotes or after two dashes.")
     return _post_action(context, "exec", {"text": words}, "Sent a command to")
 
 

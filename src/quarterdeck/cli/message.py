@@ -1,4 +1,4 @@
-"""Messages between the members of a fleet: send, broadcast, poll, show, acknowledge, cancel, follow."""
+"""`qd message`: send, broadcast, poll, show, ack, cancel, follow."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from quarterdeck.client.api import ApiClient, Document, Query, page_items
 from quarterdeck.core.errors import NotFound
 
 _DELIVERY_WAIT_MS = 3_000
-"""How long a broadcast waits until its recipients were told in their panes: so many are counted as delivered."""
+"""How long a broadcast waits for notices in the recipients' panes, to count those recipients as delivered."""
 
 
 def build_command_table() -> CommandTable:
@@ -65,7 +65,7 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("message", "poll"),
-                "Print what waits for a member.",
+                "Print the unacknowledged messages of a member.",
                 with_fleet_errors(poll),
                 options=_POLL_OPTIONS,
                 description=_POLL_HELP,
@@ -73,66 +73,66 @@ def build_command_table() -> CommandTable:
             Command(("message", "show"), "Show one message.", with_fleet_errors(show), options=_MESSAGE_OPTIONS),
             Command(
                 ("message", "ack"),
-                "Acknowledge a message, as its recipient.",
+                "Acknowledge a message as its recipient.",
                 with_fleet_errors(ack),
                 options=_MESSAGE_OPTIONS,
             ),
             Command(
                 ("message", "cancel"),
-                "Cancel a message, as its sender.",
+                "Cancel a message as its sender.",
                 with_fleet_errors(cancel),
                 options=_MESSAGE_OPTIONS,
             ),
             Command(
                 ("message", "follow"),
-                "Print what waits for a member, and what comes.",
+                "Print unacknowledged and new messages of a member.",
                 with_fleet_errors(follow),
                 options=(AGENT_ID_OPTION, _AFTER_OPTION, FULL_OPTION),
                 description=_FOLLOW_HELP,
             ),
         ),
-        {"message": "What the members of a fleet say to each other."},
+        {"message": "Send and read messages between the members of a fleet."},
     )
 
 
 _TEXT_OPTIONS = (
-    Option("--text", "What is said (- for standard input).", TEXT),
-    Option("--text-file", "A file that says it (- for standard input).", FILE),
-    Option("--key", "Idempotency key: repeating the command sends nothing twice.", TEXT),
+    Option("--text", "Text of the message; - for standard input.", TEXT),
+    Option("--text-file", "File with the text; - for standard input.", FILE),
+    Option("--key", "Idempotency key: the same key sends the message only once.", TEXT),
 )
 _SEND_OPTIONS = (
     AGENT_ID_OPTION,
-    Option("--to", "To whom.", MEMBER_ID, required=True),
+    Option("--to", "Recipient.", MEMBER_ID, required=True),
     *_TEXT_OPTIONS,
     FULL_OPTION,
-    Option("--quiet", "Print the id alone."),
+    Option("--quiet", "Print only the id."),
 )
-_TEXT_HELP = "What is said is given by --text, by --text-file, or with - on standard input."
-_AFTER_OPTION = Option("--after", "Only those with a higher id.", NUMBER)
+_TEXT_HELP = "Give the text with --text or --text-file, or with - on standard input."
+_AFTER_OPTION = Option("--after", "Only messages with a higher id.", NUMBER)
 _POLL_OPTIONS = (
     AGENT_ID_OPTION,
     FULL_OPTION,
-    Option("--wait", "How long to wait if there are none: 30, 5m.", DURATION),
-    Option("--oldest-first", "In the order in which they came."),
-    Option("--limit", "How many at most, 1 to 500 [default: 100].", NUMBER),
+    Option("--wait", "How long to wait for a message, such as 30s or 5m [default: do not wait].", DURATION),
+    Option("--oldest-first", "Print the oldest messages first."),
+    Option("--limit", "Maximum number of messages, 1 to 500 [default: 100].", NUMBER),
     _AFTER_OPTION,
 )
-_POLL_HELP = "What nobody has acknowledged, newest first. Without --full texts are clipped to QD_MAX_TEXT_LEN (200)."
+_POLL_HELP = "Newest first. Without --full, texts are clipped to QD_MAX_TEXT_LEN characters [default: 200]."
 _MESSAGE_OPTIONS = (
     AGENT_ID_OPTION,
-    Option("--task-id", "The message.", MESSAGE_ID),
-    Option("--message-id", "The same.", MESSAGE_ID),
+    Option("--task-id", "Message id.", MESSAGE_ID),
+    Option("--message-id", "Alias of --task-id.", MESSAGE_ID),
     FULL_OPTION,
 )
-_FOLLOW_HELP = "Until Ctrl-C. With --json each is an object on a line of its own."
+_FOLLOW_HELP = "Runs until Ctrl-C. With --json, prints one object per line."
 
 
-# -- sending ---------------------------------------------------------------------------------------------------------
+# -- send ------------------------------------------------------------------------------------------------------------
 
 
 def send(context: Context) -> int:
     if context.flag("full") and context.flag("quiet"):
-        raise UsageError("usage", "--full or --quiet: one of them.")
+        raise UsageError("usage", "Give --full or --quiet, not both.")
     sent = _post(context, context.number("to"))
     if context.flag("quiet") and not context.as_json:
         context.write(str(sent.get("task_id")))
@@ -158,7 +158,7 @@ def broadcast(context: Context) -> int:
 
 
 def _post(context: Context, recipient: object, **extra_fields: int) -> Document:
-    """Under a key of this run, if none was given: should the answer be lost, whatever sends it again sends it once."""
+    """Send the message. With a key, a request that is repeated after a lost response does not send it twice."""
     sender_id, text = require_agent_id(context), require_text(context, context.text("stdin"))
     body: Document = {"from_agent_id": sender_id, "to_agent_id": recipient, "text": text, **extra_fields}
     key = context.text("key") or f"qd-{os.urandom(16).hex()}"
@@ -182,7 +182,7 @@ def show(context: Context) -> int:
 
 
 def _require_member(server: ApiClient, fleet_id: int, agent_id: int) -> None:
-    """Nobody's business but the fleet's: who has left it, or never was in it, is told so before anything is read."""
+    """Raise unless the agent is an active member: only members may read the messages of a fleet."""
     if server.get(fleets_path(fleet_id, "members", agent_id)).get("status") != "active":
         raise NotFound("fleet_member_not_found", f"agent {agent_id} is not a member of fleet {fleet_id}.")
 
@@ -192,13 +192,13 @@ def ack(context: Context) -> int:
 
 
 def cancel(context: Context) -> int:
-    return _finish_message(context, "cancel", "Task canceled.")
+    return _finish_message(context, "cancel", "Message canceled.")
 
 
 def _finish_message(context: Context, verb: str, confirmation: str) -> int:
     path = fleets_path(require_fleet_id(context), "messages", _message_id(context), verb)
     message = context.server().call("POST", path, body={"agent_id": require_agent_id(context)}).document
-    # Whoever ends it knows what it said: that is not paid for twice.
+    # The caller has read or written the text, so do not print it again.
     _print_message(context, message, confirmation, with_text=context.flag("full"))
     return 0
 
@@ -206,13 +206,13 @@ def _finish_message(context: Context, verb: str, confirmation: str) -> int:
 def _message_id(context: Context) -> int:
     ids = {context.number("task_id"), context.number("message_id")} - {None}
     if len(ids) != 1:
-        raise UsageError("usage", "Which message? Give --task-id (or --message-id, which is the same).")
+        raise UsageError("usage", "Give a message with --task-id or its alias --message-id, not two different ones.")
     [message_id] = ids
-    assert message_id is not None  # taken out above
+    assert message_id is not None  # removed above
     return message_id
 
 
-# -- many ------------------------------------------------------------------------------------------------------------
+# -- poll and follow -------------------------------------------------------------------------------------------------
 
 
 def poll(context: Context) -> int:
@@ -227,7 +227,7 @@ def poll(context: Context) -> int:
         lambda: "\n\n".join(format_message(context, message) for message in messages) or "No messages found.",
     )
     if inbox.has_more and not context.as_json:
-        context.note("there are more than these: --limit says how many are printed, --after where to begin")
+        context.note("More messages exist. Use --limit to print more, or --after to continue after an id.")
     return 0
 
 
@@ -245,7 +245,7 @@ def follow(context: Context) -> int:
 
 
 class _Inbox:
-    """What a member has not acknowledged yet."""
+    """The unacknowledged messages of a member."""
 
     def __init__(self, context: Context, *, order: str, limit: int | None = None) -> None:
         self._context = context
@@ -261,7 +261,7 @@ class _Inbox:
             "order": self._order,
             "after": self.after,
             "limit": self._limit,
-            # Also where it does not wait: this is who acts, and not whoever reads what was said.
+            # Sent even if it is 0: it shows that the member itself polls, and not a reader of its messages.
             "wait_ms": wait_ms,
         }
         page = server.get(self._path, query)
@@ -269,7 +269,7 @@ class _Inbox:
         return page_items(page, "messages")
 
     def wait_for_messages(self, seconds: int) -> list[Document]:
-        """What is there; where nothing is, what comes first, if it comes in time."""
+        """The messages in the inbox. If it is empty, wait up to `seconds` for the first one."""
         deadline = time.monotonic() + seconds
         messages: list[Document] = []
 
@@ -281,7 +281,7 @@ class _Inbox:
         return messages
 
     def poll_repeatedly(self, handle: Callable[[list[Document]], bool], deadline: float | None = None) -> None:
-        from quarterdeck.cli.long_poll import WAIT_MS, repeat_long_poll  # whoever does not wait does not pay for it
+        from quarterdeck.cli.long_poll import WAIT_MS, repeat_long_poll  # imported here: only waiting needs it
 
         def poll_once(server: ApiClient) -> bool:
             wait_ms = WAIT_MS if deadline is None else min(WAIT_MS, max(round((deadline - time.monotonic()) * 1000), 0))
@@ -304,6 +304,6 @@ def _print_message(context: Context, message: Document, confirmation: str, *, wi
 
 
 def _print_followed_message(context: Context, message: Document) -> None:
-    """One of those that have no end: it is seen as it comes, a blank line after it."""
+    """Print one message of an endless list: a blank line after it, and flushed at once."""
     print_result(context, message_document(context, message), lambda: f"{format_message(context, message)}\n\n")
     sys.stdout.flush()

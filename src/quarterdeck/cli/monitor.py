@@ -1,4 +1,4 @@
-"""The monitor of a fleet: start it, ask how it is, and say whom it watches over, and how closely."""
+"""`qd monitor`: start, status, config."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ def build_command_table() -> CommandTable:
         (
             Command(
                 ("monitor", "start"),
-                "Watch over a fleet until told to stop.",
+                "Run the monitor of a fleet.",
                 fleet_common.with_fleet_errors(start),
                 options=_START_OPTIONS,
                 description=_START_HELP,
             ),
             Command(
                 ("monitor", "status"),
-                "Tell whether a monitor watches over the fleet, and over whom.",
+                "Show the monitor of a fleet and the members it watches.",
                 fleet_common.with_fleet_errors(status),
             ),
             Command(
                 ("monitor", "config"),
-                "Show or set how closely a member is watched over.",
+                "Show or set how often a member is pinged.",
                 fleet_common.with_fleet_errors(config),
                 options=_CONFIG_OPTIONS,
             ),
         ),
-        {"monitor": "Watches over the panes of a fleet, and reminds members of their messages."},
+        {"monitor": "Manage the monitor of a fleet. It watches panes and pings members about messages."},
     )
 
 
 _START_OPTIONS = (
-    Option("--tick", f"Seconds between two looks [default: {TICK_SECONDS}].", NUMBER),
-    Option("--policy", "Whom to ping, of those who are due [default: quiet].", choice("quiet", "seed")),
-    Option("--daemon", "Go on in the background; prints the pid. Its log is in the data directory."),
+    Option("--tick", f"Seconds between two checks of the panes [default: {TICK_SECONDS}].", NUMBER),
+    Option("--policy", "Which members to ping after their interval [default: quiet].", choice("quiet", "seed")),
+    Option("--daemon", "Run in the background and print the pid. The log is in the data directory."),
 )
 _START_HELP = """\b
-quiet: who has unread messages, or whose pane has shown the same for its interval
-seed:  everybody, also who is at work
+quiet: members with unread messages, or whose pane has not changed for the interval
+seed:  all members, even if they are working
 
-One process watches over a fleet. SIGTERM and Ctrl-C end it; it also ends with its fleet."""
+A fleet has one monitor process. SIGTERM and Ctrl-C stop it. It exits when its fleet is deleted."""
 _CONFIG_OPTIONS = (
-    Option("--agent-id", "The member [env QD_AGENT_ID].", MEMBER_ID),
-    Option("--interval", "How long to leave it alone after a ping: 90, 15m.", DURATION),
-    Option("--enable", "Ping it."),
-    Option("--disable", "Leave it alone altogether."),
+    Option("--agent-id", "Member to configure [env: QD_AGENT_ID].", MEMBER_ID),
+    Option("--interval", "Minimum time between two pings, such as 90s or 15m.", DURATION),
+    Option("--enable", "Ping the member."),
+    Option("--disable", "Do not ping the member."),
 )
 
 
@@ -65,10 +65,10 @@ _CONFIG_OPTIONS = (
 
 
 def start(context: Context) -> int:
-    from pathlib import Path  # a monitor stays for days, and may take its time to begin
+    from pathlib import Path  # slow to import, but a monitor runs for days
 
     fleet_id, tick = fleet_common.require_fleet_id(context), _tick(context)
-    context.server().connection.close()  # started where that is allowed: a monitor itself starts none
+    context.server().connection.close()  # starts a local server now: the monitor itself never starts one
     from quarterdeck.monitor.daemonize import start_daemon
     from quarterdeck.monitor.loop import MonitorConfig, monitor_fleet
     from quarterdeck.monitor.server_api import ServerApi
@@ -89,9 +89,9 @@ def start(context: Context) -> int:
     log = str(data_dir / f"monitor-{context.zone}-{fleet_id}.log")
 
     def run_daemon(on_started: Callable[[], None]) -> None:
-        _log_line(context, f"begins to watch over fleet {fleet_id} (pid {os.getpid()})")
+        _log_line(context, f"monitor of fleet {fleet_id} started (pid {os.getpid()})")
         run_monitor(on_started)
-        _log_line(context, "has ended")
+        _log_line(context, f"monitor of fleet {fleet_id} stopped")
 
     _print_started(context, fleet_id, start_daemon(log, run_daemon), tick, log)
     return 0
@@ -101,7 +101,7 @@ def _tick(context: Context) -> int:
     option_value = context.number("tick")
     tick = TICK_SECONDS if option_value is None else option_value
     if not 1 <= tick <= MAX_TICK_SECONDS:
-        raise UsageError("usage", f"--tick: {tick} is not a number of seconds from 1 to {MAX_TICK_SECONDS}.")
+        raise UsageError("usage", f"--tick: {tick} is out of range. Use 1 to {MAX_TICK_SECONDS} seconds.")
     return tick
 
 
@@ -113,14 +113,14 @@ def _print_started(context: Context, fleet_id: int, pid: int, tick: int, log: st
 
 
 def _log_line(context: Context, line: str) -> None:
-    """What happens, for people: of a program's answer there is one line."""
+    """Log an action. With --json it goes to stderr, because stdout has exactly one JSON line."""
     timestamp = time.strftime("%Y-%m-%d %H:%M:%S")
     (context.note if context.as_json else context.write)(f"{timestamp} {fleet_common.escape_control_characters(line)}")
     _flush()
 
 
 def _flush() -> None:
-    """This goes on for days: whoever reads along must not wait for a full buffer."""
+    """Flush stdout: a monitor runs for days, and its log must not wait for a full buffer."""
     import sys
 
     sys.stdout.flush()
@@ -143,7 +143,7 @@ def status(context: Context) -> int:
 
 
 def is_live(monitor: Document) -> bool:
-    """Its heartbeat is young enough; and on its own host, as its own user, its process can be looked for."""
+    """Whether its heartbeat is recent and, if it is a process of this user on this host, the process exists."""
     pid = monitor.get("pid")
     if monitor.get("is_recent") is not True or not isinstance(pid, int):
         return False
@@ -151,7 +151,7 @@ def is_live(monitor: Document) -> bool:
     from quarterdeck.tmux.host import this_host
 
     host = this_host()
-    # Elsewhere the pid is another's; and as another user one may not be shown processes that are there.
+    # On another host the pid means another process, and processes of another user may be hidden.
     is_local = (monitor.get("host_id"), monitor.get("user_id")) == (host.id, host.user_id)
     return is_process_alive(pid) if is_local else True
 
@@ -170,7 +170,7 @@ def format_monitor(monitor: Document, last_tick_at: float | None, now: float) ->
 
 def config(context: Context) -> int:
     if context.flag("enable") and context.flag("disable"):
-        raise UsageError("usage", "--enable and --disable exclude each other.")
+        raise UsageError("usage", "Give --enable or --disable, not both.")
     enabled = True if context.flag("enable") else False if context.flag("disable") else None
     body = without_none({"interval_seconds": context.number("interval"), "enabled": enabled})
     path = fleet_common.fleets_path(

@@ -1,4 +1,4 @@
-"""Text for people: aligned tables and fields, colours, spans of time. Pure functions of their arguments."""
+"""Text output for people: aligned tables and fields, colors, durations. Pure functions of their arguments."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _COLOURS = {
     **dict.fromkeys(("failed", "timed_out", "dead", "unhealthy", "aborted", "error", "critical"), "31"),
     **dict.fromkeys(("terminated", "canceled", "revoked", "expired", "archived", "debug"), "2"),
 }
-"""What goes well, what waits, what went wrong, what is over."""
+"""ANSI color of each status: green for active, yellow for waiting, red for failed, dim for ended."""
 
 
 class TextStyler:
-    """Colours on a terminal, nothing elsewhere."""
+    """Styles text if enabled; otherwise returns it unchanged."""
 
     def __init__(self, is_enabled: bool) -> None:
         self.is_enabled = is_enabled
@@ -28,7 +28,7 @@ class TextStyler:
         return self._wrap("1", text)
 
     def status(self, status: str, text: str) -> str:
-        """A text in the colour of a status, however that is spelled."""
+        """The text in the color of a status, in upper or lower case."""
         return self._wrap(_COLOURS.get(status.lower(), ""), text)
 
     def _wrap(self, code: str, text: str) -> str:
@@ -36,8 +36,10 @@ class TextStyler:
 
 
 def cell(value: object) -> str:
-    """One value as one line of text that cannot move the cursor: names and reasons are written by
-    strangers."""
+    """One value as one line of text.
+
+    Control characters are escaped: names and reasons come from other users and must not move the cursor.
+    """
     if value is None or value == "":
         return EMPTY_CELL
     if isinstance(value, bool):
@@ -52,7 +54,7 @@ def cell(value: object) -> str:
 
 
 def as_json(value: object) -> str:
-    """One line that a program can read again."""
+    """JSON on one line, for programs."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -70,7 +72,7 @@ def pad(text: str, columns: int) -> str:
 
 
 def clip(text: str, columns: int) -> str:
-    """As much of it as fits; where something is missing, it ends with an ellipsis."""
+    """The text cut to `columns`. Text that was cut ends with an ellipsis."""
     if width(text) <= columns:
         return text
     clipped, remaining = "", columns - 1
@@ -83,7 +85,7 @@ def clip(text: str, columns: int) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], styler: TextStyler) -> str:
-    """Columns as wide as their widest cell; the last one is left ragged."""
+    """An aligned table. Each column is as wide as its widest cell; the last column is not padded."""
     body = [[cell(value) for value in row] for row in rows]
     widths = [max(map(width, column)) for column in zip(headers, *body, strict=True)]
     lines = [styler.bold(_format_row(headers, widths))]
@@ -109,10 +111,10 @@ def span(seconds: float) -> str:
 
 
 def instant(value: object) -> float | None:
-    """Seconds since 1970 of an ISO-8601 instant; None where there is none."""
+    """Seconds since 1970 of an ISO 8601 time; None if the value is not one."""
     if not isinstance(value, str):
         return None
-    from datetime import datetime  # 2 ms, and not every answer has an age to show
+    from datetime import datetime  # takes 2 ms, and not every command shows a time
 
     try:
         return datetime.fromisoformat(value).timestamp()

@@ -1,7 +1,7 @@
-"""Progress as people watch it: a bar for each task while there are few, one for all of them when there are many.
+"""Progress bars: one per task if they fit on the terminal, otherwise one for all tasks.
 
-Drawn on stderr, and only on a terminal: what a program reads has no bars in it. The drawing is pure; `Bars` puts it on
-the screen over the one before.
+They are drawn on stderr, and only on a terminal, so programs never read them. The `render_` functions are pure;
+`ProgressBars` draws over the previous output.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from quarterdeck.cli.output import cell, clip, pad
 from quarterdeck.client.api import Document
 
 _MAX_BAR_WIDTH = 24
-"""Columns of a bar, if the terminal has as many to spare."""
+"""Columns of a bar on a terminal of at least 72 columns."""
 
 
 def bar(fraction: float, columns: int) -> str:
-    """`[=====>    ]`, for a share from 0 to 1."""
+    """`[=====>    ]` for a fraction from 0 to 1."""
     inner = max(columns - 2, 1)
     filled = round(max(0.0, min(1.0, fraction)) * inner)
     head = ">" if 0 < filled < inner else ""
@@ -27,14 +27,14 @@ def bar(fraction: float, columns: int) -> str:
 
 
 def render_lines(tasks: Sequence[Document], max_lines: int, columns: int) -> list[str]:
-    """A line for each task, or one line for all where they would not fit."""
+    """One line per task, or one line for all tasks if they are more than `max_lines`."""
     if len(tasks) > max(max_lines, 1):
         return [clip(_summary_line(tasks, columns), columns)]
     return [clip(_task_line(task, columns), columns) for task in tasks]
 
 
 def render_count(done: int, total: int, unit: str, columns: int) -> str:
-    """How far something has come that is counted, not told in percent."""
+    """A bar for a count, such as 3/10 tasks."""
     return clip(f"{bar(done / max(total, 1), _bar_width(columns))}  {done}/{total} {unit}", columns)
 
 
@@ -58,7 +58,7 @@ def _summary_line(tasks: Sequence[Document], columns: int) -> str:
 
 
 def is_finished(task: Document) -> bool:
-    """Whether nothing will move it by itself any more. What has failed and is tried again is not over."""
+    """Whether the task has ended. A failed task that will be retried has not."""
     status = task.get("status")
     return status in ("COMPLETED", "ARCHIVED") or (status in ("FAILED", "ABORTED") and task.get("isFinal") is True)
 
@@ -68,7 +68,7 @@ def _bar_width(columns: int) -> int:
 
 
 class ProgressBars:
-    """What is drawn now, and how to draw over it."""
+    """Draws the bars, and erases the previous ones first."""
 
     def __init__(self, stream: TextIO | None, is_enabled: bool) -> None:
         self._stream = stream
@@ -91,7 +91,7 @@ class ProgressBars:
     def _draw(self, lines: Sequence[str]) -> None:
         if not self.is_enabled or self._stream is None:
             return
-        # Up to the first line of what was drawn, and away with everything below.
+        # Move up to the first line that was drawn, and erase from there.
         erase = f"\x1b[{self._drawn_lines}A\r\x1b[J" if self._drawn_lines else ""
         self._stream.write(erase + "".join(f"{line}\n" for line in lines))
         self._stream.flush()

@@ -1,4 +1,4 @@
-"""The receipt of an ending: what was asked, what was stopped, and what was left."""
+"""Receipts of terminations: what was requested, stopped and left."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED
 
-RECEIPT_EXIT_HELP = "Exits 1 if the receipt names anything that is left."
+RECEIPT_EXIT_HELP = "Exits 1 if the receipt lists sessions that are left."
 
 
 def print_receipt(context: Context, receipt: Document) -> int:
-    """Prints it. An ending that left something has failed, however much it has ended: whoever scripts the end of a
-    tree must not take a part for the whole."""
+    """Print the receipt and return the exit code.
+
+    A termination that left sessions has failed: a script must not take a partial termination for a complete one.
+    """
     context.show(receipt, lambda document: _format_receipt(context, document))
     remaining = page_items(receipt, "left")
     if remaining and not context.as_json:
-        context.note(
-            f"not all of it has ended: {format_session_count(len(remaining))} left; the same command ends them too"
-        )
+        context.note(f"{format_session_count(len(remaining))} left. Run the same command again to terminate them.")
     return EXIT_FAILED if remaining else 0
 
 
@@ -29,19 +29,19 @@ def _format_receipt(context: Context, receipt: Document) -> str:
     pairs: list[tuple[str, object]] = [
         subject,
         ("reason", receipt.get("reason")),
-        ("asked", receipt.get("asked")),
+        ("requested", receipt.get("asked")),
         ("stopped", receipt.get("stopped")),
         ("already stopped", receipt.get("already_stopped")),
-        ("took", f"{cell(receipt.get('duration_ms'))} ms"),
-        ("joined", "yes: somebody else had begun it" if receipt.get("joined") else "no"),
-        ("left", format_session_count(len(remaining)) if remaining else "nothing"),
+        ("duration", f"{cell(receipt.get('duration_ms'))} ms"),
+        ("joined", "yes: another request had started it" if receipt.get("joined") else "no"),
+        ("left", format_session_count(len(remaining)) if remaining else "none"),
     ]
     if receipt.get("cascade_id") is not None:
         pairs.append(("cascade", receipt["cascade_id"]))
     text = fields(pairs, context.styler)
     if remaining:
         rows = [[session.get("session_id"), session.get("reason")] for session in remaining]
-        text += "\n\n" + table(("LEFT", "WHY"), rows, context.styler)
+        text += "\n\n" + table(("LEFT", "REASON"), rows, context.styler)
     return text
 
 

@@ -1,4 +1,4 @@
-"""Redis: whether what is shown there of tasks and agents is all there, and writing it anew."""
+"""`qd redis`: the state of the mirror of tasks and agents in Redis, and its rebuild."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from quarterdeck.core.errors import EXIT_FAILED
 def build_command_table() -> CommandTable:
     return CommandTable(
         (
-            Command(("redis", "status"), "Show whether the keys in Redis are all there.", status),
-            Command(("redis", "rebuild"), "Write the keys in Redis anew.", rebuild, description=_REBUILD_HELP),
+            Command(("redis", "status"), "Show the state of the mirror. Exits 1 if it is not complete.", status),
+            Command(("redis", "rebuild"), "Write all keys of the mirror again.", rebuild, description=_REBUILD_HELP),
         ),
-        {"redis": "What Redis shows of tasks and agents."},
+        {"redis": "Manage the mirror of tasks and agents in Redis."},
     )
 
 
-_REBUILD_HELP = """Everything is written as the database has it, and what the database does not know is taken away. Nothing
-is missing meanwhile that was there before. Exits with 1 if it takes longer than 14 seconds: then it goes on by
-itself, and `qd redis status` tells how it stands."""
+_REBUILD_HELP = """Writes all keys from the database and deletes keys that the database does not have. Readers see no
+gap meanwhile. Exits 1 if it takes longer than 14 seconds: the rebuild then continues in the server, and `qd redis
+status` shows its state."""
 
 
 def status(context: Context) -> int:

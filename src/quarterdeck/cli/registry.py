@@ -1,4 +1,4 @@
-"""Which module knows which first word. The one list to extend when a noun gets commands."""
+"""The module of each command's first word. Add a line here when a new noun gets commands."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ MODULES = {
 
 
 def load_command_table(word: str) -> CommandTable | None:
-    """The table of the module that knows this first word; only that module is imported."""
+    """The command table of the module that has this first word. Imports only that module."""
     module_name = MODULES.get(word)
     if module_name is None:
         return None
     module = importlib.import_module(f"quarterdeck.cli.{module_name}")
     table = module.build_command_table()
-    assert isinstance(table, CommandTable)  # what import_module returns has no type
+    assert isinstance(table, CommandTable)  # import_module returns an untyped module
     return table
 
 
 def commands_of(word: str) -> list[Command]:
-    """The commands that begin with this word."""
+    """The commands whose first word is `word`."""
     table = load_command_table(word)
     return [] if table is None else [command for command in table.commands if command.words[0] == word]

@@ -1,4 +1,4 @@
-"""Roles: who belongs to a zone, and what they may do there. The wire calls them members; here those are of fleets."""
+"""`qd role`: the role assignments of a zone. The API calls them members; in the CLI, members belong to fleets."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ def build_command_table() -> CommandTable:
     subject_argument = (Argument("subject", "SUBJECT", TEXT),)
     return CommandTable(
         (
-            Command(("role", "list"), "List who has a role in a zone.", list_, options=PAGING),
-            Command(("role", "show"), "Show somebody's role.", show, subject_argument),
-            Command(("role", "set"), "Give somebody a role.", set_, subject_argument, (_ROLE_OPTION,), _SET_HELP),
-            Command(("role", "remove"), "Take somebody's role away.", remove, subject_argument, (), _REMOVE_HELP),
+            Command(("role", "list"), "List the role assignments of a zone.", list_, options=PAGING),
+            Command(("role", "show"), "Show the role of a subject.", show, subject_argument),
+            Command(("role", "set"), "Assign a role to a subject.", set_, subject_argument, (_ROLE_OPTION,), _SET_HELP),
+            Command(("role", "remove"), "Remove the role of a subject.", remove, subject_argument, (), _REMOVE_HELP),
         ),
-        {"role": "Who belongs to a zone, and what they may do."},
+        {"role": "Manage the roles of users and programs in a zone."},
     )
 
 
-_ROLE_OPTION = Option(
-    "--role", "What they may do.", uppercase_choice("OWNER", "ADMIN", "MEMBER", "AGENT"), required=True
-)
-_SET_HELP = "SUBJECT is who a token is about: its `sub`. Only an OWNER makes or unmakes an OWNER."
-_REMOVE_HELP = "Who was given none has the role that the token says, if its issuer is believed."
+_ROLE_OPTION = Option("--role", "Role to assign.", uppercase_choice("OWNER", "ADMIN", "MEMBER", "AGENT"), required=True)
+_SET_HELP = "SUBJECT is the `sub` claim of a token. Only an OWNER can assign or remove the role OWNER."
+_REMOVE_HELP = "A subject without an assigned role has the role claim of its token, if the issuer is trusted."
 
 
 def list_(context: Context) -> int:
@@ -47,7 +45,7 @@ def set_(context: Context) -> int:
     context.show(
         document,
         lambda assignment: (
-            f"{cell(assignment.get('subject'))} is {cell(assignment.get('role'))} of zone {context.zone}"
+            f"{cell(assignment.get('subject'))} has role {cell(assignment.get('role'))} in zone {context.zone}."
         ),
     )
     return 0
@@ -57,13 +55,13 @@ def remove(context: Context) -> int:
     subject = context.required_text("subject")
     context.server().call("DELETE", context.api_path("members", subject))
     document: Document = {"subject": subject, "status": "removed"}
-    context.show(document, lambda _: f"removed {cell(subject)} from zone {context.zone}")
+    context.show(document, lambda _: f"Removed the role of {cell(subject)} in zone {context.zone}.")
     return 0
 
 
 def _table(context: Context, assignments: list[Document]) -> str:
     if not assignments:
-        return f"no roles in zone {context.zone}: each bearer has the one that its token says"
+        return f"No roles assigned in zone {context.zone}. Each subject has the role claim of its token."
     now = time.time()
     rows = [
         [

@@ -1,4 +1,4 @@
-"""Keys of secrets: what is sealed with which, and putting a new one in the place of an old one."""
+"""`qd secrets`: the keys that encrypt stored secrets, and their rotation."""
 
 from __future__ import annotations
 
@@ -17,29 +17,35 @@ from quarterdeck.core.errors import EXIT_FAILED
 def build_command_table() -> CommandTable:
     return CommandTable(
         (
-            Command(("secrets", "status"), "Count what is sealed, by key.", status, description=_STATUS_HELP),
-            Command(("secrets", "rotate"), "Seal everything with the newest key.", rotate, description=_ROTATE_HELP),
+            Command(("secrets", "status"), "Count the encrypted values of each key.", status, description=_STATUS_HELP),
+            Command(
+                ("secrets", "rotate"),
+                "Encrypt all secrets again with the current key.",
+                rotate,
+                description=_ROTATE_HELP,
+            ),
             Command(
                 ("secrets", "forget"),
-                "Let servers start without a key.",
+                "Allow servers to start without a key.",
                 forget,
                 (Argument("key", "KEY", ID),),
                 description=_FORGET_HELP,
             ),
-            Command(("secrets", "new-key"), "Print a new key.", new_key, description=_NEW_KEY_HELP),
+            Command(("secrets", "new-key"), "Generate a key and print it.", new_key, description=_NEW_KEY_HELP),
         ),
-        {"secrets": "The keys that secrets are sealed with."},
+        {"secrets": "Manage the keys that encrypt stored secrets."},
     )
 
 
-_STATUS_HELP = """Exits with 1 if something is sealed with a key that the server lacks."""
-_ROTATE_HELP = """Goes through everything that is kept, a step at a time, beside all other work; it may be stopped and begun
-again at any time. Run it when every server has the new key first in QD_SECRET_KEYS or in its key file. Exits with 0
-when nothing is left under an older key: servers then start without it, and it may be taken away."""
-_FORGET_HELP = """Only `qd secrets rotate` should have to do this. What is sealed with the key all the same is shown as ***
-by a server that lacks it."""
-_NEW_KEY_HELP = """For QD_SECRET_KEYS, or as a line of the file `secret-keys` in the data directory. The first key seals, all
-of them open. With several servers: give it to all of them as the last one, then to all as the first one."""
+_STATUS_HELP = """Exits 1 if a value is encrypted with a key that the server does not have."""
+_ROTATE_HELP = """First put the new key first in QD_SECRET_KEYS, or in the key file, of every server. The rotation runs
+in small steps beside normal work, and can be interrupted and run again. Exits 0 when no value is left under an older
+key. Then servers start without the old key, and you can remove it."""
+_FORGET_HELP = """Normally `qd secrets rotate` does this. Values that are still encrypted with the key are shown as ***
+by servers that do not have it."""
+_NEW_KEY_HELP = """Put the key into QD_SECRET_KEYS, or on a line of the file `secret-keys` in the data directory. The
+first key encrypts; all keys decrypt. With several servers, add it as the last key on all of them, then move it to the
+front on all."""
 
 
 def status(context: Context) -> int:
@@ -66,7 +72,7 @@ def rotate(context: Context) -> int:
 
 def forget(context: Context) -> int:
     reply = context.server().call("DELETE", build_path("secrets", "keys", context.required_text("key")))
-    context.show(reply.document, lambda document: f"servers start without {cell(document.get('id'))}")
+    context.show(reply.document, lambda document: f"Servers can start without key {cell(document.get('id'))}.")
     return 0
 
 
@@ -88,7 +94,7 @@ def _rotation_steps(server: ApiClient) -> Iterator[Document]:
 
 
 def _load_key_counts(server: ApiClient) -> tuple[Document, Counter[str]]:
-    """What the server says of its keys, and how much is sealed with each."""
+    """The keys of the server, and how many values each key encrypts."""
     counts: Counter[str] = Counter()
     step: Document = {}
     for step in server.pages("/secrets", {}):
@@ -113,11 +119,17 @@ def _key_table(context: Context, document: Document) -> str:
     counts_by_key: dict[str, int] = dict(counts) if isinstance(counts, dict) else {}
     rows = []
     for key in sorted(keyring | needed | counts_by_key.keys()):
-        state = "seals" if key == document.get("sealing") else "opens" if key in keyring else "missing"
+        state = "encrypts" if key == document.get("sealing") else "decrypts" if key in keyring else "missing"
         rows.append([key, state, "yes" if key in needed else "no", counts_by_key.get(key, 0)])
-    return table(("KEY", "HERE", "NEEDED", "VALUES"), rows, context.styler)
+    return table(("KEY", "STATE", "NEEDED", "VALUES"), rows, context.styler)
 
 
 def _format_rotation(context: Context, document: Document) -> str:
-    field_names = ("resealed", "unopened", "moved", "left", "forgotten")
-    return fields([(name, document.get(name)) for name in field_names], context.styler)
+    labels = {
+        "resealed": "encrypted again",
+        "unopened": "not decrypted",
+        "moved": "changed meanwhile",
+        "left": "left",
+        "forgotten": "keys not needed",
+    }
+    return fields([(label, document.get(name)) for name, label in labels.items()], context.styler)

@@ -1,4 +1,4 @@
-"""The server of a data directory: start it, ask how it is, stop it, read its log."""
+"""`qd up`, `status`, `stop` and `logs`: the server of a data directory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from quarterdeck.core.errors import EXIT_FAILED, Invalid
 def build_command_table() -> CommandTable:
     return CommandTable(
         (
-            Command(("up",), "Start a server and stay with it.", exec_server_command, options=_UP_OPTIONS),
-            Command(("status",), "Tell whether a server runs, and where; fails if none is ready.", status),
-            Command(("stop",), "Stop the data directory's server and wait for its end.", stop),
+            Command(("up",), "Run a server in the foreground.", exec_server_command, options=_UP_OPTIONS),
+            Command(("status",), "Show the state of the server. Exits 1 if it is not ready.", status),
+            Command(("stop",), "Stop the server of the data directory and wait until it has exited.", stop),
             Command(("logs",), "Print the log of a server that was started automatically.", logs, options=LOGS_OPTIONS),
         ),
         {},
@@ -33,10 +33,10 @@ def build_command_table() -> CommandTable:
 
 
 _UP_OPTIONS = (
-    Option("--host", "The address to listen on [default: 127.0.0.1].", TEXT),
-    Option("--port", "The port to listen on, 0 for any that is free [default: 4000].", NUMBER),
+    Option("--host", "Address to listen on [default: 127.0.0.1].", TEXT),
+    Option("--port", "Port to listen on; 0 picks a free port [default: 4000].", NUMBER),
     DATABASE_OPTION,
-    Option("--migrate", "Bring PostgreSQL's schema up to date first."),
+    Option("--migrate", "Upgrade the PostgreSQL schema before starting."),
     OWN_VARIABLES_OPTION,
 )
 
@@ -53,18 +53,20 @@ def stop(context: Context) -> int:
     pid = _running_pid(context, data_dir)
     if pid is None:
         report: Document = {"stopped": False, "running": False, "data": data_dir.path}
-        context.show(report, lambda document: f"no server runs for {data_dir.path}")
+        context.show(report, lambda document: f"No server is running for {data_dir.path}.")
         return 0
     seconds = context.server_location.timeout or discovery.DEFAULT_TIMEOUT_SECONDS
-    # It may have ended by itself since; then the wait is short.
+    # The server may have exited in the meantime. Then the wait below is short.
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     if not file_locks.wait_until_free(data_dir.server_lock, seconds):
         raise TimedOut(
-            "stop_timeout", f"The server (pid {pid}) was told to stop and still drains after {seconds:g} s.", pid=pid
+            "stop_timeout",
+            f"The server (pid {pid}) got SIGTERM and has not exited after {seconds:g} s. Wait longer with --timeout.",
+            pid=pid,
         )
     report = {"stopped": True, "running": False, "data": data_dir.path, "pid": pid}
-    context.show(report, lambda document: f"stopped the server of {data_dir.path} (pid {pid})")
+    context.show(report, lambda document: f"Stopped the server of {data_dir.path} (pid {pid}).")
     return 0
 
 
@@ -76,22 +78,22 @@ def _remote_status(context: Context, url: str) -> Document:
 
 def _local_status(context: Context, data_dir: DataDir) -> Document:
     if not data_dir.has_running_server():
-        return {"running": False, "ready": False, "data": data_dir.path, "why": "no server runs"}
+        return {"running": False, "ready": False, "data": data_dir.path, "why": "no server is running"}
     record, server = (
         data_dir.read_record(),
         discovery.connect_data_dir(context.server_location, context.environ, data_dir),
     )
     report: Document = {"running": True, "ready": False, "data": data_dir.path}
     if record is None or server is None:
-        # The lock is taken first and the record written last, so a record without an answer is an earlier
-        # server's.
-        return {**report, "why": "a server holds the directory and does not answer: it is starting or draining"}
+        # A server takes the lock first and writes the record last. So a record without a responding server is
+        # that of an earlier server.
+        return {**report, "why": "a server has locked the directory but does not respond: it is starting or stopping"}
     ready, reason = _readiness(server)
     return {**report, **record._asdict(), "ready": ready, "why": reason}
 
 
 def _readiness(server: ApiClient) -> tuple[bool, str | None]:
-    """Whether it is ready, and why it could not be asked if it could not."""
+    """Whether the server is ready, and the reason if it could not be reached."""
     try:
         return server.send("GET", "/ready").status == 200, None
     except (Unreachable, TimedOut, Lost) as error:
@@ -111,13 +113,14 @@ def _format_status(context: Context, report: Document) -> str:
 
 
 def _running_pid(context: Context, data_dir: DataDir) -> int | None:
-    """The process to stop: who listens on the directory's socket, which no reused pid can do."""
+    """The process to stop: the one that listens on the directory's socket. A reused pid cannot be that."""
     server = discovery.wait_for_server(context.server_location, context.environ, data_dir)
     record = data_dir.read_record()
     if server is None or record is None:
         return None
     pid = listener_pid(server.connection.open()) or record.pid
     if pid <= 1:
-        # 0 would be our own process group, and nobody means 1.
-        raise Invalid("no_pid", f"The server of {data_dir.path} runs where its process cannot be signalled from here.")
+        # Never signal 0, our own process group, or 1, the init process.
+        detail = f"The server of {data_dir.path} runs in another pid namespace, such as a container. Stop it there."
+        raise Invalid("no_pid", detail)
     return pid

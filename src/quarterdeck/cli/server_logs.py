@@ -1,4 +1,4 @@
-"""`qd logs`: the end of the log, and what is added to it."""
+"""`qd logs`: prints the end of the server's log and follows it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from quarterdeck.cli.output import cell
 from quarterdeck.core.errors import NotFound
 
 LOGS_OPTIONS = (
-    Option("--follow", "Go on printing what is added.", short="-f"),
-    Option("--lines", "How many lines from the end [default: 50].", NUMBER, short="-n"),
+    Option("--follow", "Keep printing new lines until Ctrl-C.", short="-f"),
+    Option("--lines", "Number of lines from the end [default: 50].", NUMBER, short="-n"),
 )
 _BLOCK_BYTES = 64 * 1024
 _POLL_SECONDS = 0.2
@@ -26,9 +26,8 @@ def logs(context: Context) -> int:
     try:
         log_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise NotFound(
-            "no_log", f"There is no {path}: only a server that was started automatically logs there."
-        ) from None
+        detail = f"{path} does not exist. Only a server that was started automatically writes this log."
+        raise NotFound("no_log", detail) from None
     try:
         for line in read_last_lines(log_fd, 50 if count is None else count):
             context.write(_format_line(line, context.as_json))
@@ -40,11 +39,11 @@ def logs(context: Context) -> int:
 
 
 def read_last_lines(log_fd: int, count: int) -> list[bytes]:
-    """The last lines of an open file, read from its end; leaves the file's position behind them."""
+    """The last lines of an open file. Reads from its end, and leaves the file position at the end."""
     end = os.lseek(log_fd, 0, os.SEEK_END)
     data = b""
     position = end
-    # One line break more than lines: the piece before the first of them may be half a line.
+    # One more line break than lines, because the first piece may be a partial line.
     while position > 0 and data.count(b"\n") <= count:
         size = min(_BLOCK_BYTES, position)
         position -= size
@@ -53,7 +52,7 @@ def read_last_lines(log_fd: int, count: int) -> list[bytes]:
 
 
 def read_added_lines(log_fd: int) -> Iterator[bytes]:
-    """Whole lines that are there to read; half a line is left for the next time."""
+    """Complete lines that were added. A partial line is left for the next call."""
     data = b""
     while chunk := os.read(log_fd, _BLOCK_BYTES):
         data += chunk
@@ -63,7 +62,7 @@ def read_added_lines(log_fd: int) -> Iterator[bytes]:
 
 
 def _follow(context: Context, path: str, log_fd: int) -> None:
-    """Until Ctrl-C. The standard library has no event for a file that grows, so this looks now and then."""
+    """Print new lines until Ctrl-C. Polls, because the standard library cannot watch a file."""
     import sys
 
     current_fd = log_fd
@@ -76,10 +75,10 @@ def _follow(context: Context, path: str, log_fd: int) -> None:
 
 
 def _reopen_if_rotated(path: str, current_fd: int) -> int:
-    """The file that bears the name now: whoever rotates logs moves the old one away, or empties it."""
+    """Continue with the current file after a log rotation, which renames or truncates the old one."""
     open_stat = os.fstat(current_fd)
     try:
-        path_stat = os.stat(path)  # noqa: PTH116 - see client.place
+        path_stat = os.stat(path)  # noqa: PTH116 - importing pathlib takes 10 ms
     except FileNotFoundError:
         return current_fd
     if (path_stat.st_dev, path_stat.st_ino) != (open_stat.st_dev, open_stat.st_ino):
@@ -92,7 +91,7 @@ def _reopen_if_rotated(path: str, current_fd: int) -> int:
 
 
 def _format_line(line: bytes, as_json: bool) -> str:
-    """For programs one JSON object per line, also where the server wrote plain text (a traceback, say)."""
+    """With --json one object per line, also for plain text in the log, such as a traceback."""
     text = line.decode("utf-8", "replace")
     if not as_json:
         return text if text.isprintable() else cell(text)

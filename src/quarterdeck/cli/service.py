@@ -1,4 +1,4 @@
-"""Services: register, list, show, change, tell that they live, remove."""
+"""`qd service`: register, list, show, set, heartbeat, remove."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def build_command_table() -> CommandTable:
             ),
             Command(("service", "list"), "List services, newest first.", list_, options=_LIST_OPTIONS),
             Command(("service", "show"), "Show one service.", show, id_argument),
-            Command(("service", "set"), "Change what is said of a service.", set_, id_argument, _SET_OPTIONS),
+            Command(("service", "set"), "Change the properties of a service.", set_, id_argument, _SET_OPTIONS),
             Command(
                 ("service", "heartbeat"),
-                "Tell that a service lives.",
+                "Send a heartbeat for a service.",
                 heartbeat,
                 optional_id_argument,
                 _HEARTBEAT_OPTIONS,
@@ -37,55 +37,51 @@ def build_command_table() -> CommandTable:
             ),
             Command(("service", "remove"), "Unregister a service.", remove, id_argument, _REMOVE_OPTIONS),
         ),
-        {"service": "What sessions and applications offer, for others to invoke."},
+        {"service": "Manage services: endpoints that can be invoked."},
     )
 
 
 _HEALTH = choice("starting", "healthy", "degraded", "unhealthy")
 _DELIVERY = choice("pull", "push")
-_SESSION_OPTION = Option("--session", "The session whose service it is; it goes when that session ends.", ID)
+_SESSION_OPTION = Option("--session", "Session that owns the service. The service is removed when it ends.", ID)
 _SERVICE_OPTIONS = (
-    Option("--delivery", "Whether workers claim its invocations, or the server posts them to it.", _DELIVERY),
-    Option("--capability", "A capability it has; may be repeated.", TEXT, many=True),
-    Option("--protocol", "A version of a protocol it speaks; may be repeated.", TEXT, many=True),
-    Option("--framework", "What it was made with.", TEXT),
-    Option("--framework-version", "The version of that.", TEXT),
-    Option("--health", "How it is.", _HEALTH),
-    Option("--metadata", "A JSON object to keep with it.", JSON_OBJECT),
+    Option("--delivery", "pull: workers claim invocations; push: the server posts them to the endpoint.", _DELIVERY),
+    Option("--capability", "Capability of the service; repeatable.", TEXT, many=True),
+    Option("--protocol", "Supported protocol version; repeatable.", TEXT, many=True),
+    Option("--framework", "Name of the framework it uses.", TEXT),
+    Option("--framework-version", "Version of the framework.", TEXT),
+    Option("--health", "Health to report.", _HEALTH),
+    Option("--metadata", "JSON object to store with the service.", JSON_OBJECT),
 )
 _REGISTER_OPTIONS = (
-    Option("--endpoint", "Where it is: http://… or https://…", TEXT, required=True),
-    Option("--app", "The application that offers it [default: the session's].", ID),
+    Option("--endpoint", "URL of the service: http://… or https://…", TEXT, required=True),
+    Option("--app", "Application that offers the service [default: that of the session].", ID),
     _SESSION_OPTION,
     *_SERVICE_OPTIONS,
 )
-_REGISTER_HELP = """The same endpoint of the same application is the same service: registering it again changes what is
-said, and gives the same id. With --delivery push the secret that pushes are signed with is printed, this once."""
+_REGISTER_HELP = """Application and endpoint identify a service: registering them again updates the service and returns
+the same id. With --delivery push, the secret that signs pushes is printed. It cannot be shown again."""
 _LIST_OPTIONS = (
-    Option("--app", "Only those of this application.", ID),
-    Option("--session", "Only those that this session registered.", ID),
-    Option("--health", "Only those that say so of themselves.", _HEALTH),
+    Option("--app", "Only services of this application.", ID),
+    Option("--session", "Only services of this session.", ID),
+    Option("--health", "Only services that report this health.", _HEALTH),
     *PAGING,
 )
-_SET_OPTIONS = (
-    *_SERVICE_OPTIONS,
-    Option("--rotate-secret", "Sign pushes with another secret from now on, and print it."),
-)
+_SET_OPTIONS = (*_SERVICE_OPTIONS, Option("--rotate-secret", "Create a new secret that signs pushes, and print it."))
 _HEARTBEAT_OPTIONS = (
-    Option("--session", "Of this session: the service named, or all of them.", ID),
-    Option("--health", "How it is.", _HEALTH),
-    Option("--active", "How many invocations it works on.", NUMBER),
-    Option("--metadata", "A JSON object to keep with it.", JSON_OBJECT),
+    Option("--session", "Session that owns the service. Without ID: all services of the session.", ID),
+    Option("--health", "Health to report.", _HEALTH),
+    Option("--active", "Number of invocations that it is working on.", NUMBER),
+    Option("--metadata", "JSON object to store with the service.", JSON_OBJECT),
 )
-_HEARTBEAT_HELP = "Names a service, or with --session alone every service of that session."
-_REMOVE_OPTIONS = (Option("--session", "Only this session's registration.", ID),)
+_HEARTBEAT_HELP = "Give the ID of a service, or only --session for all services of that session."
+_REMOVE_OPTIONS = (Option("--session", "Remove only the registration of this session.", ID),)
 
 
 def register(context: Context) -> int:
-    """The id alone on stdout, because it is what the next command wants."""
     app, session = context.text("app"), context.text("session")
     if app is None and session is None:
-        raise UsageError("usage", "Whose service is it? Give --app, or --session. Try `qd service register --help`.")
+        raise UsageError("usage", "Give --app APPLICATION or --session ID: a service needs an owner.")
     body = {"endpoint_url": context.required_text("endpoint"), "application_id": app, **_service_fields(context)}
     path = context.in_zone("agent-services") if session is None else _session_services_path(context, session)
     return _print_service(context, context.server().call("POST", path, body=without_none(body)).document)
@@ -97,7 +93,7 @@ def list_(context: Context) -> int:
         query = {"application_id": context.text("app"), "health": context.text("health")}
         return print_list(context, context.in_zone("agent-services"), query, _table)
     if context.text("app") or context.text("health"):
-        raise UsageError("usage", "--session stands alone: a session's services are listed whole.")
+        raise UsageError("usage", "--session cannot be combined with --app or --health.")
     return print_list(context, _session_services_path(context, session), {}, _table)
 
 
@@ -111,7 +107,7 @@ def set_(context: Context) -> int:
         body["rotate_secret"] = True
     body = without_none(body)
     if not body:
-        raise UsageError("usage", "Nothing was said to change. Try `qd service set --help`.")
+        raise UsageError("usage", "Give at least one option to change. Try `qd service set --help`.")
     path = context.in_zone("agent-services", context.required_text("id"))
     return _print_service(context, context.server().call("PATCH", path, body=body).document)
 
@@ -126,7 +122,7 @@ def heartbeat(context: Context) -> int:
         }
     )
     if service is None and session is None:
-        raise UsageError("usage", "Which service lives? Name it, or give --session for all of a session's.")
+        raise UsageError("usage", "Give the ID of a service, or --session for all services of a session.")
     if service is None:
         assert session is not None
         path = context.in_zone("agents", session, "heartbeat")
@@ -140,7 +136,9 @@ def heartbeat(context: Context) -> int:
 def remove(context: Context) -> int:
     service_id = context.required_text("id")
     context.server().call("DELETE", _service_path(context, service_id))
-    context.show({"id": service_id, "status": "unregistered"}, lambda document: f"removed {cell(document['id'])}")
+    context.show(
+        {"id": service_id, "status": "unregistered"}, lambda document: f"Removed service {cell(document['id'])}."
+    )
     return 0
 
 
@@ -149,7 +147,7 @@ def _session_services_path(context: Context, session: str) -> str:
 
 
 def _service_path(context: Context, service: str) -> str:
-    """A service by itself, or as the one of the session that was named."""
+    """The path of the service, below its session if --session was given."""
     session = context.text("session")
     if session is None:
         return context.in_zone("agent-services", service)
@@ -173,24 +171,24 @@ def _print_service(context: Context, service: Document) -> int:
     pairs: list[tuple[str, object]] = [("id", service.get("id")), ("secret", secret)]
     context.show(service, lambda found: cell(found.get("id")) if secret is None else fields(pairs, context.styler))
     if secret is not None:
-        context.note("the secret is shown this once; `qd service set ID --rotate-secret` makes another")
+        context.note("The secret is shown only once. Create a new one with `qd service set ID --rotate-secret`.")
     return 0
 
 
 def _format_heartbeat_reply(reply: Document) -> str:
     if "services" not in reply:
-        return f"heard of {cell(reply.get('id'))}: {cell(reply.get('health'))}"
+        return f"Heartbeat recorded for {cell(reply.get('id'))}: {cell(reply.get('health'))}."
     count = reply["services"]
-    return f"heard of {cell(count)} {'service' if count == 1 else 'services'}"
+    return f"Heartbeat recorded for {cell(count)} {'service' if count == 1 else 'services'}."
 
 
 def _table(context: Context, services: list[Document]) -> str:
     if not services:
-        return f"no such services in zone {context.zone}"
+        return f"No services found in zone {context.zone}."
     now = time.time()
     field_names = ("id", "application_id", "endpoint_url", "delivery", "health", "agent_id")
     rows = [
         [*(service.get(name) for name in field_names), ago(service.get("last_heartbeat_at"), now)]
         for service in services
     ]
-    return table(("ID", "APPLICATION", "ENDPOINT", "DELIVERY", "HEALTH", "SESSION", "HEARD OF"), rows, context.styler)
+    return table(("ID", "APPLICATION", "ENDPOINT", "DELIVERY", "HEALTH", "SESSION", "HEARTBEAT"), rows, context.styler)

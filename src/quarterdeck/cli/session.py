@@ -1,4 +1,4 @@
-"""Sessions: spawn, list, show, draw as a tree, suspend, resume, stop."""
+"""`qd session`: spawn, list, show, tree, suspend, resume, stop."""
 
 from __future__ import annotations
 
@@ -29,53 +29,54 @@ def build_command_table() -> CommandTable:
     id_argument = (Argument("id", "ID", ID),)
     return CommandTable(
         (
-            Command(("session", "spawn"), "Start a session and print its id.", spawn, options=_SPAWN_OPTIONS),
+            Command(("session", "spawn"), "Spawn a session and print its id.", spawn, options=_SPAWN_OPTIONS),
             Command(("session", "list"), "List sessions, newest first.", list_, options=_LIST_OPTIONS),
             Command(("session", "show"), "Show one session.", show, id_argument),
-            Command(("session", "tree"), "Draw a session and all below it.", tree, id_argument),
-            Command(("session", "suspend"), "Put a session and all below it to sleep.", suspend, id_argument),
-            Command(("session", "resume"), "Wake what only this session's suspension holds.", resume, id_argument),
+            Command(("session", "tree"), "Draw a session and its descendants.", tree, id_argument),
+            Command(("session", "suspend"), "Suspend a session and its descendants.", suspend, id_argument),
+            Command(
+                ("session", "resume"), "Resume a session and the descendants suspended with it.", resume, id_argument
+            ),
             Command(
                 ("session", "stop"),
-                "End a session and all below it.",
+                "Terminate a session and its descendants.",
                 stop,
                 id_argument,
                 _STOP_OPTIONS,
                 RECEIPT_EXIT_HELP,
             ),
         ),
-        {"session": "Live runs of agents. Sessions form trees."},
+        {"session": "Manage sessions: live runs of agents. Sessions form trees."},
     )
 
 
 _KIND = choice("instance", "service", "ephemeral")
 _STATUS = choice("active", "suspended", "terminated")
 _SPAWN_OPTIONS = (
-    Option("--app", "The application that owns it.", ID, required=True),
-    Option("--parent", "The session it is spawned under.", ID),
-    Option("--ttl", "How long it may live: 90, 15m, 2h [default: 1h].", DURATION),
-    Option("--capability", "A capability it has; may be repeated.", TEXT, many=True),
-    Option("--metadata", "A JSON object to keep with it.", JSON_OBJECT),
-    Option("--key", "Idempotency key: repeating the command gives the same session.", TEXT),
-    Option("--sid", "The sid of the sign-in behind it [default: the token's].", TEXT),
-    Option("--kind", "What it is for.", _KIND),
+    Option("--app", "Application that owns the session.", ID, required=True),
+    Option("--parent", "Parent session [default: none, a root session].", ID),
+    Option("--ttl", "Lifetime, such as 90s, 15m or 2h [default: 1h].", DURATION),
+    Option("--capability", "Capability of the session; repeatable.", TEXT, many=True),
+    Option("--metadata", "JSON object to store with the session.", JSON_OBJECT),
+    Option("--key", "Idempotency key: the same key returns the same session.", TEXT),
+    Option("--sid", "Sign-in session id (sid) [default: that of the token].", TEXT),
+    Option("--kind", "Kind of session.", _KIND),
 )
 _LIST_OPTIONS = (
-    Option("--status", "Only those in this status.", _STATUS),
-    Option("--app", "Only those of this application.", ID),
-    Option("--parent", "Only those right below this session.", ID),
-    Option("--root", "Only those of the tree with this root.", ID),
+    Option("--status", "Only sessions with this status.", _STATUS),
+    Option("--app", "Only sessions of this application.", ID),
+    Option("--parent", "Only direct children of this session.", ID),
+    Option("--root", "Only sessions of the tree with this root.", ID),
     *PAGING,
 )
 _STOP_OPTIONS = (
-    Option("--reason", "Why, for the record [default: requested].", TEXT),
-    Option("--receipt", "Print what was stopped, and what was left."),
+    Option("--reason", "Reason to record [default: requested].", TEXT),
+    Option("--receipt", "Print a receipt: what was stopped and what is left."),
 )
 
 
 def spawn(context: Context) -> int:
-    """The id alone on stdout, because it is what the next command wants: `qd session tree $(qd session
-    spawn …)`."""
+    # Only the id goes to stdout, so that a script can use it: qd session tree $(qd session spawn …)
     fields = {
         "application_id": context.required_text("app"),
         "parent_id": context.text("parent"),
@@ -102,7 +103,7 @@ def list_(context: Context) -> int:
 
 
 def show(context: Context) -> int:
-    # The same value under two names is told once.
+    # `agent_session_id` repeats `id`.
     return print_details(context, context.in_zone("agents", context.required_text("id")), "agent_session_id")
 
 
@@ -116,7 +117,7 @@ def tree(context: Context) -> int:
 def suspend(context: Context) -> int:
     session_id = context.required_text("id")
     reply = context.server().call("POST", context.in_zone("agents", session_id, "suspend"))
-    context.show(reply.document, lambda document: f"suspended {session_id}: {_format_change(document, 'suspended')}")
+    context.show(reply.document, lambda document: f"Suspended {session_id}: {_format_change(document, 'suspended')}.")
     return 0
 
 
@@ -127,14 +128,13 @@ def resume(context: Context) -> int:
     except Conflict as conflict:
         holder_id = conflict.members.get("held_by")
         if isinstance(holder_id, str) and not context.as_json:
-            # People are told what to type; a program has the holder's id as a member of its own.
+            # For people, the command that helps. With --json the session's id is in the member `held_by`.
             conflict.members["frees"] = f"`{_command_line(context, 'session', 'resume', holder_id)}`"
         raise
-    context.show(reply.document, lambda document: f"resumed {session_id}: {_format_change(document, 'resumed')}")
+    context.show(reply.document, lambda document: f"Resumed {session_id}: {_format_change(document, 'resumed')}.")
     if reply.document.get("resumed") == 0 and not context.as_json:
-        context.note(
-            f"an ancestor still holds it: `{_command_line(context, 'explain', 'session', session_id)}` says which"
-        )
+        command = _command_line(context, "explain", "session", session_id)
+        context.note(f"An ancestor is still suspended. Find it with `{command}`.")
     return 0
 
 
@@ -144,29 +144,31 @@ def stop(context: Context) -> int:
     reply = context.server().call("DELETE", context.in_zone("agents", session_id), query=query)
     if receipt:
         return print_receipt(context, reply.document)
-    context.show({"id": session_id, "status": "terminated"}, lambda document: f"stopped {cell(document['id'])}")
+    context.show(
+        {"id": session_id, "status": "terminated"}, lambda document: f"Stopped session {cell(document['id'])}."
+    )
     return 0
 
 
 def _format_change(document: Document, name: str) -> str:
-    """How many fell asleep or woke."""
+    """The number of sessions that were suspended or resumed."""
     changed = document.get(name)
     count = changed if isinstance(changed, int) else 0
     if name == "suspended":
-        return f"{format_session_count(count)} fell asleep" if count else "it slept already"
-    return f"{format_session_count(count)} woke" if count else "it sleeps on"
+        return f"{format_session_count(count)} suspended" if count else "it was already suspended"
+    return f"{format_session_count(count)} resumed" if count else "it is still suspended"
 
 
 def _command_line(context: Context, *words: str) -> str:
-    """A command to type next, for the zone that this one was about."""
+    """A command for the user to run next, in the same zone."""
     zone = context.text("zone")
     return " ".join(["qd", *words, *([] if zone is None else ["--zone", zone])])
 
 
 def _table(context: Context, sessions: list[Document]) -> str:
     if not sessions:
-        return f"no such sessions in zone {context.zone}"
+        return f"No sessions found in zone {context.zone}."
     now = time.time()
     field_names = ("id", "application_id", "status", "depth", "parent_id")
     rows = [[*(session.get(name) for name in field_names), *age_and_lifetime(session, now)] for session in sessions]
-    return table(("ID", "APPLICATION", "STATUS", "DEPTH", "PARENT", "AGE", "LIFE"), rows, context.styler)
+    return table(("ID", "APPLICATION", "STATUS", "DEPTH", "PARENT", "AGE", "EXPIRY"), rows, context.styler)

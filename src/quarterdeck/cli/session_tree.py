@@ -1,4 +1,4 @@
-"""A tree of sessions, drawn. Pure: the sessions, the time and the colours are arguments."""
+"""Draws session trees. Pure: sessions, time and colors are arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class TreeGlyphs(NamedTuple):
-    """The four pieces of which branches are drawn."""
+    """The four strings that draw the branches of a tree."""
 
     tee: str
     corner: str
@@ -22,13 +22,13 @@ class TreeGlyphs(NamedTuple):
 
 UNICODE_GLYPHS = TreeGlyphs("├─ ", "└─ ", "│  ", "   ")
 ASCII_GLYPHS = TreeGlyphs("|- ", "`- ", "|  ", "   ")
-"""For a terminal that cannot show the others."""
+"""For a terminal that cannot show box-drawing characters."""
 
 
 def draw(items: Sequence[Document], now: float, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS) -> str:
-    """One line per session: id, application, status, age, and how long it may still live."""
+    """One line per session: id, application, status, age and time to expiry."""
     rows = list(_tree_rows(items, glyphs))
-    # Each piece of a branch is one column per character, so only the ids need measuring.
+    # Each character of a branch takes one column, so only the ids need measuring.
     headers = [
         (branch + name, len(branch) + width(name)) for branch, session in rows for name in [cell(session.get("id"))]
     ]
@@ -49,18 +49,18 @@ def draw(items: Sequence[Document], now: float, styler: TextStyler, glyphs: Tree
 
 
 def age_and_lifetime(session: Document, now: float) -> tuple[str, str]:
-    """How old a session is (or was), and how long it may still live; for how long it has been asleep, if it is."""
+    """The age of a session, and its time to expiry. Of a suspended one also how long it has been suspended."""
     spawned_at = instant(session.get("spawned_at")) or now
     ended_at = instant(session.get("terminated_at"))
     expires_at = instant(session.get("expires_at"))
     if ended_at is not None or session.get("status") == "terminated":
         return span((ended_at or now) - spawned_at), "ended"
-    lifetime = "no end" if expires_at is None else f"{span(expires_at - now)} left"
-    # Said in words as well as by the status and its colour: it looks alive, and will do nothing until it is resumed.
+    lifetime = "no expiry" if expires_at is None else f"{span(expires_at - now)} left"
+    # In words too, not only by the status: the session has time left but does nothing until it is resumed.
     suspended_at = instant(session.get("suspended_at")) if session.get("status") == "suspended" else None
     return span(
         now - spawned_at
-    ), lifetime if suspended_at is None else f"{lifetime}, asleep {span(now - suspended_at)}"
+    ), lifetime if suspended_at is None else f"{lifetime}, suspended for {span(now - suspended_at)}"
 
 
 def _format_columns(session: Document, now: float) -> tuple[str, str, str, str]:
@@ -69,14 +69,16 @@ def _format_columns(session: Document, now: float) -> tuple[str, str, str, str]:
 
 
 def _tree_rows(items: Sequence[Document], glyphs: TreeGlyphs) -> Iterator[tuple[str, Document]]:
-    """Each session with the branch before it, depth first, children in the order given. A stack, not
-    recursion: a tree may be deeper than Python's."""
+    """Each session with its branch, depth first, children in the given order.
+
+    Uses a stack, not recursion: a tree may be deeper than Python's recursion limit.
+    """
     session_ids = {str(item.get("id")) for item in items}
     children: dict[str, list[Document]] = {}
     roots: list[Document] = []
     for item in items:
         parent = str(item.get("parent_id"))
-        # A session whose parent is not in the answer is where the drawing begins.
+        # A session whose parent is not in the response is drawn as a root.
         (children.setdefault(parent, []) if parent in session_ids else roots).append(item)
     stack = [(root, "", "") for root in reversed(roots)]
     while stack:
@@ -86,8 +88,10 @@ def _tree_rows(items: Sequence[Document], glyphs: TreeGlyphs) -> Iterator[tuple[
 
 
 def child_entries(children: Sequence[T], indent: str, glyphs: TreeGlyphs) -> list[tuple[T, str, str]]:
-    """What to push for what stands below one line, each with its own branch and the indent of what is below it: the
-    last one first, because a stack gives them back reversed."""
+    """Stack entries for the children of a line: child, its branch, and the indent of its own children.
+
+    In reverse order, because a stack returns them reversed.
+    """
     entries = []
     for index, child in enumerate(reversed(children)):
         connector, continuation = (glyphs.corner, glyphs.blank) if index == 0 else (glyphs.tee, glyphs.bar)

@@ -1,7 +1,7 @@
-"""What only the server knows, offered to a shell that completes a word: fleets, members by id and name, messages.
+"""Shell completion from the server: fleets, members by id or name, and messages.
 
-A shell waits for this between two keys: no server is started for it, none is waited for, and where nothing can be
-known nothing is offered.
+The shell blocks on this while the user types. So it starts no server, waits at most 2 s, and offers nothing if
+the server cannot be reached.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Completion(NamedTuple):
 
 
 def complete_from_server(typed_values: Mapping[str, object], source: str, incomplete: str) -> list[Completion]:
-    """What goes on as it was begun: by its id, or by its name, which is then replaced by the id."""
+    """Values that start with `incomplete`. A name matches too; the shell then inserts the id."""
     command = Command((), "", _refuse_to_run)
     context = Context(
         ParsedCommand(
@@ -39,7 +39,7 @@ def complete_from_server(typed_values: Mapping[str, object], source: str, incomp
         server = context.find_running_server()
         completions = [] if server is None else [*_load_completions(context, server, source)]
     except (Problem, OSError):
-        # A shell has no place for a sentence: what is wrong is told when the command runs.
+        # The shell cannot show an error. The command itself will report it.
         return []
     prefix = incomplete.lower()
     return [
@@ -70,10 +70,10 @@ def _load_completions(context: Context, server: ApiClient, source: str) -> Itera
 
 def _to_completion(item: Document, value_field: str, help_field: str) -> Completion:
     help_text = item.get(help_field)
-    # Of a text one line, and not more of it than a shell can show; nothing in it moves the cursor.
+    # One line of at most 60 printable characters: control characters could move the cursor.
     line = "".join(char for char in help_text if char.isprintable())[:60] if isinstance(help_text, str) else ""
     return Completion(str(item.get(value_field)), line)
 
 
 def _refuse_to_run(context: Context) -> int:
-    raise AssertionError("what completes a word runs no command")
+    raise AssertionError("completion does not run a command")

@@ -1,4 +1,4 @@
-"""Sinks: what is told to other systems, how far it has come, and what was given up."""
+"""`qd sink`: list, show, requeue."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def build_command_table() -> CommandTable:
     name_argument = (Argument("name", "NAME", ID),)
     return CommandTable(
         (
-            Command(("sink", "list"), "List sinks, and how far behind they are.", list_),
-            Command(("sink", "show"), "Show a sink, what of it waits and what was given up.", show, name_argument),
-            Command(("sink", "requeue"), "Try again what was given up.", requeue, name_argument, _REQUEUE_OPTIONS),
+            Command(("sink", "list"), "List sinks and their lag.", list_),
+            Command(("sink", "show"), "Show one sink with its waiting and dead entries.", show, name_argument),
+            Command(("sink", "requeue"), "Retry dead entries.", requeue, name_argument, _REQUEUE_OPTIONS),
         ),
-        {"sink": "Sinks: what is told to other systems, from the log."},
+        {"sink": "Manage sinks, which deliver the event log to other systems."},
     )
 
 
 _REQUEUE_OPTIONS = (
-    Option("--pos", "The position of the event whose entries are meant.", NUMBER),
-    Option("--all", "Everything that was given up."),
+    Option("--pos", "Retry the dead entries of the event at this position.", NUMBER),
+    Option("--all", "Retry all dead entries."),
 )
 
 
@@ -41,10 +41,10 @@ def show(context: Context) -> int:
 def requeue(context: Context) -> int:
     pos, is_all = context.number("pos"), context.flag("all")
     if (pos is None) != is_all:
-        raise UsageError("usage", "Say which: --pos N, or --all.")
+        raise UsageError("usage", "Give --pos N or --all.")
     body: Document = {"all": True} if pos is None else {"pos": pos}
     reply = context.server().call("POST", f"{_path(context)}/requeue", body=body)
-    context.show(reply.document, lambda document: f"{cell(document.get('requeued'))} are tried again")
+    context.show(reply.document, lambda document: f"Requeued entries: {cell(document.get('requeued'))}.")
     return 0
 
 
@@ -54,16 +54,18 @@ def _path(context: Context) -> str:
 
 def _table(context: Context, sinks: list[Document]) -> str:
     if not sinks:
-        return "no sinks: none was ever configured (REDIS_URL)"
+        return "No sinks. None was ever configured (REDIS_URL)."
     field_names = ("name", "position", "lag_events", "lag_seconds", "waiting", "dead", "run_at")
     rows = [[*(sink.get(name) for name in field_names), _state(sink)] for sink in sinks]
-    return table(("NAME", "POSITION", "BEHIND", "SECONDS", "WAITING", "DEAD", "RUN", "STATE"), rows, context.styler)
+    return table(
+        ("NAME", "POSITION", "LAG", "LAG SECONDS", "WAITING", "DEAD", "LAST RUN", "STATE"), rows, context.styler
+    )
 
 
 def _state(sink: Document) -> str:
     if error := sink.get("error"):
         return cell(error)
-    return "ok" if sink.get("is_configured") else "not configured at this server"
+    return "ok" if sink.get("is_configured") else "not configured on this server"
 
 
 def _format_sink(context: Context, sink: Document) -> str:
@@ -72,7 +74,7 @@ def _format_sink(context: Context, sink: Document) -> str:
     entries = page_items(sink, "entries")
     if not entries:
         return text
-    headers = ("POS", "STREAM", "SUBJECT", "TRIES", "NEXT", "DEAD", "ERROR")
+    headers = ("POS", "STREAM", "SUBJECT", "ATTEMPTS", "NEXT ATTEMPT", "DEAD SINCE", "ERROR")
     entry_fields = ("pos", "stream", "subject", "attempts", "next_at", "dead_at", "error")
     rows = [[entry.get(name) for name in entry_fields] for entry in entries]
     return f"{text}\n\n{table(headers, rows, context.styler)}"

@@ -1,4 +1,7 @@
-"""Tasks: add, list, show, wait for, draw with what they depend on, and move by hand. What agents say is in `labour`."""
+"""`qd task`: list, show, wait, tree, explain, set, cancel, retry, pause, resume, archive.
+
+`qd task add` is in `task_add`, `logs` in `task_logs`, and the commands for agents are in `task_work`.
+"""
 
 from __future__ import annotations
 
@@ -35,52 +38,57 @@ def build_command_table() -> CommandTable:
             task_add.build_command(),
             Command(("task", "list"), "List tasks, newest first.", list_, options=_LIST_OPTIONS),
             Command(("task", "show"), "Show one task.", show, id_argument),
-            Command(("task", "wait"), "Wait for the end and print the result.", wait, ids_argument, (), _WAIT_HELP),
+            Command(("task", "wait"), "Wait until tasks end and print the result.", wait, ids_argument, (), _WAIT_HELP),
             Command(
-                ("task", "tree"),
-                "Draw a task, what it depends on and what it blocks.",
-                tree,
-                id_argument,
-                _TREE_OPTIONS,
+                ("task", "tree"), "Draw a task with its dependencies and dependents.", tree, id_argument, _TREE_OPTIONS
             ),
             task_logs.build_command(),
-            Command(("task", "explain"), "Why a task is as it is.", explain, id_argument, (), _EXPLAIN_HELP),
-            Command(("task", "set"), "Change a task that is not over.", set_, id_argument, _SET_OPTIONS),
-            Command(("task", "cancel"), "Cancel tasks for good.", cancel, ids_argument, _CANCEL_OPTIONS, _CANCEL_HELP),
-            Command(("task", "retry"), "Begin failed or canceled tasks anew.", retry, ids_argument),
-            Command(("task", "pause"), "Take tasks from their agents until resumed.", pause, ids_argument),
-            Command(("task", "resume"), "Let paused tasks go on.", resume, ids_argument),
-            Command(("task", "archive"), "Put tasks away that are over.", archive, ids_argument),
+            Command(("task", "explain"), "Explain the state of a task.", explain, id_argument, (), _EXPLAIN_HELP),
+            Command(
+                ("task", "set"), "Change the properties of a task that has not ended.", set_, id_argument, _SET_OPTIONS
+            ),
+            Command(
+                ("task", "cancel"),
+                "Cancel tasks. They are not retried.",
+                cancel,
+                ids_argument,
+                _CANCEL_OPTIONS,
+                _CANCEL_HELP,
+            ),
+            Command(("task", "retry"), "Retry failed or canceled tasks.", retry, ids_argument),
+            Command(("task", "pause"), "Pause tasks and take them from their agents.", pause, ids_argument),
+            Command(("task", "resume"), "Resume paused tasks.", resume, ids_argument),
+            Command(("task", "archive"), "Archive tasks that have ended.", archive, ids_argument),
             *task_work.build_commands(),
         ),
-        {"task": "Durable units of work, for agents to take."},
+        {"task": "Manage tasks: durable units of work for agents."},
     )
 
 
 _STATUSES = ("PENDING", "ASSIGNED", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "ABORTED", "ARCHIVED")
 _LIST_OPTIONS = (
-    Option("--status", "Only those in this status.", uppercase_choice(*_STATUSES)),
-    Option("--type", "Only those of this type.", TEXT),
-    Option("--agent", "Only those of this agent.", ID),
-    Option("--tag", "Only those with this tag; may be repeated, then with all of them.", TEXT, many=True),
-    Option("--priority", "Only those of this priority or a higher one.", NUMBER),
-    Option("--since", "Only those added since: an instant, or 10m (so long ago).", PAST_TIME),
+    Option("--status", "Only tasks with this status.", uppercase_choice(*_STATUSES)),
+    Option("--type", "Only tasks of this type.", TEXT),
+    Option("--agent", "Only tasks of this agent.", ID),
+    Option("--tag", "Only tasks with this tag; repeatable, then with all of them.", TEXT, many=True),
+    Option("--priority", "Only tasks with this priority or a higher one.", NUMBER),
+    Option("--since", "Only tasks created since: a time, or 10m for 10 minutes ago.", PAST_TIME),
     *PAGING,
 )
-_WAIT_HELP = """Of one task prints the result as JSON; of several, a table. Exits with 0 if all were completed, with 1 if
-one failed for good or was canceled, with 5 if --timeout ran out before. What has failed and is to be tried again is
-waited for. On a terminal it shows how far they have come."""
-_TREE_OPTIONS = (Option("--depth", "How far to go, either way, 1 to 100 [default: 25].", NUMBER),)
+_WAIT_HELP = """Prints the result of one task as JSON, and the results of several as a table. Exits 0 if all tasks were
+completed, 1 if one failed without a retry or was canceled, 5 after --timeout. Waits for retries of failed tasks. Shows
+progress on a terminal."""
+_TREE_OPTIONS = (Option("--depth", "Maximum depth in both directions, 1 to 100 [default: 25].", NUMBER),)
 _EXPLAIN_HELP = "The same as `qd explain task`."
 _SET_OPTIONS = (
-    Option("--priority", "1 (low) to 10 (high).", NUMBER),
-    Option("--tag", "A word to find it by; may be repeated. Replaces those it has.", TEXT, many=True),
-    Option("--metadata", "A JSON object to keep with it. Replaces the one it has.", JSON_OBJECT),
-    Option("--depends-on", "A task it waits for; may be repeated. Replaces those it has.", ID, many=True),
-    Option("--due", "When it should be completed: an instant, or +2h.", FUTURE_TIME),
+    Option("--priority", "Priority, 1 (low) to 10 (high).", NUMBER),
+    Option("--tag", "Tag; repeatable. Replaces the present tags.", TEXT, many=True),
+    Option("--metadata", "JSON object to store with the task. Replaces the present one.", JSON_OBJECT),
+    Option("--depends-on", "Task that it depends on; repeatable. Replaces the present dependencies.", ID, many=True),
+    Option("--due", "When it should be completed: a time, or +2h for 2 hours from now.", FUTURE_TIME),
 )
-_CANCEL_OPTIONS = (Option("--reason", "Why, for the record [default: requested].", TEXT),)
-_CANCEL_HELP = "Whoever works on one is told with its next heartbeat. It is not tried again, but for `qd task retry`."
+_CANCEL_OPTIONS = (Option("--reason", "Reason to record [default: requested].", TEXT),)
+_CANCEL_HELP = "A running task's agent is notified with its next heartbeat. Only `qd task retry` starts the task again."
 
 
 def list_(context: Context) -> int:
@@ -90,7 +98,7 @@ def list_(context: Context) -> int:
         "taskType": context.text("type"),
         "agentId": context.text("agent"),
         "tags": ",".join(str(tag) for tag in context.values("tag")) or None,
-        # `priority>=8`, as it stands in a URL.
+        # `priority>=8` in a URL.
         "priority%3E": context.number("priority"),
         "createdAfter": None if since is None else parse_past_time(since, time.time()),
     }
@@ -108,7 +116,7 @@ def wait(context: Context) -> int:
 
 
 def wait_for(context: Context, ids: Sequence[str]) -> int:
-    from quarterdeck.cli.wait import wait_for_tasks  # whoever only looks does not pay for it
+    from quarterdeck.cli.wait import wait_for_tasks  # imported here: other commands do not need it
 
     tasks = wait_for_tasks(context, ids)
     completed = [task for task in tasks if task.get("completedAt") is not None]
@@ -117,19 +125,19 @@ def wait_for(context: Context, ids: Sequence[str]) -> int:
     elif context.as_json or completed:
         context.show(tasks[0], lambda document: as_json(document.get("outputResult")))
     else:
-        context.note(f"the task is {cell(tasks[0].get('status'))}: {_failure_reason(tasks[0])}")
+        context.note(f"The task is {cell(tasks[0].get('status'))}: {_failure_reason(tasks[0])}")
     return 0 if len(completed) == len(tasks) else EXIT_FAILED
 
 
 def tree(context: Context) -> int:
-    from quarterdeck.cli.task_tree import draw, glyphs_for  # whoever only looks does not pay for it
+    from quarterdeck.cli.task_tree import draw, glyphs_for  # imported here: other commands do not need it
 
     task_id = context.required_text("id")
     document = context.server().get(_path(context, task_id, "tree"), {"depth": context.number("depth")})
     glyphs = glyphs_for(sys.stdout.encoding)
     context.show(document, lambda found: draw(found, task_id, context.styler, glyphs))
     if document.get("truncated") is True and not context.as_json:
-        context.note("there are more than these: what is farther away was left out")
+        context.note("The tree is incomplete: tasks farther away are not shown.")
     return 0
 
 
@@ -151,9 +159,9 @@ def set_(context: Context) -> int:
         }
     )
     if not body:
-        raise UsageError("usage", "Nothing was said to change. Try `qd task set --help`.")
+        raise UsageError("usage", "Give at least one option to change. Try `qd task set --help`.")
     document = context.server().call("PATCH", _path(context, context.required_text("id")), body=body).document
-    context.show(document, lambda task: f"changed {cell(task.get('id'))}")
+    context.show(document, lambda task: f"Changed task {cell(task.get('id'))}.")
     return 0
 
 
@@ -179,7 +187,7 @@ def resume(context: Context) -> int:
 
 
 def _apply_to_each(context: Context, method: str, action: str | None, body: Document) -> int:
-    """One after the other; what is refused of the first is told as of any command, and the rest is left as it is."""
+    """Send one request per task, in order. The first refusal ends the command; later tasks are not changed."""
     server = context.server()
     updated: list[Document] = []
     for task_id in dict.fromkeys(str(one) for one in context.values("ids")):
@@ -198,11 +206,11 @@ def _path(context: Context, *segments: str) -> str:
 
 def _failure_reason(task: Document) -> str:
     reasons = [cell(task[name]) for name in ("reason", "lastError") if task.get(name)]
-    return ": ".join(reasons) or "nobody said why"
+    return ": ".join(reasons) or "no reason was given"
 
 
 def _detail_pairs(task: Document) -> list[tuple[str, object]]:
-    """In full, but for what is empty: most tasks use few of the fields there are."""
+    """All fields that are not empty: most tasks use few of them."""
     non_empty = {name: value for name, value in task.items() if value not in ([], {}, "")}
     costs = non_empty.pop("costs", None)
     pairs = detail_pairs(non_empty, time.time())
@@ -213,7 +221,7 @@ def _detail_pairs(task: Document) -> list[tuple[str, object]]:
 
 def _table(context: Context, tasks: list[Document]) -> str:
     if not tasks:
-        return f"no such tasks in zone {context.zone}"
+        return f"No tasks found in zone {context.zone}."
     now = time.time()
     rows = [
         [
@@ -226,7 +234,7 @@ def _table(context: Context, tasks: list[Document]) -> str:
         ]
         for task in tasks
     ]
-    headers = ("ID", "TYPE", "STATUS", "PRIO", "DONE", "RETRIES", "AGENT", "AGE", "TITLE")
+    headers = ("ID", "TYPE", "STATUS", "PRIORITY", "PROGRESS", "RETRIES", "AGENT", "AGE", "TITLE")
     return table(headers, rows, context.styler)
 
 
@@ -240,7 +248,7 @@ def _result_table(context: Context, tasks: Sequence[Document]) -> str:
         [task.get("id"), task.get("status"), _format_duration(task), task.get("title"), _result_or_reason(task)]
         for task in tasks
     ]
-    return table(("ID", "STATUS", "TOOK", "TITLE", "RESULT"), rows, context.styler)
+    return table(("ID", "STATUS", "DURATION", "TITLE", "RESULT"), rows, context.styler)
 
 
 def _format_duration(task: Document) -> str | None:

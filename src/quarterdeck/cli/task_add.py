@@ -1,4 +1,4 @@
-"""`qd task add`: one task from the command line, or many from a file."""
+"""`qd task add`: adds one task from the command line, or many from a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from quarterdeck.core.errors import EXIT_FAILED, Problem
 
 _BATCH_TASKS = 1_000
 _BATCH_BYTES = 16 << 20
-"""What is sent at once: as many tasks as the server takes, and not more than it reads in one piece."""
+"""The server's limits of one request: 1,000 tasks and 16 MiB."""
 
 
 def build_command() -> Command:
@@ -39,50 +39,50 @@ def build_command() -> Command:
 
 
 _ADD_OPTIONS = (
-    Option("--type", "What kind of work it is: development, research, …", TEXT),
-    Option("--description", "What is to be done, in full.", TEXT),
-    Option("--priority", "1 (low) to 10 (high) [default: 5].", NUMBER),
-    Option("--input", f"What the agent is given: {JSON_INPUT_HELP}.", TEXT),
-    Option("--depends-on", "A task that must be completed before; may be repeated.", ID, many=True),
-    Option("--on-dependency-failure", "What to do when one of those fails [default: fail].", choice("fail", "run")),
-    Option("--capability", "A capability its agent must have; may be repeated.", TEXT, many=True),
-    Option("--tag", "A word to find it by; may be repeated.", TEXT, many=True),
-    Option("--max-retries", "How often it is tried again, 0 to 100 [default: 3].", NUMBER),
-    Option("--backoff", "How long to wait before the second attempt; it doubles [default: 5m].", DURATION),
-    Option("--run-at", "Not to begin before: an instant, or +10m.", FUTURE_TIME),
-    Option("--deadline", "How long one attempt may take: 90, 15m [default: no bound].", DURATION),
-    Option("--estimate", "How many minutes it will take, about.", NUMBER),
-    Option("--metadata", "A JSON object to keep with it.", JSON_OBJECT),
-    Option("--id", "Its id [default: one is made].", ID),
-    Option("--key", "Idempotency key: repeating the command gives the same task.", TEXT),
-    Option("--file", "Add every line of this file (- for standard input), a task in JSON each.", FILE),
-    Option("--wait", "Wait for the end, as `qd task wait` does; --timeout bounds it."),
+    Option("--type", "Task type, such as development or research.", TEXT),
+    Option("--description", "Full description of the work.", TEXT),
+    Option("--priority", "Priority, 1 (low) to 10 (high) [default: 5].", NUMBER),
+    Option("--input", f"Input for the agent: {JSON_INPUT_HELP}.", TEXT),
+    Option("--depends-on", "Task that must be completed first; repeatable.", ID, many=True),
+    Option("--on-dependency-failure", "Fail or run if a dependency fails [default: fail].", choice("fail", "run")),
+    Option("--capability", "Capability that the agent must have; repeatable.", TEXT, many=True),
+    Option("--tag", "Tag, to find the task by; repeatable.", TEXT, many=True),
+    Option("--max-retries", "Maximum number of retries, 0 to 100 [default: 3].", NUMBER),
+    Option("--backoff", "Delay before the second attempt; doubles each time [default: 5m].", DURATION),
+    Option("--run-at", "Earliest start: a time, or +10m for 10 minutes from now [default: now].", FUTURE_TIME),
+    Option("--deadline", "Time limit of one attempt, such as 90s or 15m [default: no limit].", DURATION),
+    Option("--estimate", "Estimated duration in minutes.", NUMBER),
+    Option("--metadata", "JSON object to store with the task.", JSON_OBJECT),
+    Option("--id", "Task id [default: generated].", ID),
+    Option("--key", "Idempotency key: the same key returns the same task.", TEXT),
+    Option("--file", "File of tasks, one JSON object per line; - for standard input.", FILE),
+    Option("--wait", "Wait until the task ends, as `qd task wait` does; --timeout limits the wait."),
 )
-_ADD_HELP = """Without --key every run is another task. With --file each line is a JSON object as the API takes it
-({"title": …, "taskType": …, "dependsOn": […]}); what the options say holds for every line that does not say otherwise.
-A task may depend on one of the same file by its "id", if that stands among the same 1,000 lines or above. The ids are
-printed in the order of the lines; exits with 1 if any was refused."""
+_ADD_HELP = """Without --key, each run adds a new task. With --file, each line is a JSON object as in the API
+({"title": …, "taskType": …, "dependsOn": […]}); options apply to each line that does not set the field itself.
+A task may depend on another task of the file by its "id", if that task is in the same 1,000 lines or earlier. The ids
+are printed in the order of the lines. Exits 1 if a task was refused."""
 
 
 def add(context: Context) -> int:
-    """The id alone on stdout, because it is what the next command wants: `qd task wait $(qd task add …)`."""
+    # Only the id goes to stdout, so that a script can use it: qd task wait $(qd task add …)
     if context.text("file") is not None:
         return _add_many(context, context.required_text("file"))
     if context.text("title") is None or context.text("type") is None:
         raise UsageError(
-            "usage", "What is to be done, and what kind of work is it? `qd task add TITLE --type TYPE`, or --file FILE."
+            "usage", 'Give a TITLE and --type, or --file FILE. Example: qd task add "Fix the build" --type development'
         )
     body = {"id": context.text("id"), "title": context.required_text("title"), **_task_fields(context)}
     key = idempotency_key(context)
     reply = context.server().call("POST", context.api_path("agent-tasks"), body=without_none(body), key=key)
     task_id = cell(reply.document.get("id"))
     if context.flag("wait"):
-        context.note(f"added task {task_id}")
+        context.note(f"Added task {task_id}.")
         from quarterdeck.cli.task import wait_for
 
         return wait_for(context, [task_id])
     context.show(reply.document, lambda _: task_id)
-    _hint(context, f"`qd task wait {task_id}` waits for its end, `qd explain task {task_id}` says what it waits for")
+    _hint(context, f"Wait for it with `qd task wait {task_id}`. See its state with `qd explain task {task_id}`.")
     return 0
 
 
@@ -107,7 +107,7 @@ def _task_fields(context: Context) -> Document:
 
 
 def _hint(context: Context, text: str) -> None:
-    """For people, and for nobody who reads the answer with a program."""
+    """Print a note for people. Not with --json and not if stdout is a pipe."""
     if not context.as_json and sys.stdout.isatty():
         context.note(text)
 
@@ -122,9 +122,9 @@ class TaskLine(NamedTuple):
 
 def _add_many(context: Context, file: str) -> int:
     if any(context.text(name) is not None for name in ("title", "id")):
-        raise UsageError("usage", "--file stands for the titles and ids: give neither TITLE nor --id with it.")
+        raise UsageError("usage", "--file cannot be combined with TITLE or --id: the file has the titles and ids.")
     if file == "-" and context.text("input") == "-":
-        raise UsageError("usage", "Standard input can be read once: either the tasks or --input come from it.")
+        raise UsageError("usage", "--file and --input cannot both be -: standard input can be read only once.")
     lines = read_lines(file, without_none(_task_fields(context)))
     sender = _BatchSender(context, "standard input" if file == "-" else file, len(lines))
     try:
@@ -133,31 +133,31 @@ def _add_many(context: Context, file: str) -> int:
     finally:
         sender.bars.clear()
         if not context.flag("wait"):
-            # Also of what was added before something went wrong: nobody could find it again.
+            # After an error too: the user needs the ids of the tasks that were already added.
             sender.show()
     if context.flag("wait"):
         from quarterdeck.cli.task import wait_for
 
-        context.note(f"added {len(sender.ids)} of {len(lines)} tasks")
+        context.note(f"Added {len(sender.ids)} of {len(lines)} tasks.")
         exit_code = wait_for(context, sender.ids) if sender.ids else 0
         return exit_code if len(sender.ids) == len(lines) else EXIT_FAILED
     return 0 if len(sender.ids) == len(lines) else EXIT_FAILED
 
 
 def read_lines(file: str, defaults: Document) -> list[TaskLine]:
-    """The tasks of a file. One that cannot be read stops them all: half of a plan is worse than none."""
+    """The tasks of a file. One invalid line fails the command, so that no partial plan is added."""
     source, text = read_input("-" if file == "-" else f"@{file}")
     lines: list[TaskLine] = []
-    # Not splitlines: that would also cut at characters that JSON allows within a string.
+    # Not splitlines(): it also splits at characters that JSON allows in a string.
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             decoded: object = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UsageError("usage", f"{source}, line {number}: this is not JSON: {error}.") from None
+            raise UsageError("usage", f"{source}, line {number}: not valid JSON: {error}.") from None
         if not isinstance(decoded, dict):
-            raise UsageError("usage", f'{source}, line {number}: this is no task, such as {{"title": "…"}}.')
+            raise UsageError("usage", f'{source}, line {number}: not a JSON object. Example: {{"title": "…"}}.')
         lines.append(TaskLine(number, {**defaults, **decoded}))
     return lines
 
@@ -177,7 +177,7 @@ def batches(lines: Sequence[TaskLine]) -> Iterator[list[TaskLine]]:
 
 
 class _BatchSender:
-    """What has become of the lines so far."""
+    """Sends batches of lines and collects the outcomes."""
 
     def __init__(self, context: Context, file: str, total: int) -> None:
         self._context = context
@@ -185,7 +185,7 @@ class _BatchSender:
         self._total = total
         self._server = context.server()
         self._key = idempotency_key(context)
-        from quarterdeck.cli.progress_bars import stderr_bars  # whoever adds one does not pay for it
+        from quarterdeck.cli.progress_bars import stderr_bars  # imported here: adding one task does not need it
 
         self.bars = stderr_bars(not context.as_json)
         self.outcomes: list[Document] = []
@@ -219,8 +219,8 @@ class _BatchSender:
             self._context.note(f"{self._file}, line {line.number}: {cell(outcome.get('detail'))}")
 
     def _locate_problem(self, problem: Problem, batch: Sequence[TaskLine]) -> str:
-        """The same refusal, with the line that it is about: the request's own count is not the file's."""
-        import re  # 5 ms, and few tasks are refused
+        """The problem's text with the line number in the file, instead of the index in the request."""
+        import re  # takes 5 ms, and few tasks are refused
 
         match = re.match(r"(?:\$\.)?tasks\[(\d+)\]", str(problem.members.get("field")))
         if match is None or int(match[1]) >= len(batch):

@@ -1,4 +1,4 @@
-"""`qd task logs`: what happened to a task and what its agents wrote down, as a list or as it grows."""
+"""`qd task logs`: prints the log of a task and follows it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from quarterdeck.client.api import ApiClient, Document, Query, next_cursor, page
 LEVELS = ("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL")
 _PAGE_SIZE = 500
 _EVENTS_WITHOUT_DETAILS = ("state_transition", "progress_update")
-"""What the message of these says already is not said again; --json has it all."""
+"""The message of these events repeats their details, so only --json prints the details."""
 
 
 def build_command() -> Command:
     id_argument = (Argument("id", "ID", ID),)
     return Command(
-        ("task", "logs"), "What happened to a task, oldest first.", logs, id_argument, _LOGS_OPTIONS, _LOGS_HELP
+        ("task", "logs"), "Print the log of a task, oldest first.", logs, id_argument, _LOGS_OPTIONS, _LOGS_HELP
     )
 
 
 _LOGS_OPTIONS = (
-    Option("--follow", "Go on printing what happens.", short="-f"),
-    Option("--level", "Only those of this level.", uppercase_choice(*LEVELS)),
-    Option("--event", "Only those of this kind: state_transition, progress_update, …", TEXT),
-    Option("--since", "Only those since: an instant, or 10m (so long ago).", PAST_TIME),
-    Option("--limit", "How many of the last at most [default: 100].", NUMBER, short="-n"),
+    Option("--follow", "Keep printing new lines until Ctrl-C.", short="-f"),
+    Option("--level", "Only lines of this level.", uppercase_choice(*LEVELS)),
+    Option("--event", "Only lines of this event, such as state_transition or progress_update.", TEXT),
+    Option("--since", "Only lines since: a time, or 10m for 10 minutes ago.", PAST_TIME),
+    Option("--limit", "Maximum number of lines, from the end [default: 100].", NUMBER, short="-n"),
 )
-_LOGS_HELP = "Its transitions, and the lines that its agents wrote. With --json each is an object on a line of its own."
+_LOGS_HELP = "The log has the state changes of the task and the lines of its agents. --json prints one object per line."
 
 
 def logs(context: Context) -> int:
@@ -40,7 +40,7 @@ def logs(context: Context) -> int:
     log = _TaskLog(context)
     lines = log.load_last(100 if limit is None else limit)
     if not lines and not context.flag("follow") and not context.as_json:
-        context.note("nothing of that kind is in its log")
+        context.note("The log has no matching lines.")
     for line in lines:
         log.print_line(line)
     if context.flag("follow"):
@@ -56,10 +56,10 @@ class _TaskLog:
         since = context.text("since")
         self._since = 0.0 if since is None else instant(parse_past_time(since, time.time())) or 0.0
         self._cursor: str | None = None
-        """Where to go on following."""
+        """Where `follow` continues."""
 
     def load_last(self, limit: int) -> list[Document]:
-        """The last of them, the oldest first. Whoever follows reads on from there, so that nothing is missed."""
+        """The last lines, oldest first. With --follow it reads forward, so that `follow` continues without a gap."""
         server = self._context.server()
         if self._context.flag("follow"):
             lines = [*self._load_all(server)]
@@ -74,8 +74,8 @@ class _TaskLog:
         return newest[:limit][::-1]
 
     def follow(self) -> None:
-        """Until Ctrl-C. The server answers when there is something, or when it has waited for long enough."""
-        from quarterdeck.cli.long_poll import WAIT_MS, repeat_long_poll  # whoever only looks does not pay for it
+        """Print new lines until Ctrl-C, with long polls."""
+        from quarterdeck.cli.long_poll import WAIT_MS, repeat_long_poll  # imported here: only --follow needs it
 
         def print_next_lines(server: ApiClient) -> bool:
             for line in self._load_next(server, WAIT_MS):
@@ -89,7 +89,7 @@ class _TaskLog:
         sys.stdout.flush()
 
     def _load_all(self, server: ApiClient) -> Iterator[Document]:
-        """Everything up to now."""
+        """All lines up to now."""
         while items := self._load_next(server, 0):
             yield from filter(self._is_recent, items)
 
@@ -111,7 +111,7 @@ class _TaskLog:
 
 
 def format_line(line: Document, styler: TextStyler) -> str:
-    """One line, and below it, indented, where something failed."""
+    """One line, and below it the stack trace, indented."""
     before, after, details = line.get("previousStatus"), line.get("newStatus"), line.get("details")
     level = cell(line.get("level"))
     parts = [cell(line.get("createdAt")), styler.status(level, pad(level, 8)), pad(cell(line.get("event")), 16)]

@@ -1,7 +1,7 @@
-"""A task with what it depends on and what it blocks, drawn. Pure: the tasks and the colours are arguments.
+"""Draws a task with its dependencies and dependents. Pure: tasks and colors are arguments.
 
-A task that several ways lead to has a line at the end of each of them; all but the first say `also above`, and what
-hangs below it is drawn once.
+A task that is reached by several paths has a line for each. All but the first are marked `(also above)`, and the tasks
+below it are drawn once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TITLE_WIDTH = 60
 
 
 class Row(NamedTuple):
-    """A line: the branch before it, and the task it is about, or the heading of what is below."""
+    """A line: its branch, and a task or a heading."""
 
     branch: str
     name: str
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 def draw(document: Document, highlighted: str, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS) -> str:
-    """`marked` is the task that was asked about: everything is seen from there."""
+    """`highlighted` is the task at the root of the drawing."""
     tasks = {str(task.get("id")): task for task in page_items(document)}
     dependencies: dict[str, list[str]] = {name: _listed_ids(task, "dependsOn", tasks) for name, task in tasks.items()}
     dependents: dict[str, list[str]] = {}
@@ -47,7 +47,7 @@ def draw(document: Document, highlighted: str, styler: TextStyler, glyphs: TreeG
 
 
 def _subtree_rows(root: str, edges: Mapping[str, Sequence[str]], indent: str, glyphs: TreeGlyphs) -> list[Row]:
-    """Depth first. A stack, not recursion: a chain may be longer than Python's."""
+    """All lines, depth first. Uses a stack, not recursion: a chain may be longer than Python's recursion limit."""
     rows: list[Row] = []
     seen: set[str] = {root}
     stack = child_entries(edges.get(root, ()), indent, glyphs)
@@ -61,7 +61,7 @@ def _subtree_rows(root: str, edges: Mapping[str, Sequence[str]], indent: str, gl
 
 
 def _render_rows(rows: Sequence[Row], tasks: Mapping[str, Document], highlighted: str, styler: TextStyler) -> str:
-    # Each piece of a branch is one column per character, so only the names need measuring.
+    # Each character of a branch takes one column, so only the names need measuring.
     name_width = max(len(row.branch) + width(cell(row.name)) for row in rows if not row.is_heading)
     states = [_format_state(tasks.get(row.name, {})) for row in rows if not row.is_heading]
     state_width = max(map(width, states))
@@ -88,6 +88,6 @@ def _format_state(task: Document) -> str:
 
 
 def _listed_ids(task: Document, field: str, tasks: Mapping[str, Document]) -> list[str]:
-    """Those that are in the answer: what is too far away is not."""
+    """The listed tasks that are in the response. Tasks beyond the depth limit are not."""
     ids = task.get(field)
     return [str(task_id) for task_id in ids if str(task_id) in tasks] if isinstance(ids, list) else []

@@ -1,4 +1,4 @@
-"""What agents say of tasks, and what is said for them: progress, completion, failure, giving back; and taking work."""
+"""Commands for agents: `qd agent claim`, and `qd task progress`, `complete`, `fail`, `say` and `release`."""
 
 from __future__ import annotations
 
@@ -19,62 +19,59 @@ from quarterdeck.client.api import Document, page_items
 def build_commands() -> tuple[Command, ...]:
     id_argument = (Argument("id", "ID", ID),)
     return (
-        Command(("task", "progress"), "Report how far a task has come.", progress, id_argument, _PROGRESS_OPTIONS),
+        Command(("task", "progress"), "Report the progress of a task.", progress, id_argument, _PROGRESS_OPTIONS),
+        Command(("task", "complete"), "Complete a task.", complete, id_argument, _COMPLETE_OPTIONS, _COMPLETE_HELP),
         Command(
-            ("task", "complete"),
-            "Report a task done, or complete a paused one by hand.",
-            complete,
-            id_argument,
-            _COMPLETE_OPTIONS,
-            _COMPLETE_HELP,
+            ("task", "fail"), "Report that an attempt of a task failed.", fail, id_argument, _FAIL_OPTIONS, _FAIL_HELP
         ),
-        Command(("task", "fail"), "Report that an attempt has failed.", fail, id_argument, _FAIL_OPTIONS, _FAIL_HELP),
         Command(
-            ("task", "say"), "Write a line into a task's log.", say, (*id_argument, _MESSAGE_ARGUMENT), _SAY_OPTIONS
+            ("task", "say"), "Add a line to the log of a task.", say, (*id_argument, _MESSAGE_ARGUMENT), _SAY_OPTIONS
         ),
-        Command(("task", "release"), "Give a task back, uncounted.", release, id_argument, (_TOKEN_OPTION,)),
+        Command(
+            ("task", "release"), "Give a task back. The attempt does not count.", release, id_argument, (_TOKEN_OPTION,)
+        ),
     )
 
 
 def build_claim_command() -> Command:
     id_argument = (Argument("id", "ID", ID),)
-    return Command(("agent", "claim"), "Take work for an agent.", claim, id_argument, _CLAIM_OPTIONS, _CLAIM_HELP)
+    return Command(("agent", "claim"), "Claim tasks for an agent.", claim, id_argument, _CLAIM_OPTIONS, _CLAIM_HELP)
 
 
-_TOKEN_OPTION = Option("--attempt-token", "Of the attempt [default: the one that the bearer token names].", TEXT)
+_TOKEN_OPTION = Option("--attempt-token", "Token of the attempt [default: the attempt of the bearer token].", TEXT)
 _PROGRESS_OPTIONS = (
-    Option("--percent", "0 to 100; it does not fall within one attempt.", NUMBER),
-    Option("--step", "What is being done now.", TEXT),
-    Option("--checkpoint", f"Where the next attempt goes on from: {JSON_INPUT_HELP}.", TEXT),
+    Option("--percent", "Progress, 0 to 100. It cannot decrease within an attempt.", NUMBER),
+    Option("--step", "Current step.", TEXT),
+    Option("--checkpoint", f"State from which the next attempt continues: {JSON_INPUT_HELP}.", TEXT),
     _TOKEN_OPTION,
 )
 _COMPLETE_OPTIONS = (
-    Option("--result", f"What came of it: text, {JSON_INPUT_HELP}.", TEXT),
-    Option("--summary", "The same in a sentence.", TEXT),
+    Option("--result", f"Result: text, {JSON_INPUT_HELP}.", TEXT),
+    Option("--summary", "Summary of the result in one sentence.", TEXT),
     _TOKEN_OPTION,
 )
-_COMPLETE_HELP = "A paused task is completed by hand, without a token, by whoever is ADMIN or OWNER."
+_COMPLETE_HELP = "A paused task can be completed without a token, by role ADMIN or OWNER."
 _FAIL_OPTIONS = (
-    Option("--error", "What went wrong.", TEXT, required=True),
-    Option("--no-retry", "A failure that another attempt would not mend."),
+    Option("--error", "Error message.", TEXT, required=True),
+    Option("--no-retry", "Do not retry after this failure."),
     _TOKEN_OPTION,
 )
-_FAIL_HELP = "Another attempt follows after the backoff, unless --no-retry is given or it was the last."
+_FAIL_HELP = "The task is retried after the backoff, unless --no-retry is given or it was the last attempt."
 _MESSAGE_ARGUMENT = Argument("message", "MESSAGE", TEXT)
 _SAY_OPTIONS = (
-    Option("--level", "How grave it is [default: INFO].", uppercase_choice(*LEVELS)),
-    Option("--event", "What kind of line it is [default: log].", TEXT),
-    Option("--details", "A JSON object.", JSON_OBJECT),
+    Option("--level", "Log level [default: INFO].", uppercase_choice(*LEVELS)),
+    Option("--event", "Event of the line [default: log].", TEXT),
+    Option("--details", "JSON object with details.", JSON_OBJECT),
     _TOKEN_OPTION,
 )
 _CLAIM_OPTIONS = (
     *input.claim_options(500),
-    Option("--type", "Only tasks of this type; may be repeated.", TEXT, many=True),
-    Option("--capability", "Of the agent's capabilities, one to use; may be repeated [default: all].", TEXT, many=True),
-    Option("--claim-id", "The same id gives the same tasks again, while they run.", TEXT),
+    Option("--type", "Only tasks of this type; repeatable.", TEXT, many=True),
+    Option("--capability", "Capability of the agent to use; repeatable [default: all].", TEXT, many=True),
+    Option("--claim-id", "Id of this claim. The same id returns the same tasks while they run.", TEXT),
 )
-_CLAIM_HELP = """Each task comes with a token, which progress, completion and failure are said with. The agent keeps its
-tasks for as long as it is heard of: `qd agent heartbeat`."""
+_CLAIM_HELP = """Each claimed task has an attempt token. Give it to `qd task progress`, `complete` and `fail`. The agent
+keeps its tasks while it sends heartbeats: `qd agent heartbeat`."""
 
 
 def claim(context: Context) -> int:
@@ -82,7 +79,7 @@ def claim(context: Context) -> int:
         "waitMs": input.wait_ms(context),
         "taskTypes": context.values("type") or None,
         "capabilities": context.values("capability") or None,
-        # Should the answer be lost, the request that is sent again is known by this, and is given the same tasks.
+        # With a claim id, a request that is sent again after a lost response gets the same tasks.
         "claimId": context.text("claim_id") or os.urandom(16).hex(),
     }
     path = context.api_path("agents", context.required_text("id"), "claim")
@@ -98,9 +95,9 @@ def progress(context: Context) -> int:
         }
     )
     if not body:
-        raise UsageError("usage", "How far has it come? Give --percent, --step or --checkpoint.")
+        raise UsageError("usage", "Give --percent, --step or --checkpoint.")
     document = _send_report(context, "PATCH", "progress", body)
-    context.show(document, lambda task: f"{cell(task.get('id'))} is at {cell(task.get('progressPercent'))}%")
+    context.show(document, lambda task: f"{cell(task.get('id'))} is at {cell(task.get('progressPercent'))}%.")
     return 0
 
 
@@ -128,13 +125,13 @@ def say(context: Context) -> int:
         }
     )
     document = _send_report(context, "POST", "logs", body)
-    context.show(document, lambda _: f"said of {context.required_text('id')}")
+    context.show(document, lambda _: f"Added a line to the log of {context.required_text('id')}.")
     return 0
 
 
 def release(context: Context) -> int:
     document = _send_report(context, "POST", "release", {})
-    context.show(document, lambda task: f"gave {cell(task.get('id'))} back: the attempt does not count")
+    context.show(document, lambda task: f"Released {cell(task.get('id'))}. The attempt does not count.")
     return 0
 
 
@@ -146,15 +143,15 @@ def _send_report(context: Context, method: str, action: str, body: Document) -> 
 
 
 def format_state(task: Document) -> str:
-    """Where a task is, and until when."""
+    """The status of a task, and when it is retried or starts."""
     task_id, status = cell(task.get("id")), cell(task.get("status"))
     available_at = instant(task.get("availableAt"))
     if status in ("FAILED", "ABORTED") and task.get("isFinal") is not True and available_at is not None:
-        retry_text = f"retry {cell(task.get('retryCount'))} of {cell(task.get('maxRetries'))}"
-        return f"{task_id} is {status}: it is tried again {relative_time(available_at - time.time())}, {retry_text}"
+        retry_text = f"Retry {cell(task.get('retryCount'))} of {cell(task.get('maxRetries'))}"
+        return f"{task_id} is {status}. {retry_text} is due {relative_time(available_at - time.time())}."
     if status == "PENDING" and available_at is not None and available_at > time.time() + 1:
-        return f"{task_id} is {status}: it begins {relative_time(available_at - time.time())}"
-    return f"{task_id} is {status}"
+        return f"{task_id} is {status}. It can start {relative_time(available_at - time.time())}."
+    return f"{task_id} is {status}."
 
 
 def _lease_table(context: Context, document: Document) -> str:
@@ -171,5 +168,5 @@ def _lease_table(context: Context, document: Document) -> str:
         ]
         for lease in page_items(document, "tasks")
     ]
-    headers = ("ID", "TYPE", "TITLE", "ATTEMPT", "TOKEN", "LEASE ENDS", "INPUT")
+    headers = ("ID", "TYPE", "TITLE", "ATTEMPT", "TOKEN", "LEASE EXPIRES", "INPUT")
     return table(headers, rows, context.styler)

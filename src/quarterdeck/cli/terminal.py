@@ -1,6 +1,7 @@
-"""The terminal as a page that is drawn again and again: keys as they are pressed, and word of a new size.
+"""Full-screen terminal for `qd top`: draws frames, reads keys and reports size changes.
 
-Everything is put back as it was, however it ends, and also while it is put to sleep. Nothing here knows what is drawn.
+The terminal is restored on exit, on signals and while the process is stopped by Ctrl-Z. This module does not know what
+is drawn.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Screen:
     def __init__(self) -> None:
         self._stdin_fd = sys.stdin.fileno()
         self._saved_attributes = termios.tcgetattr(self._stdin_fd)
-        # Not closed before the process ends: a thread that has news must not write to what bears the number by then.
+        # Never closed: another thread may still call wake(), and must not write to a reused file descriptor.
         self._wake_read_fd, self._wake_write_fd = os.pipe()
         os.set_blocking(self._wake_write_fd, False)
 
@@ -40,14 +41,14 @@ class Screen:
         self._leave()
 
     def wake(self) -> None:
-        """There is something new to draw. May be called from any thread."""
+        """Make `wait` return, to draw again. May be called from any thread."""
         try:
             os.write(self._wake_write_fd, b"!")
         except BlockingIOError:
-            return  # a full pipe wakes as well
+            return  # the pipe is full, so `wait` returns anyway
 
     def wait(self, seconds: float) -> str:
-        """The keys that were pressed; empty when the time is over or somebody woke us."""
+        """Wait for keys and return them. Empty after the timeout or after `wake`."""
         poll = select.poll()
         poll.register(self._stdin_fd, select.POLLIN)
         poll.register(self._wake_read_fd, select.POLLIN)
@@ -56,7 +57,7 @@ class Screen:
             os.read(self._wake_read_fd, 4096)
         if self._stdin_fd not in ready:
             return ""
-        # The end of the input is whoever watched going away.
+        # The end of the input means that the terminal is closed: quit.
         return os.read(self._stdin_fd, 64).decode("ascii", "replace") or "q"
 
     def size(self) -> tuple[int, int]:
@@ -65,7 +66,7 @@ class Screen:
         return size.columns or 80, size.lines or 24
 
     def draw(self, lines: Sequence[str]) -> None:
-        # Each line is cleared to its end, and not the page beforehand: that would flicker.
+        # Clear the rest of each line instead of the screen: clearing the screen first would flicker.
         sys.stdout.write("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in lines) + "\x1b[J")
         sys.stdout.flush()
 
@@ -80,7 +81,7 @@ class Screen:
         termios.tcsetattr(self._stdin_fd, termios.TCSADRAIN, self._saved_attributes)
 
     def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
-        """The signal does what it always does, to a terminal that is as it was. After a sleep we are back here."""
+        """Restore the terminal, then let the signal take its default effect. SIGTSTP continues here after SIGCONT."""
         self._leave()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -89,5 +90,5 @@ class Screen:
 
 
 def _write_unbuffered(text: str) -> None:
-    """Past the buffer: a signal may come in the middle of a drawing, whose buffer cannot be written to from within."""
+    """Write without the buffer: a signal handler may run during `draw`, and the buffer is not reentrant."""
     os.write(sys.stdout.fileno(), text.encode())

@@ -1,4 +1,4 @@
-"""Moments as people give them: an instant, or so long from now, or so long ago."""
+"""Time arguments: an ISO 8601 time, or a duration from now or before now."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from quarterdeck.cli.command_table import ParamType, parse_duration
 
 
 def parse_future_time(text: str, now: float) -> str:
-    """The instant that `+10m` or an ISO-8601 instant means."""
+    """Parse `+10m` (from now) or an ISO 8601 time."""
     return _format_iso(now + parse_duration(text[1:])) if text[:1] == "+" else _parse_instant(text)
 
 
 def parse_past_time(text: str, now: float) -> str:
-    """The instant that `10m` (so long ago) or an ISO-8601 instant means."""
+    """Parse `10m` (ago) or an ISO 8601 time."""
     try:
         seconds_ago = parse_duration(text)
     except ValueError:
@@ -30,12 +30,12 @@ def _check_past_time(text: str) -> str:
 
 
 def parse_day(text: str, now: float) -> str:
-    """The day that `7d` (so long ago) or 2026-01-31 means, in UTC."""
+    """Parse `7d` (ago) or a date such as 2026-01-31, in UTC."""
     try:
         seconds_ago = parse_duration(text)
     except ValueError:
         if len(text) != 10 or not _parse_instant(text):
-            raise ValueError(f"{text!r} is not a day: 2026-01-31 is, or a time such as 7d") from None
+            raise ValueError(f"{text!r} is not a date. Use a date such as 2026-01-31, or an age such as 7d") from None
         return text
     return _format_iso(now - seconds_ago)[:10]
 
@@ -45,20 +45,21 @@ def _check_day(text: str) -> str:
     return text
 
 
-# What was typed is kept: when "now" is, is known only when the command runs.
-FUTURE_TIME = ParamType("WHEN", _check_future_time)
-PAST_TIME = ParamType("WHEN", _check_past_time)
-DAY = ParamType("DAY", _check_day)
+# The parsers only check the text and keep it: relative times are resolved when the command runs.
+FUTURE_TIME = ParamType("TIME", _check_future_time)
+PAST_TIME = ParamType("TIME", _check_past_time)
+DAY = ParamType("DATE", _check_day)
 
 
 def _parse_instant(text: str) -> str:
-    """Without an offset it is meant as the clock on the wall shows it."""
-    from datetime import datetime  # 2 ms, and few commands name a moment
+    """Parse an ISO 8601 time. Without an offset it is local time."""
+    from datetime import datetime  # takes 2 ms, and few commands need it
 
     try:
         return datetime.fromisoformat(text).astimezone().isoformat()
     except (ValueError, OverflowError, OSError):
-        raise ValueError(f"{text!r} is not a moment: 2026-01-31T09:00:00Z is, or a time such as 10m") from None
+        detail = f"{text!r} is not a time. Use a time such as 2026-01-31T09:00:00Z, or a duration such as 10m"
+        raise ValueError(detail) from None
 
 
 def _format_iso(timestamp: float) -> str:
@@ -67,4 +68,4 @@ def _format_iso(timestamp: float) -> str:
     try:
         return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
-        raise ValueError("that moment is too far away for a calendar") from None
+        raise ValueError("the time is out of range: the year must be between 1 and 9999") from None

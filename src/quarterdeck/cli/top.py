@@ -1,10 +1,9 @@
-"""`qd top`: agents, queues and rates as they are now, drawn again as things happen.
+"""`qd top`: agents, queues and rates, updated live.
 
-Two threads feed the picture. One follows the zone's events, counts them by kind and says that something has happened;
-the other looks at what can only be looked at (who is there, how much waits), not more often than every two seconds and
-only if something has happened, or if nothing was looked at for ten (the queues and the monitors, which are many, only
-then). The picture itself is drawn once a second, because its rates and ages move with time, and at once when the
-terminal is resized.
+Two threads collect the data. One follows the zone's events, counts them by type and signals a change. The other loads
+agents and running tasks at most every 2 s after a change, and at least every 10 s. Queues and monitors take more
+requests and are loaded only every 10 s. The screen is drawn once a second, because rates and ages change with time, and
+at once when the terminal is resized.
 """
 
 from __future__ import annotations
@@ -31,21 +30,22 @@ _TASK_EVENTS = ("created", "assigned", "started", "paused", "resumed", "complete
 _AGENT_EVENTS = ("registered", "changed", "degraded", "recovered", "stale", "revived", "terminated")
 EVENT_TYPES = ",".join([*(f"task.{kind}" for kind in _TASK_EVENTS), *(f"agent.{kind}" for kind in _AGENT_EVENTS)])
 _MIN_REFRESH_SECONDS, _MAX_REFRESH_SECONDS, _DRAW_SECONDS = 2.0, 10.0, 1.0
-"""Seconds: between two looks, between two looks when nothing happens, between two pictures."""
+"""Seconds between two loads after a change, between two loads without a change, and between two drawings."""
 _QUIT_KEYS = frozenset("qQ\x04")
 _PAGE_SIZE, _MAX_PAGES = 100, 5
-"""What is looked at of a list: tasks are shown with all they are given, so pages are small."""
+"""Limits of what is loaded of a list. Pages are small, because tasks are returned with their input."""
 _MAX_FLEETS = 8
 
 
 def build_command_table() -> CommandTable:
-    once_option = Option("--once", "Print one picture and end; what is no terminal gets this anyway.")
+    once_option = Option("--once", "Print once and exit. This is the default if stdout is not a terminal.")
     return CommandTable(
-        (Command(("top",), "Watch agents, queues and rates.", top, options=(once_option,), description=_TOP_HELP),), {}
+        (Command(("top",), "Show agents, queues and rates live.", top, options=(once_option,), description=_TOP_HELP),),
+        {},
     )
 
 
-_TOP_HELP = "q quits. Rates are of the last ten seconds, and known only to whoever watches: --once has none."
+_TOP_HELP = "Press q to quit. Rates are averages of the last 10 seconds. --once prints no rates."
 
 
 def top(context: Context) -> int:
@@ -81,8 +81,7 @@ def _output_width() -> int:
 
 
 def load_snapshot(context: Context, server: ApiClient, previous: Snapshot | None = None) -> Snapshot:
-    """What can only be looked at; with `before`, all but the queues, which are long, and the
-    fleets' monitors, which are asked for one by one."""
+    """Load what is shown. With `previous`, take the queues (many pages) and monitors (a request each) from it."""
     agents, has_more_agents = _load_pages(server, context.api_path("agents"), {})
     tasks = context.api_path("agent-tasks")
     running, has_more_running = _load_pages(server, tasks, {"status": "RUNNING"})
@@ -96,7 +95,7 @@ def load_snapshot(context: Context, server: ApiClient, previous: Snapshot | None
 
 
 def _load_monitors(context: Context, server: ApiClient) -> Sequence[Document]:
-    """Of the newest fleets: a line has room for so many."""
+    """The monitors of the newest fleets, as many as fit on one line."""
     page = server.get(context.api_path("fleets"), {"limit": _MAX_FLEETS})
     fleet_ids = [one.get("fleet_id") for one in page_items(page, "fleets")]
     monitors = [server.get(context.api_path("fleets", str(fleet_id), "monitor")) for fleet_id in fleet_ids]
@@ -104,7 +103,7 @@ def _load_monitors(context: Context, server: ApiClient) -> Sequence[Document]:
 
 
 def _load_pages(server: ApiClient, path: str, query: Query) -> tuple[Sequence[Document], bool]:
-    """Some pages of a list, and whether there are more."""
+    """The first pages of a list, and whether it has more."""
     items: list[Document] = []
     page_query = {**query, "limit": _PAGE_SIZE}
     for _ in range(_MAX_PAGES):
@@ -121,7 +120,7 @@ def _load_stats(context: Context, server: ApiClient) -> Document | None:
     try:
         stats = server.get(context.api_path("coordinator", "status"), {"workspace": context.zone}).get("stats")
     except Forbidden:
-        return None  # it is asked by ADMIN and OWNER only: then what was listed is counted
+        return None  # only ADMIN and OWNER may read it; without it the loaded lists are counted
     return stats if isinstance(stats, dict) else None
 
 
@@ -133,8 +132,8 @@ class _LiveView:
         self._stopped = threading.Event()
         self._warning: str | None = None
         self._error: Exception | None = None
-        """What ends it: a refusal, which no trying again mends."""
-        # What is refused at first is told as by any command, on a screen that nobody has touched yet.
+        """An error of a thread. It ends the command: a retry would not help."""
+        # Loaded before the screen is opened, so that a first error is reported as by any other command.
         self._snapshot = load_snapshot(context, context.server())
 
     def run(self) -> None:
@@ -156,14 +155,14 @@ class _LiveView:
         return Frame(self._context.zone, self._snapshot, time.time(), styler, self._rates, self._warning)
 
     def _seconds_to_next_draw(self) -> float:
-        """Rates are of whole seconds: drawn when one is over, they do not jump."""
+        # Rates count full seconds: drawing at the end of each second keeps them smooth.
         return _DRAW_SECONDS - time.time() % _DRAW_SECONDS
 
     def _run_thread(self, work: Callable[[], None], screen: Screen) -> None:
         try:
             work()
         except Exception as error:
-            # Whatever it is, a picture that nobody feeds would go on looking well: whoever draws it raises this.
+            # Any error must end the command: the screen would keep showing old data. `run` raises it.
             self._error = error
             screen.wake()
 
@@ -192,12 +191,12 @@ class _LiveView:
             try:
                 server = server or self._context.find_running_server()
                 if server is None:
-                    self._warning = "no server answers"
+                    self._warning = "The server does not respond."
                     continue
                 is_queue_refresh_due = time.monotonic() - queues_loaded_at >= _MAX_REFRESH_SECONDS
                 self._snapshot = load_snapshot(self._context, server, None if is_queue_refresh_due else self._snapshot)
                 self._warning = None
                 queues_loaded_at = time.monotonic() if is_queue_refresh_due else queues_loaded_at
             except Fault as fault:
-                # It may pass: the last picture stays, and says that it is old.
+                # This may be temporary: keep the last snapshot and show the warning.
                 self._warning, server = fault.detail, None

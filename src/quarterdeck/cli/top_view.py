@@ -1,4 +1,4 @@
-"""One picture of the work plane: counts, rates, queues, agents and what they do. Pure: all of it is an argument."""
+"""Draws one frame of `qd top`: counts, rates, queues, agents, running tasks. Pure: all input is an argument."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from quarterdeck.cli.list_output import ago
 from quarterdeck.cli.output import TextStyler, cell, clip, instant, pad, span, width
 from quarterdeck.client.api import Document
 
-RATE_LABELS = (("task.created", "added"), ("task.started", "begun"), ("task.completed", "completed"))
+RATE_LABELS = (("task.created", "created"), ("task.started", "started"), ("task.completed", "completed"))
 FAILURE_EVENTS = ("task.failed", "task.aborted")
 _GAP = "   "
 
 
 class Snapshot(NamedTuple):
-    """What was found when somebody last looked."""
+    """The data of the last load."""
 
     stats: Document | None
-    """Those of the coordinator; None where the bearer may not ask it."""
+    """Statistics of the coordinator. None if the caller may not read them."""
     agents: Sequence[Document]
     has_more_agents: bool
     running: Sequence[Document]
@@ -27,29 +27,29 @@ class Snapshot(NamedTuple):
     pending: Sequence[Document]
     has_more_pending: bool
     monitors: Sequence[Document] = ()
-    """Of the fleets, the newest first."""
+    """Monitors of the fleets, newest fleet first."""
 
 
 class Size(NamedTuple):
     columns: int
     rows: int | None
-    """None: all of it, however long."""
+    """None: no limit."""
 
 
 class Frame(NamedTuple):
-    """What is drawn, and how."""
+    """The input of one drawing."""
 
     zone: str
     snapshot: Snapshot
     now: float
     styler: TextStyler
     rates: EventRates | None = None
-    """None: nobody has watched for long enough to know any."""
+    """None with --once: rates need some seconds of events."""
     warning: str | None = None
 
 
 def draw(frame: Frame, size: Size) -> list[str]:
-    # What nobody watches has no right edge to put a clock at.
+    # Without a screen the output has no right edge to align the clock at.
     header = [_title_line(frame, 0 if size.rows is None else size.columns), _counts_line(frame)]
     if frame.rates is not None:
         header.append(_rates_line(frame.rates, frame.now, size.columns))
@@ -64,7 +64,7 @@ def draw(frame: Frame, size: Size) -> list[str]:
 
 
 def _style_heading(styler: TextStyler, line: str) -> str:
-    """Headings stand out: they are all in capitals, up to the first word that is not."""
+    """Print a line in bold if it is a heading: its first column is in capitals."""
     first = line.split("  ", 1)[0]
     return styler.bold(line) if first.isupper() and len(first) > 1 else line
 
@@ -91,8 +91,8 @@ def _counts_line(frame: Frame) -> str:
     else:
         field_names = ("pendingTasks", "runningTasks", "healthyAgents", "staleAgents")
         counts = [cell(stats.get(name)) for name in field_names]
-    pending, running, alive, stale = counts
-    return f"tasks: {pending} pending, {running} running{_GAP}agents: {alive} alive, {stale} lost"
+    pending, running, healthy, stale = counts
+    return f"tasks: {pending} pending, {running} running{_GAP}agents: {healthy} healthy, {stale} stale"
 
 
 def _format_count(count: int, has_more: bool) -> str:
@@ -119,14 +119,14 @@ def _monitors_line(monitors: Sequence[Document], now: float) -> str:
 
 
 def _fit_sections(sections: Sequence[list[str]], rows: int | None) -> list[str]:
-    """Each gets an equal share of what is left; what it does not need goes to those after it."""
+    """Give each section an equal share of the remaining rows. Rows it does not need go to the following ones."""
     lines: list[str] = []
     for index, section in enumerate(sections):
         if rows is None:
             lines += ["", *section]
             continue
         share = (rows - len(lines)) // (len(sections) - index)
-        # A heading with nothing below it but how much is missing tells nobody anything.
+        # Skip a section that would show only its heading and "and N more".
         if share < min(4, len(section) + 1):
             continue
         body = section[: share - 1]
@@ -150,7 +150,7 @@ def _queue_lines(frame: Frame) -> list[str]:
 
 
 def _agent_lines(frame: Frame) -> list[str]:
-    # Those who work first, then those who are lost: whoever idles is of least interest.
+    # Working agents first, then stale ones; idle agents are the least interesting.
     order = {"WORKING": 0, "ERROR": 1, "DEGRADED": 2, "IDLE": 3, "TERMINATED": 4}
     agents = [agent for agent in frame.snapshot.agents if agent.get("status") != "TERMINATED"]
     agents.sort(key=lambda agent: (order.get(str(agent.get("status")), 9), str(agent.get("id"))))
@@ -164,7 +164,7 @@ def _agent_lines(frame: Frame) -> list[str]:
         )
         for agent in agents
     ]
-    return _align_columns(("AGENT", "STATUS", "TASKS", "HEARD OF", "CAPABILITIES"), rows)
+    return _align_columns(("AGENT", "STATUS", "TASKS", "LAST SEEN", "CAPABILITIES"), rows)
 
 
 def _running_lines(frame: Frame) -> list[str]:
@@ -178,7 +178,7 @@ def _running_lines(frame: Frame) -> list[str]:
         )
         for task in frame.snapshot.running
     ]
-    return _align_columns(("RUNNING", "AGENT", "DONE", "FOR", "WHAT"), rows)
+    return _align_columns(("RUNNING", "AGENT", "PROGRESS", "TIME", "TITLE"), rows)
 
 
 def _align_columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -190,9 +190,9 @@ def _align_columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
 
 
 HISTORY_SECONDS = 60
-"""Seconds that are remembered."""
+"""How many seconds of counts are kept."""
 RATE_WINDOW_SECONDS = 10
-"""Seconds that a rate is the mean of: less would jump, more would lag."""
+"""A rate is the average of this many seconds: fewer would jump, more would lag."""
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -210,9 +210,9 @@ class EventRates:
         counts[second] = counts.get(second, 0) + 1
 
     def per_second(self, event_type: str, now: float) -> float:
-        """Of whole seconds only: the one that has just begun would pull it down."""
+        """The rate over full seconds only: the current second is incomplete and would lower it."""
         last = int(now)
-        # Who has watched for three seconds knows nothing of the seven before.
+        # After 3 seconds of counting, average over 3 seconds, not 10.
         seconds = max(min(RATE_WINDOW_SECONDS, last - self._started_at), 1)
         return sum(self.history(event_type, now)[-seconds:]) / seconds
 
@@ -222,7 +222,7 @@ class EventRates:
 
 
 def sparkline(counts: list[int], columns: int) -> str:
-    """The last seconds, as many as there are columns, each as high as it is among them."""
+    """One bar per second for the last `columns` seconds, relative to the highest of them."""
     visible = counts[-columns:] if columns > 0 else []
     maximum = max(visible, default=0)
     if maximum == 0:

@@ -1,4 +1,4 @@
-"""What concerns the program itself: its version, and completion in the shell."""
+"""`qd version` and `qd completion`."""
 
 from __future__ import annotations
 

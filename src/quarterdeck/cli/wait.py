@@ -1,4 +1,4 @@
-"""`qd task wait`: until tasks have ended, as their events tell."""
+"""`qd task wait` and `qd invocation wait`: follow the event stream until tasks or an invocation have ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TASK_END_EVENTS = ("completed", "failed", "aborted", "archived")
 
 
 def wait_for_tasks(context: Context, ids: Sequence[str]) -> list[Document]:
-    """The tasks as they ended, in the order in which they were named."""
+    """Wait until all tasks have ended. Returns them in the order of `ids`."""
     watch = _TaskWatch(context, [*dict.fromkeys(ids)])
     try:
         watch.run()
@@ -38,7 +38,7 @@ class _TaskWatch:
 
     def run(self) -> None:
         messages = self._open_stream()
-        # Looked at after the stream was opened: what happens after the look is told by the stream.
+        # Load after opening the stream: the stream delivers every event after the load.
         self._load_tasks(self._ids)
         while self._unfinished:
             try:
@@ -58,7 +58,7 @@ class _TaskWatch:
 
     def _handle_message(self, message: SseMessage) -> None:
         if message.event == "reset":
-            # What has passed meanwhile is not in the log any more: only looking tells.
+            # Events were deleted from the log in the meantime, so load the tasks again.
             self._load_tasks([*self._unfinished])
             return
         event = _mapping(json.loads(message.data))
@@ -74,7 +74,7 @@ class _TaskWatch:
         self.bars.show(self.tasks)
 
     def _load_tasks(self, ids: Sequence[str]) -> None:
-        # By a connection of its own: the other one is taken by a stream that has no end.
+        # A separate connection: the other one is used by the open stream.
         server = self._context.server()
         for task_id in ids:
             task = server.get(self._context.api_path("agent-tasks", task_id))
@@ -90,7 +90,7 @@ class _TaskWatch:
     def _timeout_error(self) -> TimedOut:
         timeout = self._context.server_location.timeout
         unfinished = [task_id for task_id in self._ids if task_id in self._unfinished]
-        subject = f"The task {unfinished[0]} has" if len(unfinished) == 1 else f"{len(unfinished)} tasks have"
+        subject = f"Task {unfinished[0]} has" if len(unfinished) == 1 else f"{len(unfinished)} tasks have"
         return TimedOut("wait_timeout", f"{subject} not ended within {timeout:g} s.", ids=unfinished)
 
 
@@ -102,8 +102,10 @@ INVOCATION_END_STATES = ("succeeded", "failed", "timed_out", "canceled", "dead")
 
 
 def wait_for_invocation(context: Context, path: str, invocation_id: str) -> Document:
-    """The invocation as it ended. Looked at first: then its whole story is followed from the beginning of the log, and
-    what happens between the two is in it."""
+    """Wait until the invocation has ended, and return it.
+
+    It is loaded first. The stream then starts at the beginning of the log, so an end between the two is not missed.
+    """
     server, timeout = context.server(), context.server_location.timeout
     invocation = server.get(path)
     if invocation.get("status") in INVOCATION_END_STATES:
@@ -121,7 +123,7 @@ def wait_for_invocation(context: Context, path: str, invocation_id: str) -> Docu
         next(message for message in stream.messages(server) if message.event != "reset")
     except DeadlineReached:
         raise TimedOut(
-            "wait_timeout", f"The invocation {invocation_id} has not ended within {timeout:g} s.", id=invocation_id
+            "wait_timeout", f"Invocation {invocation_id} has not ended within {timeout:g} s.", id=invocation_id
         ) from None
-    # By a connection of its own: the other one is taken by a stream that has no end.
+    # A separate connection: the other one is used by the open stream.
     return context.server().get(path)

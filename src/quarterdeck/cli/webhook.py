@@ -1,4 +1,4 @@
-"""Webhooks: add, list, show, change, remove, their secrets, what was sent to them, and to have it sent again."""
+"""`qd webhook`: add, list, show, set, remove, rotate-secret, test, deliveries, replay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build_command_table() -> CommandTable:
         (
             Command(
                 ("webhook", "add"),
-                "Have a URL told what happens; prints its id and secret.",
+                "Add a webhook and print its id and secret.",
                 add,
                 (Argument("target", "URL", TEXT),),
                 _ADD_OPTIONS,
@@ -28,56 +28,53 @@ def build_command_table() -> CommandTable:
             ),
             Command(("webhook", "list"), "List webhooks, newest first.", list_),
             Command(("webhook", "show"), "Show one webhook.", show, (id_argument,)),
-            Command(("webhook", "set"), "Change a webhook, enable or disable it.", set_, (id_argument,), _SET_OPTIONS),
+            Command(("webhook", "set"), "Change, enable or disable a webhook.", set_, (id_argument,), _SET_OPTIONS),
             Command(("webhook", "remove"), "Remove a webhook.", remove, (id_argument,)),
             Command(
                 ("webhook", "rotate-secret"),
-                "Sign with another secret from now on, and print it.",
+                "Create a new secret for a webhook and print it.",
                 rotate,
                 (id_argument,),
                 description=_ROTATE_HELP,
             ),
-            Command(("webhook", "test"), "Send a webhook.test to it.", test, (id_argument,)),
+            Command(("webhook", "test"), "Send a webhook.test event to a webhook.", test, (id_argument,)),
             Command(
                 ("webhook", "deliveries"),
-                "List what was sent, newest first.",
+                "List the deliveries of a webhook, newest first.",
                 deliveries,
                 (id_argument,),
                 _DELIVERIES_OPTIONS,
             ),
             Command(
                 ("webhook", "replay"),
-                "Send a delivery again, or every one that failed.",
+                "Send a delivery again, or all failed ones.",
                 replay,
                 (id_argument, delivery_argument),
                 _REPLAY_OPTIONS,
             ),
         ),
-        {"webhook": "URLs outside that are told what happens to tasks and agents."},
+        {"webhook": "Manage webhooks: URLs that get events of tasks and agents."},
     )
 
 
 _WEBHOOK_OPTIONS = (
-    Option("--type", "What it hears of; may be repeated [default: task.status_changed, alert].", TEXT, many=True),
-    Option("--description", "What it is for.", TEXT),
+    Option("--type", "Event type to send; repeatable [default: task.status_changed, alert].", TEXT, many=True),
+    Option("--description", "Purpose of the webhook.", TEXT),
 )
-_ADD_OPTIONS = (
-    *_WEBHOOK_OPTIONS,
-    Option("--key", "Idempotency key: repeating the command gives the same webhook.", TEXT),
-)
-_ADD_HELP = """Types are task.status_changed, alert, those of the log (task.created, agent.stale, …), and * for everything
-of tasks and agents. The secret that deliveries are signed with is printed this once."""
+_ADD_OPTIONS = (*_WEBHOOK_OPTIONS, Option("--key", "Idempotency key: the same key returns the same webhook.", TEXT))
+_ADD_HELP = """Types are task.status_changed, alert, the types of the event log (task.created, agent.stale, …), and *
+for all events of tasks and agents. The secret that signs deliveries is printed once and cannot be shown again."""
 _SET_OPTIONS = (
-    Option("--to", "Another URL.", TEXT),
+    Option("--to", "New URL.", TEXT),
     *_WEBHOOK_OPTIONS,
-    Option("--enabled", "Whether it hears of anything.", choice("yes", "no")),
+    Option("--enabled", "Whether events are sent to it.", choice("yes", "no")),
 )
-_ROTATE_HELP = "For a day the secret before it still signs, beside the new one."
+_ROTATE_HELP = "For one day, deliveries are signed with both the old and the new secret."
 _DELIVERIES_OPTIONS = (
-    Option("--status", "Only those in this status.", choice("pending", "delivered", "failed")),
+    Option("--status", "Only deliveries with this status.", choice("pending", "delivered", "failed")),
     *PAGING,
 )
-_REPLAY_OPTIONS = (Option("--failed", "Every delivery that failed."),)
+_REPLAY_OPTIONS = (Option("--failed", "Send all failed deliveries again."),)
 
 
 def add(context: Context) -> int:
@@ -106,7 +103,7 @@ def set_(context: Context) -> int:
     }
     body = without_none(changes)
     if not body:
-        raise UsageError("usage", "Nothing was said to change. Try `qd webhook set --help`.")
+        raise UsageError("usage", "Give at least one option to change. Try `qd webhook set --help`.")
     reply = context.server().call("PATCH", _path(context), body=body)
     context.show(reply.document, lambda document: cell(document.get("id")))
     return 0
@@ -115,7 +112,7 @@ def set_(context: Context) -> int:
 def remove(context: Context) -> int:
     context.server().call("DELETE", _path(context))
     removed: Document = {"id": context.required_text("id"), "status": "removed"}
-    context.show(removed, lambda document: f"removed {cell(document['id'])}")
+    context.show(removed, lambda document: f"Removed webhook {cell(document['id'])}.")
     return 0
 
 
@@ -136,12 +133,12 @@ def deliveries(context: Context) -> int:
 def replay(context: Context) -> int:
     requested_id, all_failed = context.text("delivery"), context.flag("failed")
     if (requested_id is None) != all_failed:
-        raise UsageError("usage", "Which delivery? Name one, or give --failed for all that failed.")
+        raise UsageError("usage", "Give the id of one DELIVERY, or --failed for all failed ones.")
     server, replayed = context.server(), []
     if requested_id is not None:
         ids: list[object] = [requested_id]
     else:
-        # All of them before the first is sent again: what is sent again is no longer on the list.
+        # Load all ids first: a delivery that is sent again leaves the list, which would shift the pages.
         pages = server.pages(_path(context, "deliveries"), {"status": "failed", "limit": 500})
         ids = [one.get("id") for page in pages for one in page_items(page)]
     for delivery_id in ids:
@@ -162,18 +159,18 @@ def _webhook_fields(context: Context) -> Document:
 def _print_secret(context: Context, webhook: Document) -> int:
     pairs: list[tuple[str, object]] = [("id", webhook.get("id")), ("secret", webhook.get("secret"))]
     context.show(webhook, lambda _: fields(pairs, context.styler))
-    secret_text = "is shown this once" if webhook.get("secret") else "was rotated since, and is not shown"
-    context.note(f"the secret {secret_text}; `qd webhook rotate-secret ID` makes another")
+    secret_text = "is shown only once" if webhook.get("secret") else "was rotated since and is not shown"
+    context.note(f"The secret {secret_text}. Create a new one with `qd webhook rotate-secret ID`.")
     return 0
 
 
 def _format_replay_count(number: int) -> str:
-    return f"sends {number} {'delivery' if number == 1 else 'deliveries'} again"
+    return f"Sending {number} {'delivery' if number == 1 else 'deliveries'} again."
 
 
 def _table(context: Context, webhooks: list[Document]) -> str:
     if not webhooks:
-        return f"no webhooks in zone {context.zone}"
+        return f"No webhooks in zone {context.zone}."
     now = time.time()
     rows = [
         [
@@ -190,11 +187,11 @@ def _table(context: Context, webhooks: list[Document]) -> str:
 
 def _delivery_table(context: Context, deliveries: list[Document]) -> str:
     if not deliveries:
-        return "nothing was sent"
+        return "No deliveries found."
     now = time.time()
     field_names = ("id", "event", "status", "attempts", "answerStatus")
     rows = [
         [*(delivery.get(name) for name in field_names), ago(delivery.get("createdAt"), now), delivery.get("error")]
         for delivery in deliveries
     ]
-    return table(("ID", "EVENT", "STATUS", "TRIES", "ANSWER", "MADE", "ERROR"), rows, context.styler)
+    return table(("ID", "EVENT", "STATUS", "ATTEMPTS", "RESPONSE", "CREATED", "ERROR"), rows, context.styler)

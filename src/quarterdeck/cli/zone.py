@@ -1,4 +1,4 @@
-"""Zones: create, list, show, the quotas in force, freeze, thaw, and the big red button."""
+"""`qd zone`: create, list, show, quotas, freeze, thaw, stop, delete."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from quarterdeck.cli.command_table import ID, LIMIT, TEXT, Argument, Command, Co
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.output import fields, table
-from quarterdeck.cli.receipt import RECEIPT_EXIT_HELP, format_session_count, print_receipt
+from quarterdeck.cli.receipt import RECEIPT_EXIT_HELP, print_receipt
 from quarterdeck.client.api import Document, build_path, page_items
 from quarterdeck.core.errors import Invalid
 
 _PAGE_SIZE = 500
-"""As many as the server gives at once."""
+"""The server's maximum page size."""
 
 
 def build_command_table() -> CommandTable:
@@ -22,42 +22,51 @@ def build_command_table() -> CommandTable:
         (Argument("target", "ZONE", ID),),
         (Argument("target", "ZONE", ID, required=False),),
     )
-    limit_option = Option("--set", "A limit, or NAME=default to unset it; may be repeated.", LIMIT, many=True)
-    name_option = Option("--name", "What people call it.", TEXT)
+    limit_option = Option("--set", "Limit to set; NAME=default removes it; repeatable.", LIMIT, many=True)
+    name_option = Option("--name", "Display name.", TEXT)
     return CommandTable(
         (
             Command(("zone", "create"), "Create a zone.", create, zone_argument, (name_option, limit_option)),
-            Command(("zone", "list"), "List the zones.", list_),
+            Command(("zone", "list"), "List all zones.", list_),
             Command(("zone", "show"), "Show one zone.", show, optional_zone_argument),
             Command(
-                ("zone", "quotas"), "Show or set what a zone may use.", quotas, optional_zone_argument, (limit_option,)
+                ("zone", "quotas"), "Show or set the quotas of a zone.", quotas, optional_zone_argument, (limit_option,)
             ),
             Command(
-                ("zone", "freeze"), "Admit no session to a zone; who runs goes on.", freeze, optional_zone_argument
+                ("zone", "freeze"),
+                "Block new sessions in a zone. Live sessions continue.",
+                freeze,
+                optional_zone_argument,
             ),
-            Command(("zone", "thaw"), "Admit sessions to a zone again.", thaw, optional_zone_argument),
+            Command(("zone", "thaw"), "Allow new sessions in a frozen zone again.", thaw, optional_zone_argument),
             Command(
                 ("zone", "stop"),
-                "End every session of a zone, and freeze it.",
+                "Terminate all sessions of a zone and freeze it.",
                 stop,
                 zone_argument,
                 _STOP_OPTIONS,
                 _CONFIRM_HELP,
             ),
-            Command(("zone", "delete"), "End a zone for good.", delete, zone_argument, _DELETE_OPTIONS, _CONFIRM_HELP),
+            Command(
+                ("zone", "delete"), "Delete a zone permanently.", delete, zone_argument, _DELETE_OPTIONS, _CONFIRM_HELP
+            ),
         ),
-        {"zone": "The tenants: everything belongs to exactly one zone."},
+        {"zone": "Manage zones, the tenants. Everything belongs to exactly one zone."},
     )
 
 
 _CONFIRM_HELP = (
-    "On a terminal it asks for the zone's name to be typed; elsewhere, and to be asked nothing, give --yes. "
+    "On a terminal you confirm by typing the zone's name. Without a terminal, or to skip this, give --yes. "
     + RECEIPT_EXIT_HELP
 )
-_REASON_OPTION = Option("--reason", "Why, for the record [default: requested].", TEXT)
-_YES_OPTION = Option("--yes", "Do it without asking.")
+_REASON_OPTION = Option("--reason", "Reason to record [default: requested].", TEXT)
+_YES_OPTION = Option("--yes", "Do not ask for confirmation.")
 _STOP_OPTIONS = (_REASON_OPTION, _YES_OPTION)
-_DELETE_OPTIONS = (_REASON_OPTION, Option("--receipt", "Print what was stopped, and what was left."), _YES_OPTION)
+_DELETE_OPTIONS = (
+    _REASON_OPTION,
+    Option("--receipt", "Print a receipt: what was stopped and what is left."),
+    _YES_OPTION,
+)
 
 
 def create(context: Context) -> int:
@@ -68,13 +77,13 @@ def create(context: Context) -> int:
     if limits:
         body["quotas"] = limits
     reply = context.server().call("PUT", build_path("zones", zone), body=body)
-    outcome = "created zone" if reply.status == 201 else "there already is a zone"
-    context.show(reply.document, lambda document: f"{outcome} {zone}")
+    outcome = f"Created zone {zone}." if reply.status == 201 else f"Zone {zone} already exists."
+    context.show(reply.document, lambda document: outcome)
     return 0
 
 
 def list_(context: Context) -> int:
-    """All of them, however many pages that takes: whoever looks for a zone must not take a page for the whole."""
+    # Always all pages: a user who looks for a zone must not mistake one page for the full list.
     items: list[object] = []
     for page in context.server().pages("/zones", {"limit": _PAGE_SIZE}):
         items += page_items(page)
@@ -93,27 +102,27 @@ def quotas(context: Context) -> int:
     document = server.call("PUT", path, body=limits).document if limits else server.get(path)
     context.show(document, lambda document: _quota_table(context, document))
     if document.get("frozen") and not context.as_json:
-        context.note("the zone is frozen: whatever is left of these, no session is admitted")
+        context.note("The zone is frozen: no new sessions are admitted, whatever the quotas allow.")
     return 0
 
 
 def freeze(context: Context) -> int:
     zone = _target_zone(context)
     reply = context.server().call("POST", build_path("zones", zone, "freeze"))
-    context.show(reply.document, lambda document: f"froze zone {zone}: `qd zone thaw {zone}` admits sessions again")
+    context.show(reply.document, lambda document: f"Froze zone {zone}. Undo with `qd zone thaw {zone}`.")
     return 0
 
 
 def thaw(context: Context) -> int:
     zone = _target_zone(context)
     reply = context.server().call("POST", build_path("zones", zone, "thaw"))
-    context.show(reply.document, lambda document: f"thawed zone {zone}")
+    context.show(reply.document, lambda document: f"Thawed zone {zone}.")
     return 0
 
 
 def stop(context: Context) -> int:
     zone = context.required_text("target")
-    _confirm(context, zone, "ends every session of the zone and admits no more until it is thawed")
+    _confirm(context, zone, "terminates all sessions of the zone and blocks new ones until it is thawed")
     query = {"reason": context.text("reason")}
     reply = context.server().call("POST", build_path("zones", zone, "stop"), query=query)
     return print_receipt(context, reply.document)
@@ -121,45 +130,44 @@ def stop(context: Context) -> int:
 
 def delete(context: Context) -> int:
     zone, receipt = context.required_text("target"), context.flag("receipt")
-    _confirm(context, zone, "ends the zone for good, with every session in it; its id is not used again")
+    _confirm(context, zone, "deletes the zone and all its sessions permanently; its id cannot be used again")
     query = {"reason": context.text("reason"), "receipt": receipt}
     reply = context.server().call("DELETE", build_path("zones", zone), query=query)
     if receipt:
         return print_receipt(context, reply.document)
-    context.show({"id": zone, "status": "ended"}, lambda document: f"ended zone {zone}")
+    context.show({"id": zone, "status": "ended"}, lambda document: f"Deleted zone {zone}.")
     return 0
 
 
 def _confirm(context: Context, zone: str, effect: str) -> None:
-    """Returns if this may be done to the zone. Its name must be typed: a `y` is typed too easily, and in the wrong
-    terminal."""
+    """Ask the user to confirm, or raise. The zone's name must be typed: a `y` is typed too easily."""
     if context.flag("yes"):
         return
     command = " ".join(context.parsed.command.words)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
-        raise UsageError("usage", f"`qd {command} {zone}` {effect}. There is nobody here to ask: give --yes to do it.")
-    # A server of its own: the connection would go stale while the question waits.
+        raise UsageError("usage", f"`qd {command} {zone}` {effect}. Give --yes: this is not a terminal.")
+    # A separate connection: it would go stale while the user types.
     server = context.server()
     used = _mapping(server.get(build_path("zones", zone, "quotas")), "used").get("sessions")
     server.connection.close()
-    session_count = format_session_count(used) if isinstance(used, int) else "an unknown number of sessions"
-    context.note(f"this {effect}. Live in it now: {session_count}.")
-    sys.stderr.write("    To go on, type the zone's name: ")
+    session_count = str(used) if isinstance(used, int) else "unknown"
+    context.note(f"This {effect}. Live sessions: {session_count}.")
+    sys.stderr.write("    To confirm, type the zone's name: ")
     sys.stderr.flush()
     typed = sys.stdin.readline()
     if not typed.endswith("\n"):
-        sys.stderr.write("\n")  # the end of the input left the cursor behind the question
+        sys.stderr.write("\n")  # after end of input the cursor is still on the line of the prompt
     if typed.strip() != zone:
-        raise Invalid("not_confirmed", f"That is not the zone's name: nothing was done to {zone}.")
+        raise Invalid("not_confirmed", f"The name does not match. Zone {zone} was not changed.")
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    # None: the stream was closed before we began.
+    # None: the stream was closed before the process started.
     return stream is not None and stream.isatty()
 
 
 def _target_zone(context: Context) -> str:
-    """The zone named as an argument, else the one this command works in anyway."""
+    """The zone of the argument, otherwise that of --zone."""
     return context.text("target") or context.zone
 
 
@@ -173,7 +181,7 @@ def _table(context: Context, zones: list[Document]) -> str:
 
 
 def _state(zone: Document) -> str:
-    """In one word. What has ended is frozen as well, and nobody wants to know."""
+    # A deleted zone is frozen too, but "ended" is what matters.
     return "ended" if zone.get("ended_at") else "frozen" if zone.get("frozen") else "open"
 
 
@@ -182,8 +190,7 @@ def _zone_fields(zone: Document) -> list[tuple[str, object]]:
 
 
 def _quota_table(context: Context, document: Document) -> str:
-    """What counts in the whole zone has a number used; what counts per tree or per session has none of
-    its own."""
+    """Limits of the zone have a usage. Limits per tree or per session have none."""
     limits, used, overrides = (_mapping(document, name) for name in ("limits", "used", "overrides"))
     rows = [
         [
