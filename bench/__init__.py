@@ -1,28 +1,45 @@
-"""Side-by-side benchmarks: what Quarterdeck reaches, beside what the machine and the database reach without it.
+"""Benchmarks of Quarterdeck, each compared with a control: the database alone, a plain server, or another queue.
 
-    python -m bench                  everything, then docs/benchmarks.md and docs/benchmarks.svg
-    python -m bench shell cli        these only; the others keep their last results
-    python -m bench report           draw the documents again from .bench/results.json
+    python -m bench                  all measurements, then docs/benchmarks.md and docs/benchmarks.svg
+    python -m bench shell cli        only these; the others keep their last results
+    python -m bench report           write the documents again from .bench/results.json
 
-An absolute figure says more about a machine than about a program, and moves by a third from one hour to the next. So
-everything here is a ratio to a control that ran in the same minute on the same disk, in an order that reads the same
-forwards and backwards (A-B-B-A), so that a machine which slows down steadily favours neither side.
+An absolute number depends on the machine, and varies by a third from one hour to the next. So the results are ratios to
+a control that ran in the same minute on the same disk. Runs are ordered A-B-B-A, so that a machine that slows down
+steadily favours neither side.
 
-One file is one measurement: `spawn`, `connections`, `growth`, `latency`, `replicas`, `walls`, `cascade`, `live`,
-`streams`, `invocations`, `work`, `start`, `delegations`, `sweeps`, `tasks`, `making`, `pickup`, `agents`, `matching`,
-`claims`, `messages`, `shell`, `cli`, `idle`, `audit`. Each gives a `Part` (`results.py`): lines of runs, figures with
-what was asked of them, curves, notes. Around them: `plan` (how long, how often), `stage` (PostgreSQL, Redis, servers,
-zones), `meter` (who used the processors), `load` (wrk, or `loadgen` where wrk is not installed), `beside` (who listens
-or works meanwhile), `controls` (pgbench and SQLite by themselves), `ledger` and `calls` (is everything that was
-acknowledged there?), `crew` (fleets), `typed` and `spoken` (their messages), `peers` (other programs, from PyPI).
+Each measurement is one module and returns `Findings` (`results`): runs, figures with their targets, curves and
+notes. Four names differ from their modules: `walls` (`row_security`), `live` (`sse_latency`), `making`
+(`task_creation`) and `shell` (`http_overhead`). The other modules:
 
-How it fails: a run that meets an answer other than 201, or after which the database holds fewer rows than were
-acknowledged, or more than were acknowledged and under way, ends the whole with a sentence, because a rate of wrong
-answers is no rate. A figure that misses its mark ends nothing: it is printed and drawn as missed. Everything that is
-started is stopped by its process id, on interruption too. Linux only: the shares of the processors come from /proc.
+| module                               | holds                                                                     |
+|--------------------------------------|---------------------------------------------------------------------------|
+| plan                                 | the environment variables below                                           |
+| testbed                              | PostgreSQL, Redis, databases, servers and zones for the measurements      |
+| server_process, background_process   | child processes: servers, and processes that work during a run            |
+| child_types                          | the input and output of child processes                                   |
+| meter                                | CPU time of the server, PostgreSQL, the load generator                    |
+| load, loadgen, openloop, raw_http    | load generators: wrk, our own closed loop, our own open loop              |
+| listeners, stream_reader, worker     | child processes: SSE clients, a Redis stream reader, an SDK worker        |
+| start_timer, claim_timer, sweeper    | child processes: time the start of calls, claims, a sweep                 |
+| echo, probe, no_row_security         | servers to compare with                                                   |
+| controls                             | pgbench and SQLite without Quarterdeck                                    |
+| spawn_runner, enqueue_runner         | one run of spawns or invocations, with its checks                         |
+| session_counts, invocation_counts    | check that the database holds exactly what was acknowledged               |
+| server_metrics                       | reads /metrics of a server                                                |
+| request_bodies, table_fill           | request bodies, and rows to fill tables                                   |
+| fleets, message_commands, message_load | fleets and their messages                                               |
+| delegation_graph                     | the graph for `delegations`                                               |
+| peers                                | other queues from PyPI                                                    |
+| report, svg_chart, machine           | the documents                                                             |
 
-    QD_BENCH_SECONDS=8    how long one run takes
-    QD_BENCH_ROUNDS=3     how often each round of runs is repeated; medians are of these
-    QD_BENCH_ROWS=1000000 how far the tables of sessions, tasks and messages grow at most
+How it fails. A response other than the expected one, or a database with fewer rows than were acknowledged or more than
+were acknowledged and in flight, ends the benchmark with an error: a rate of wrong responses means nothing. A figure
+that misses its target is reported as missed. All child processes are stopped by their process id, also when
+interrupted. Linux only: CPU shares are read from /proc.
+
+    QD_BENCH_SECONDS=8    length of one run
+    QD_BENCH_ROUNDS=3     repetitions of each round of runs; results are medians over them
+    QD_BENCH_ROWS=1000000 largest size to which the tables of sessions, tasks and messages are filled
     TMPDIR=/tmp           the disk that is measured
 """

@@ -1,4 +1,4 @@
-"""`python -m bench [names…]`: runs what is named, or everything."""
+"""`python -m bench [names…]`: runs the named measurements, or all of them."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ MEASUREMENTS: Mapping[str, Callable[[Testbed], Findings]] = {
 def main(names: list[str]) -> int:
     choices = [*MEASUREMENTS, "report"]
     if unknown := [name for name in names if name not in choices]:
-        print(f"bench: {', '.join(unknown)}? There are: {' '.join(choices)}.", file=sys.stderr)
+        print(f"bench: unknown measurement {', '.join(unknown)}. Known: {' '.join(choices)}.", file=sys.stderr)
         return 2
     if not sys.platform.startswith("linux"):
-        print("bench: the shares of the processors are read from /proc, which only Linux has.", file=sys.stderr)
+        print("bench: needs Linux, because CPU shares are read from /proc.", file=sys.stderr)
         return 1
     interrupt_on_sigterm()
     try:
@@ -86,7 +86,7 @@ def main(names: list[str]) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("bench: interrupted; what had been measured by then is kept.", file=sys.stderr)
+        print("bench: interrupted; finished measurements are kept.", file=sys.stderr)
         return 130
     if not names or "report" in names:
         for path in report.write(results.read_results()):
@@ -101,7 +101,7 @@ def _measure(names: list[str], plan: Plan) -> None:
         for name in names:
             print(f"\n== {name}", flush=True)
             part = _to_part(MEASUREMENTS[name](testbed), plan)
-            # Kept one by one: whoever is interrupted, or meets a failure, keeps what was measured before.
+            # Written after each measurement: an interruption or a failure does not lose the earlier ones.
             stored = results.read_results()
             stored.machine |= {**machine.describe(), "load generator": generator_name()}
             if testbed.uses_postgres:

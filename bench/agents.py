@@ -1,4 +1,4 @@
-"""A thousand agents that are heard of every second, and what that costs the server: sent on a schedule of its own."""
+"""The CPU that 1,000 heartbeats per second cost the server, sent on a fixed schedule (open loop)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.testbed import Target, Testbed
 AGENTS = 1_000
 MAX_CPU_PERCENT = 40.0
 PERSIST_SECONDS = 10.0
-"""A heartbeat of each agent is kept so often: a run that were shorter would be spared that."""
+"""A heartbeat of each agent is stored this often. A shorter run would not include the cost."""
 BODY = '{"status":"healthy","memoryMb":256,"cpuPercent":12}'
 ENGINES = ("PostgreSQL", "SQLite")
 
@@ -30,20 +30,20 @@ def measure(testbed: Testbed) -> Findings:
             results.append(result)
     limits = {"PostgreSQL": MAX_CPU_PERCENT, "SQLite": None}
     return Findings(
-        f"{AGENTS:,} agents, each heard of every second (open loop)",
+        f"{AGENTS:,} agents with one heartbeat per second each (open loop)",
         lines=[Line(f"heartbeats, {engine}", found) for engine, found in runs.items()],
         figures=[
-            Figure(f"CPU of the server for {AGENTS:,} heartbeats a second, {engine}",
+            Figure(f"CPU of the server for {AGENTS:,} heartbeats per second, {engine}",
                    [(run.server or 0.0) * CORES * 100 for run in found], "% of a core", limits[engine], at_most=True)
             for engine, found in runs.items()
         ],
         notes=[
-            f"Each agent has a connection of its own and one heartbeat a second, spread evenly over the second; a run "
-            f"takes {max(testbed.plan.seconds, PERSIST_SECONDS):g} s, in which one heartbeat of each agent is also kept. "
-            "Latency runs from the instant a heartbeat was due; up to "
-            f"{max(result.late_p99_ms for result in results):.1f} ms of p99 are the sender's own grain.",
-            "All heartbeats bear the token of the server's administrator, whose verification is remembered, as that of "
-            "agents' own tokens is.",
+            "Each agent has its own connection and sends one heartbeat per second, spread evenly over the second. A "
+            f"run takes {max(testbed.plan.seconds, PERSIST_SECONDS):g} s and stores one heartbeat of each agent. "
+            "Latency starts when a heartbeat is due. Up to "
+            f"{max(result.late_p99_ms for result in results):.1f} ms of p99 are the sender's timer resolution.",
+            "All heartbeats use the administrator's token. The server caches its verification, as it does for the "
+            "tokens of agents.",
         ],
     )  # fmt: skip
 
@@ -60,7 +60,7 @@ def _measure_heartbeats(testbed: Testbed, target: Target) -> tuple[Run, OpenLoop
     result = _send_heartbeats(target, requests, max(testbed.plan.seconds, PERSIST_SECONDS))
     run = to_run(result, meter.stop())
     if result.waited:
-        raise BenchError(f"{result.waited} heartbeats found no connection free: the schedule was not kept.")
+        raise BenchError(f"{result.waited} heartbeats found no free connection: the schedule was not kept.")
     return run, result
 
 

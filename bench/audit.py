@@ -1,4 +1,4 @@
-"""How fast a log is sealed beside a loop that has other things to do, and how fast `qd audit verify` proves it."""
+"""How fast the event log is sealed and how long that blocks the event loop, and how fast `qd audit verify` is."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ def measure(testbed: Testbed) -> Findings:
             with testbed.new_database() as url:
                 seal_run, gaps = asyncio.run(_fill_and_seal(url, directory))
                 verify_runs = [_run_verify(url, directory) for _ in range(testbed.plan.rounds)]
-        lines += [Line(f"{engine}: sealed", [seal_run]), Line(f"{engine}: proved by `qd audit verify`", verify_runs)]
+        lines += [Line(f"{engine}: sealed", [seal_run]), Line(f"{engine}: verified by `qd audit verify`", verify_runs)]
         figures.append(
             Figure(
-                f"Events proved per second, {engine}",
+                f"Events verified per second, {engine}",
                 [run.rate for run in verify_runs],
                 "events/s",
                 MIN_EVENTS_PER_SECOND,
             )
         )
         notes.append(
-            f"{engine}: while {EVENTS:,} events were sealed without a pause, the loop was held for {gaps[0]:.1f} ms at "
-            f"the 99th percentile of its turns, {gaps[1]:.1f} ms at most."
+            f"{engine}: while {EVENTS:,} events were sealed without a pause, the event loop was blocked for "
+            f"{gaps[0]:.1f} ms at the 99th percentile of its iterations, {gaps[1]:.1f} ms at most."
         )
-    notes.append("`qd audit verify` is timed as a command, from its start to its end, on a log of spawns.")
-    return Findings("Proving the log", lines=lines, figures=figures, notes=notes)
+    notes.append("`qd audit verify` is timed as a command, from start to exit, on a log of spawns.")
+    return Findings("Verifying the event log", lines=lines, figures=figures, notes=notes)
 
 
 async def _fill_and_seal(url: str, directory: Path) -> tuple[Run, tuple[float, float]]:
-    """A log of spawns, sealed; how fast, and for how long the loop was held."""
+    """Fill a log with spawn events and seal it. Returns the run, and p99 and maximum of the loop's gaps in ms."""
     async with open_runtime(url) as runtime:
         await runtime.put_zone()
         await _fill_log(runtime)
@@ -75,7 +75,7 @@ async def _fill_and_seal(url: str, directory: Path) -> tuple[Run, tuple[float, f
         gap_recorder.cancel()
         gaps = sorted(await gap_recorder)
     if sealed < EVENTS:
-        raise BenchError(f"Of {EVENTS} events {sealed} were sealed.")
+        raise BenchError(f"Only {sealed} of {EVENTS} events were sealed.")
     return Run(sealed / seconds, sealed, seconds), (gaps[len(gaps) * 99 // 100], gaps[-1])
 
 
@@ -91,7 +91,7 @@ async def _fill_log(runtime: RuntimeHarness) -> None:
 
 
 async def _record_loop_gaps() -> list[float]:
-    """How long each turn of the loop took, in milliseconds, until cancelled."""
+    """The duration of each iteration of the event loop in milliseconds, until canceled."""
     gaps: list[float] = [0.0]
     last = time.perf_counter()
     try:
@@ -110,5 +110,5 @@ def _run_verify(url: str, directory: Path) -> Run:
     completed = subprocess.run(command, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - started_at
     if completed.returncode != 0:
-        raise BenchError(f"The log was not proved: {completed.stdout}{completed.stderr}")
+        raise BenchError(f"`qd audit verify` failed: {completed.stdout}{completed.stderr}")
     return Run(EVENTS / seconds, EVENTS, seconds)

@@ -1,4 +1,4 @@
-"""Processes that work beside a run: each is told what to do, says `ready`, and tells at the end what it saw."""
+"""Child processes that work during a run: each gets a config, prints `ready`, and prints its result at the end."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class BackgroundProcess:
         self._module = module
         self._process = process
         self.ready_info = ""
-        """What followed the word `ready`."""
+        """The rest of the line after `ready`."""
 
     def start(self, config: msgspec.Struct) -> None:
-        """Returns when it is ready."""
+        """Send the config and wait until the process is ready."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(msgspec.json.encode(config) + b"\n")
         self._process.stdin.flush()
         word, _, self.ready_info = self._process.stdout.readline().decode().strip().partition(" ")
         if word != "ready":
-            raise BenchError(f"{self._module} did not become ready; what it had to say stands above.")
+            raise BenchError(f"{self._module} did not become ready. Its output is above.")
 
     def finish(self, seconds: float) -> bytes:
-        """What it says at its end. It hears that the run is over: its standard input ends."""
+        """Close the process's standard input, which ends it, and return its output."""
         output, _ = self._process.communicate(timeout=seconds)
         if self._process.returncode:
-            raise BenchError(f"{self._module} failed; what it had to say stands above.")
+            raise BenchError(f"{self._module} failed. Its output is above.")
         return output
 
 

@@ -1,4 +1,4 @@
-"""How long the end of a large tree takes, from the DELETE to its answer, with everything settled and in the log."""
+"""How long the termination of a large tree takes: from the DELETE to its response, when all sessions are terminated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.http_trees import spawn_tree
 from tests.support.raw_http import build_request
 
 LEVELS = (1, *[1_000] * 9, 999)
-"""The root, and how many stand at each distance from it, ten deep."""
+"""The number of sessions at each depth: the root, and ten levels below it."""
 SIZE = sum(LEVELS)
 MAX_MS = 2_000.0
 CONNECTIONS = 64
@@ -29,16 +29,16 @@ def measure(testbed: Testbed) -> Findings:
         for engine in ("PostgreSQL", "SQLite"):
             runs.setdefault(engine, []).append(_measure_cascade(testbed, engine))
     return Findings(
-        f"The end of a tree of {SIZE:,} sessions, ten deep",
-        lines=[Line(f"sessions ended, {engine}", found) for engine, found in runs.items()],
+        f"Termination of a tree of {SIZE:,} sessions, ten levels deep",
+        lines=[Line(f"sessions terminated, {engine}", found) for engine, found in runs.items()],
         figures=[
-            Figure(f"The end of {SIZE:,} sessions, {engine}", _durations_ms(found), "ms", MAX_MS, at_most=True)
+            Figure(f"Termination of {SIZE:,} sessions, {engine}", _durations_ms(found), "ms", MAX_MS, at_most=True)
             for engine, found in runs.items()
         ],
         notes=[
-            "The tree is spawned over HTTP, session by session, as any other; whose child a session is, is left to "
-            "chance. One DELETE with `receipt=true` then ends it: stamped in one transaction, settled in chunks, "
-            f"{SIZE:,} events. The receipt, the rows, the counts and the log must agree on it.",
+            "The tree is spawned over HTTP, session by session, with random parents. One DELETE with `receipt=true` "
+            "then terminates it: marked in one transaction, terminated in chunks, "
+            f"{SIZE:,} events. The receipt, the rows, the counters and the log must agree.",
         ],
     )  # fmt: skip
 
@@ -82,7 +82,7 @@ async def _spawn_tree(target: Target, zone: str) -> list[str]:
 
 
 def _check(receipt: Mapping[str, object], counts: session_counts.SessionCounts) -> None:
-    """Everything was ended, and each session has an event of its end."""
+    """All sessions are terminated, and each has its event."""
     reported = (receipt["asked"], receipt["stopped"], receipt["left"])
     if reported != (SIZE, SIZE, []) or counts != session_counts.SessionCounts(SIZE, SIZE, 0, 0, SIZE):
-        raise BenchError(f"A tree of {SIZE} sessions was ended: {receipt}, and the database holds {counts}.")
+        raise BenchError(f"A tree of {SIZE} sessions was terminated: receipt {receipt}, database {counts}.")

@@ -1,6 +1,6 @@
-"""What the generators are told and what they answer.
+"""The input and output of the child processes.
 
-Imports next to nothing, because each generator is a process of its own.
+Imports almost nothing, because each child is a process of its own.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import msgspec
 
 NUMBER_PLACEHOLDER = "############"
-"""Where this stands in a body, each request has a number of its own, of as many digits."""
+"""In a body it is replaced by a different number in each request, with as many digits."""
 
 
 class LoadConfig(msgspec.Struct, frozen=True):
-    """What a generator of ours is told, on its standard input."""
+    """The input of our load generators, on standard input."""
 
     host: str
     port: int
@@ -23,45 +23,43 @@ class LoadConfig(msgspec.Struct, frozen=True):
     connections: int
     seconds: float
     rate: float | None = None
-    """Requests per second to send whatever happens; None sends the next when the last is answered."""
+    """Requests per second on a fixed schedule. None: each connection sends its next request after a response."""
 
 
 class LoadResult(msgspec.Struct, frozen=True):
-    """What a generator saw."""
+    """The result of a load generator."""
 
     count: int
-    """Answers that came, whatever they said."""
+    """Responses, with any status."""
     seconds: float
     refused: int
-    """Answers that were not 2xx (wrk: 400 and above)."""
+    """Responses other than 2xx (wrk: 400 and above)."""
     lost: int
-    """Connections that failed."""
+    """Failed connections."""
     p50_ms: float
     p99_ms: float
     cpu_seconds: float | None = None
-    """What the generator used while it sent; None leaves it to whoever started it."""
+    """The CPU time of the generator while it sent. None: the parent process measures it."""
 
 
 class OpenLoopResult(LoadResult, frozen=True, kw_only=True):
-    """What a sender with a schedule saw besides."""
+    """The result of a sender with a fixed schedule."""
 
     p999_ms: float
     max_ms: float
     late_p99_ms: float
-    """How late the sender itself was with requests that had a free connection: its own part of the latencies."""
+    """How late the sender sent requests that had a free connection: its own part of the latency."""
     waited: int
-    """How many found no free connection when they were due."""
+    """Requests that found no free connection when they were due."""
 
 
 class DeliveryResult(LoadResult, frozen=True, kw_only=True):
-    """What listeners saw: `count` is of events received, by any of them; `refused` of those that were not the next."""
+    """The result of listeners: `count` is the number of received events, `refused` of those out of order."""
 
     max_ms: float
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
-    """What a worker is told."""
-
     url: str
     token: str
     zone: str
@@ -75,15 +73,13 @@ class WorkerResult(msgspec.Struct, frozen=True):
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
-    """A server, and what it is shown."""
-
     host: str
     port: int
     token: str
 
 
 class StartConfig(msgspec.Struct, frozen=True):
-    """Who calls where, who waits where, and how often."""
+    """The server that gets the calls, the server at which the claim waits, and the number of rounds."""
 
     caller: ServerAddress
     claimer: ServerAddress
@@ -95,11 +91,11 @@ class StartConfig(msgspec.Struct, frozen=True):
 
 class StartResult(msgspec.Struct, frozen=True):
     seconds: list[float]
-    """Of each round, in order."""
+    """One per round, in order."""
 
 
 class ClaimConfig(msgspec.Struct, frozen=True):
-    """How often so many tasks are made, claimed by this agent and completed."""
+    """In each round `limit` tasks are created, claimed by the agent and completed."""
 
     server: ServerAddress
     agent: str
@@ -109,12 +105,10 @@ class ClaimConfig(msgspec.Struct, frozen=True):
 
 class ClaimResult(msgspec.Struct, frozen=True):
     seconds: list[float]
-    """Of each claim, in order."""
+    """One per claim, in order."""
 
 
 class SweepConfig(msgspec.Struct, frozen=True):
-    """Which sweep is to be made of which database."""
-
     data_dir: str
     database: str
     sweep: str
@@ -127,12 +121,12 @@ class SweepResult(msgspec.Struct, frozen=True):
 
 
 class ReaderConfig(msgspec.Struct, frozen=True):
-    """Which entries of which stream are to come, and how they are signed."""
+    """The stream, the number of expected entries, and their signing key."""
 
     redis: str
     stream: str
     after_id: str
-    """The id of the last entry that does not count."""
+    """The id of the last entry before the run."""
     zone: str
     count: int
     seconds: float

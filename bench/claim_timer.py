@@ -1,7 +1,7 @@
-"""`python -m bench.claim_timer`: how long claims take. A `ClaimOrder` comes in, a `ClaimTally` goes out.
+"""`python -m bench.claim_timer`: times claims. Reads a `ClaimConfig` and writes a `ClaimResult`.
 
-One round: as many tasks are made as one claim asks for, the claim takes exactly these and is timed from just before it
-is sent to the moment its answer has been read, and then they are completed, unmeasured. One connection, on one clock.
+In each round it creates as many tasks as one claim requests, claims them and completes them. The claim is timed from
+just before it is sent until its response was read. One connection, one clock.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ClaimTimer:
         response = await self._connection.send(self._claim_request)
         tasks = msgspec.json.decode(response.body, type=ClaimResponse).tasks
         if len(tasks) != self._config.limit:
-            raise RuntimeError(f"{len(tasks)} were claimed, and {self._config.limit} were there")
+            raise RuntimeError(f"the claim returned {len(tasks)} of {self._config.limit} tasks")
         completions = [{"id": task.id, "attemptToken": task.attempt_token} for task in tasks]
         _check_completed(
             await self._connection.send(self._build_request(f"{TASKS}/complete", _items_body(completions)))

@@ -1,4 +1,4 @@
-"""What a claim costs with a million finished tasks in the table, beside the same with none."""
+"""How long a claim takes with a million finished tasks in the table, compared with an empty table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bench.testbed import Target, Testbed
 
 MAX_RATIO = 1.3
 ROUNDS_PER_SECOND = {1: 25.0, 100: 5.0}
-"""How many a claim asks for; and how many rounds of it fit into a second of what a run may take, about."""
+"""The limit of a claim, and about how many rounds with it fit into a second of a run."""
 ENGINES = ("PostgreSQL", "SQLite")
 AGENT = "bench"
 CHUNK = 20_000
@@ -41,8 +41,8 @@ def measure(testbed: Testbed) -> Findings:
     ratios: dict[str, list[float]] = {}
     for engine in ENGINES:
         with testbed.start_fresh_server(engine) as full, testbed.start_fresh_server(engine) as empty:
-            # Their statements are prepared on nearly empty tables, as by a server that was started on its first day.
-            # Both have done the same of late: what was just given out costs a claim something until VACUUM.
+            # Their statements are prepared on nearly empty tables, as on a server's first day. Both do the same claims:
+            # recently claimed tasks make a claim slower until VACUUM.
             for target, limit in product((full, empty), ROUNDS_PER_SECOND):
                 _measure_claims(testbed, target, limit)
             copy_finished_tasks(full, testbed.plan.rows)
@@ -58,11 +58,11 @@ def measure(testbed: Testbed) -> Findings:
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[Figure(name, values, "×", MAX_RATIO, at_most=True) for name, values in ratios.items()],
         notes=[
-            "Each time as many tasks are made as the claim asks for, the claim is timed from just before it is sent to "
-            "the moment its answer has been read, and they are completed; the medians are compared. One connection.",
-            "The finished tasks are copies of one that the server has finished, in the same zone, of the same class "
-            "and the same agent; the server had prepared its statements before they came, and ANALYZE followed them. "
-            "Their events are not there. Both servers have given out the same number of tasks besides.",
+            "In each round as many tasks are created as the claim requests, the claim is timed from just before it is "
+            "sent until its response was read, and the tasks are completed. The medians are compared. One connection.",
+            "The finished tasks are copies of a task that the server has finished, in the same zone, of the same class "
+            "and agent, without events. The server prepared its statements before they were inserted, and ANALYZE ran "
+            "afterwards. Both servers also had the same number of claims.",
         ],
     )  # fmt: skip
 
@@ -94,13 +94,13 @@ def _measure_claims(testbed: Testbed, target: Target, limit: int) -> Run:
     )
 
 
-# -- a table that has grown --------------------------------------------------------------------------------------
+# -- filling the table -------------------------------------------------------------------------------------------
 
 Execute = Callable[[str], Sequence[Sequence[object]]]
 
 
 def copy_finished_tasks(target: Target, rows: int) -> None:
-    """Copies of a finished task, so that they are in every column what the server leaves behind."""
+    """Insert copies of a finished task, so that every column has the values that the server writes."""
     with (_open_postgres if target.database else _open_sqlite)(target) as (execute, columns):
         [[template_id]], [[before]] = execute(TEMPLATE_QUERY), execute(COUNT_QUERY)
         column_list = ", ".join(name for name in columns if name != "id")
@@ -109,7 +109,7 @@ def copy_finished_tasks(target: Target, rows: int) -> None:
             execute(COPY_STATEMENT.format(columns=column_list, first=first, last=last, model=template_id))
         [[after]] = execute(COUNT_QUERY)
         if int(str(after)) - int(str(before)) != rows:
-            raise BenchError(f"{rows} finished tasks were to be added to {before}, and there are {after}.")
+            raise BenchError(f"{rows} finished tasks should have been added to {before}, but there are {after}.")
     if target.database:
         vacuum_analyze(target.database)
 

@@ -1,4 +1,4 @@
-"""What a command costs before it does anything: agents call `qd` all day."""
+"""How long a `qd` command takes, compared with starting Python. Agents run `qd` all the time."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def measure(testbed: Testbed) -> Findings:
             for name in (QD_VERSION, QD_SESSION_SHOW)
         ],
         notes=[
-            f"Medians of {REPEATS}, taken in turn: "
+            f"Medians of {REPEATS} alternating runs: "
             + ", ".join(f"`{name}` {_median(times) * 1e3:.1f} ms" for name, times in times_by_name.items())
-            + f". Allowed are three times the first and 60 ms more: {limit_ms:.0f} ms."
+            + f". The limit is three times the first plus 60 ms: {limit_ms:.0f} ms."
         ],
     )
 
@@ -54,7 +54,7 @@ def _commands(session: str) -> dict[str, list[str]]:
 
 
 def _run_interleaved(commands: dict[str, list[str]], target: Target) -> dict[str, list[float]]:
-    """Each once to warm the caches, then all in turn."""
+    """Each command once to warm the caches, then all of them in turn."""
     times_by_name: dict[str, list[float]] = {name: [] for name in commands}
     for repeat in range(REPEATS + 1):
         for name, command in commands.items():

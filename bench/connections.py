@@ -1,4 +1,4 @@
-"""How spawns grow with the number of connections: one caller pays a commit each, many share one."""
+"""Spawns per second by number of connections: one caller needs a commit per spawn, many callers share one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def measure(testbed: Testbed) -> Findings:
         lines=lines,
         curves=curves,
         axis="connections",
-        notes=["Each number is measured twice, going up and coming down, for half as long as the other runs."],
+        notes=["Each number is measured twice, in rising and in falling order. Runs are half as long as others."],
     )
 
 

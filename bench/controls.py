@@ -1,4 +1,4 @@
-"""What everything is compared with: the databases by themselves, in the same minute and on the same disk."""
+"""The controls: the databases without Quarterdeck, in the same minute and on the same disk."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ create index control_pending on control (id) where state = 'pending';
 
 
 def run_control(testbed: Testbed, target: Target) -> Run:
-    """One row, one durable commit: on the database server that a server uses, or on a file beside its own."""
+    """One-row durable commits: in the server's PostgreSQL database, or in a separate SQLite file."""
     return run_one_row_inserts(testbed, target.database) if target.database else run_sqlite_commits(testbed)
 
 
 def run_one_row_inserts(testbed: Testbed, database: str) -> Run:
-    """The first control: durable one-row inserts into a table that is empty at first."""
+    """The first control: durable one-row inserts into a new table."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(POSTGRES_TABLE)
     testbed.flush_to_disk()
@@ -57,7 +57,7 @@ def run_one_row_inserts(testbed: Testbed, database: str) -> Run:
 
 
 def run_row_by_row_spawns(testbed: Testbed, target: Target, zone: str, script: str) -> Run:
-    """The second control: the work of a spawn, a transaction for each, in one hot zone."""
+    """The second control: the work of a spawn with one transaction each, in one hot zone."""
     database = target.database
     assert database is not None
     testbed.flush_to_disk()
@@ -74,7 +74,7 @@ def run_row_by_row_spawns(testbed: Testbed, target: Target, zone: str, script: s
 
 
 def run_sqlite_commits(testbed: Testbed) -> Run:
-    """SQLite by itself: one row, one durable commit, as fast as one thread of Python can ask for them."""
+    """One-row durable commits on SQLite, as fast as one Python thread can execute them."""
     path = testbed.new_directory() / "control.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(SQLITE_TABLE)
@@ -86,7 +86,7 @@ def run_sqlite_commits(testbed: Testbed) -> Run:
         ends_at = started_at + testbed.plan.seconds
         count = 0
         while time.perf_counter() < ends_at:
-            # Ordered keys, as ours are: random ones would cost SQLite a factor of four.
+            # Ordered keys, like Quarterdeck's: with random keys SQLite is four times slower.
             connection.execute("insert into control values (?, 'pending', ?)", (f"{count:036d}", body))
             count += 1
         seconds = time.perf_counter() - started_at
@@ -100,7 +100,7 @@ def _run_pgbench(testbed: Testbed, database: str, script: str, variables: dict[s
     command += ["-T", str(max(1, round(testbed.plan.seconds))), "-f", str(SCRIPTS / f"{script}.pgbench")]
     for name, value in variables.items():
         command += ["-D", f"{name}={value}"]
-    # The planner's options are those of the server's own connections. Its time limits are not: nothing ends a control.
+    # The planner options of the server's connections, but not their timeouts: a control must not be interrupted.
     options = " ".join(
         f"-c {name}={value}" for name, value in CONNECTION_OPTIONS.items() if not name.endswith("timeout")
     )
@@ -136,7 +136,7 @@ def _query_count(database: str, query: str, *params: str) -> int:
 
 
 def _check_same_rows(database: str, control_zone: str, server_zone: str) -> None:
-    """The control must store what a server stores: the same columns, filled, in rows of the same size."""
+    """The control must store what a server stores: the same columns, in rows of the same size."""
     for table, condition in (
         ("agent_sessions", "true"),
         ("events", "type = 'session.spawn'"),
@@ -151,11 +151,12 @@ def _check_same_rows(database: str, control_zone: str, server_zone: str) -> None
         (control_columns, control_size), (server_columns, server_size) = measured
         if control_columns != server_columns or not 0.95 < control_size / server_size < 1.05:
             raise BenchError(
-                f"The control by itself fills {control_columns} of {table} with {control_size:.0f} bytes, and a server "
-                f"{server_columns} with {server_size:.0f}: they no longer do the same work. See bench/scripts/."
+                f"The control and the server no longer do the same work in {table}: the control fills "
+                f"{control_columns} with {control_size:.0f} bytes, the server {server_columns} with "
+                f"{server_size:.0f}. Update bench/scripts/."
             )
 
 
 def _check_stored(acknowledged: int, stored: int, description: str) -> None:
     if acknowledged != stored:
-        raise BenchError(f"{description}: {acknowledged} were acknowledged, and {stored} are stored.")
+        raise BenchError(f"{description}: {acknowledged} were acknowledged, but {stored} are stored.")

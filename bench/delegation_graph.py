@@ -1,9 +1,9 @@
-"""A graph of delegations, made over HTTP edge by edge as any other.
+"""A graph of delegations, created edge by edge over HTTP.
 
-One session lends to a level of others, twice to each; each of these levels to the next, where every session receives
-from two that chance names; ten levels deep. So from the first session all of the graph is ahead, over more ways than
-could be counted, and every edge of the last level has a line of nine parents. Whoever lends has a lower rank than
-whoever receives, so of all this nothing is walked where a new edge goes the same way.
+One session delegates to all sessions of the first level, twice to each. Each session of a lower level gets edges from
+two random sessions of the level above; there are ten levels. So the first session reaches the complete graph, over very
+many paths, and every edge of the last level has a chain of nine parents. A source has a lower rank than its target, so
+a new edge in the same direction needs no search for cycles.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class DelegationGraph:
     target: Target
     zone: str
     top: str = ""
-    """From here everything is ahead."""
+    """The session from which the complete graph is reachable."""
     levels: list[list[str]] = field(default_factory=list)
     outside_source: str = ""
-    """Stands apart, and something is lent to it."""
+    """A session outside of the graph, which is the target of an edge."""
     chain: list[str] = field(default_factory=list)
-    """Each lends to the next three times over."""
+    """Each has three parallel edges to the next."""
     first_edge_id: str = ""
     """The first edge of the chain."""
     edges: int = 0
@@ -60,17 +60,17 @@ class DelegationGraph:
         return build_request("POST", f"/zones/{self.zone}/delegations", self.target.token, body)
 
     def random_pair(self, rng: random.Random) -> tuple[str, str]:
-        """Two of the graph, the second further down: no edge between them closes a cycle."""
+        """Two sessions, the second on a lower level: an edge between them closes no cycle."""
         upper, lower = sorted(rng.sample(range(LEVELS), 2))
         return rng.choice(self.levels[upper]), rng.choice(self.levels[lower])
 
     def check(self) -> None:
-        """Every edge is there, active and in the log, and the longest line of parents is as long as it should be."""
+        """Every edge is stored, active and in the log, and the longest chain of parents has the expected length."""
         active, created, revoked, fewest_hops = session_counts.read_numbers(self.target, EDGE_COUNTS_QUERY, [self.zone])
         if (active, created, revoked) != (self.edges, self.edges, 0) or fewest_hops > UNLIMITED_HOPS - LEVELS:
             raise BenchError(
-                f"{self.edges} edges were acknowledged. The database holds {active}, with {created} events of edges "
-                f"made and {revoked} of edges revoked; the deepest may be passed on {fewest_hops} times."
+                f"{self.edges} edges were acknowledged. The database holds {active} active edges, {created} events of "
+                f"created and {revoked} of revoked edges, and the fewest remaining hops are {fewest_hops}."
             )
 
 
@@ -96,7 +96,7 @@ async def build_graph(target: Target, zone: str) -> DelegationGraph:
 
 
 async def _delegate(callers: ClientPool, graph: DelegationGraph, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """The edges that were made of these, each asked for by whoever of the callers is free."""
+    """Create these edges over all connections in parallel. Returns their ids."""
     remaining, edge_ids = iter(pairs), list[str]()
 
     async def send_requests(connection: RawConnection) -> None:

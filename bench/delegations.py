@@ -1,4 +1,4 @@
-"""How long one delegation takes in a large graph: one at a time over HTTP, with the look for a cycle."""
+"""How long a delegation takes in a large graph: one request at a time over HTTP, including the search for cycles."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WALK_MAX_MS = 20.0
 REQUESTS_MAX = 200
 REQUESTS_PER_SECOND = 25
 WARM_UP_REQUESTS = 10
-INSIDE_GRAPH = "made between two of the graph, by chance"
-ABOVE_GRAPH = f"made to the one that leads to all {EDGES:,}"
-AGAINST_RANKS = "made against the order, with what is behind it"
-CYCLE_REFUSED = f"refused, a cycle over {PARALLEL} parallel edges and {HOPS} hops"
-TRAVERSED = f"shown, what {PARALLEL} parallel edges over {HOPS} hops reach"
+INSIDE_GRAPH = "created between two random sessions of the graph"
+ABOVE_GRAPH = f"created to the session that reaches all {EDGES:,} edges"
+AGAINST_RANKS = "created against the rank order"
+CYCLE_REFUSED = f"refused: a cycle over {PARALLEL} parallel edges and {HOPS} hops"
+TRAVERSED = f"traversed: {PARALLEL} parallel edges over {HOPS} hops"
 REQUEST_KINDS = (INSIDE_GRAPH, ABOVE_GRAPH, AGAINST_RANKS, CYCLE_REFUSED, TRAVERSED)
 CREATED, CYCLE, OK = 201, 409, 200
 
@@ -48,22 +48,25 @@ def measure(testbed: Testbed) -> Findings:
             for engine in ENGINES
             for figure in (
                 _figure(f"One delegation among {EDGES:,}, {engine}", runs[engine, INSIDE_GRAPH], MAX_MS),
-                _figure(f"The same with all {EDGES:,} ahead, {engine}", runs[engine, ABOVE_GRAPH], None),
-                _figure(f"The same against the order, {engine}", runs[engine, AGAINST_RANKS], None),
-                _figure(f"{PARALLEL} parallel edges over {HOPS} hops, {engine}", runs[engine, CYCLE_REFUSED], WALK_MAX_MS),
+                _figure(f"The same with all {EDGES:,} below the target, {engine}", runs[engine, ABOVE_GRAPH], None),
+                _figure(f"The same against the rank order, {engine}", runs[engine, AGAINST_RANKS], None),
+                _figure(
+                    f"{PARALLEL} parallel edges over {HOPS} hops, {engine}", runs[engine, CYCLE_REFUSED], WALK_MAX_MS
+                ),
             )
         ],
         notes=[
-            f"Medians of single requests over HTTP, one after the other. The graph is {LEVELS} levels deep, in one "
-            "zone, and was made edge by edge over HTTP; its sessions have two edges into them and about two out of "
-            "them. An edge is made from one of them to another further down, both named by chance: their ranks rise, "
-            "so there is no cycle and nothing is walked. What is made stays: some hundreds more.",
-            "“All ahead”: the source stands outside of the graph, and the whole of it is ahead of the target. Nothing "
-            "is walked for that either.",
-            "“Against the order”: the source was lent to last and stands above its target, one of the last level. What "
-            "is between the two is walked from both sides, a few sessions, and the smaller side moves.",
-            f"Over {PARALLEL} parallel edges and {HOPS} hops there are {PARALLEL**HOPS:,} ways. The edge that would "
-            "close a cycle over them is refused: that is seen by a walk of what is between its ends.",
+            f"Medians of single requests over HTTP, one after the other. The graph has {LEVELS} levels in one zone and "
+            "was created edge by edge over HTTP; each session has two incoming and about two outgoing edges. New edges "
+            "go from a random session to another on a lower level: the ranks rise, so there is no cycle and no search. "
+            "The new edges stay: a few hundred.",
+            "“All below the target”: the source is outside of the graph, and the target reaches the complete graph. "
+            "This needs no search either.",
+            "“Against the rank order”: the source became a target last and has a higher rank than its target, which is "
+            "on the last level. The sessions between the two ranks are searched from both sides, and the smaller side "
+            "gets new ranks.",
+            f"{PARALLEL} parallel edges over {HOPS} hops have {PARALLEL**HOPS:,} paths. The edge that would close a "
+            "cycle over them is refused after a search of the sessions between its ends.",
         ],
     )  # fmt: skip
 
@@ -97,7 +100,7 @@ async def _round(testbed: Testbed, graph: DelegationGraph) -> dict[str, Run]:
 
 
 async def _spawn_late_targets(connection: RawConnection, graph: DelegationGraph, count: int) -> list[str]:
-    """So many sessions that were lent to last, and so stand above all others."""
+    """New sessions that became targets last and so have the highest ranks."""
     late_ids = []
     for _ in range(count):
         spawned = await connection.send_and_read(graph.spawn_request())
@@ -109,14 +112,14 @@ async def _spawn_late_targets(connection: RawConnection, graph: DelegationGraph,
 
 
 async def _time_requests(connection: RawConnection, requests: Iterable[bytes], status: int) -> Run:
-    """One after the other; the first few are not counted."""
+    """One request after the other. The first `WARM_UP_REQUESTS` are not counted."""
     times = []
     for request_bytes in requests:
         started_at = time.perf_counter()
         response = await connection.send_and_read(request_bytes)
         times.append(time.perf_counter() - started_at)
         if response.status != status:
-            raise BenchError(f"{status} was expected: {response.status} {response.body.decode(errors='replace')}")
+            raise BenchError(f"Expected {status}, got {response.status}: {response.body.decode(errors='replace')}")
     ordered = sorted(times[WARM_UP_REQUESTS:])
     return Run(
         rate=1 / statistics.fmean(ordered),

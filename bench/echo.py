@@ -1,7 +1,7 @@
-"""The control of the shell: a plain ASGI application that reads nothing and answers the same few bytes at once.
+"""The control of `http_overhead`: a plain ASGI application that reads nothing and always sends the same few bytes.
 
-Under the same uvicorn, with the same loop, the same parser and the same options as Quarterdeck's own server: what is
-left between the two is the shell.
+It runs under uvicorn on the event loop (uvloop) and the parser (httptools) of Quarterdeck's server, so the rest of the
+HTTP layer makes the difference.
 """
 
 from __future__ import annotations

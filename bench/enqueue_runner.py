@@ -1,4 +1,4 @@
-"""One checked run of calls over HTTP: into a zone and a service of its own, which nobody serves."""
+"""One run of invocations over HTTP with its checks, in a new zone and a new service without a worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.testbed import Target, Testbed
 CONNECTIONS = 64
 ENQUEUE_TRAFFIC = Traffic("POST /zones/{zone}/invocations", "invocation")
 ENDPOINT = "http://worker.invalid/bench"
-"""A name only: what is called there is fetched, or left alone."""
+"""Never called: workers claim the invocations, or they stay pending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Service:
 
 
 def create_service(target: Target, name: str) -> Service:
-    """A service in a new zone."""
+    """Create a service in a new zone."""
     [zone] = target.create_zones(name, 1)
     with target.client() as client:
         body = {"application_id": APPLICATION, "endpoint_url": ENDPOINT}
@@ -44,7 +44,7 @@ class EnqueueRunner:
         run_load(target, invocation_requests(service.zone, service.id), CONNECTIONS, testbed.plan.warm_up_seconds)
 
     def run(self) -> Run:
-        """Closed loop: so many connections, each with a call under way at any time."""
+        """Closed loop: each connection has one call in flight at any time."""
         service = create_service(self._target, f"run{next(self._numbers)}")
         self._testbed.flush_to_disk()
         before = read_traffic(self._target, ENQUEUE_TRAFFIC)

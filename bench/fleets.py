@@ -1,4 +1,4 @@
-"""Fleets to be spoken in, whose members have no panes: what is typed for them to see is no part of what is measured."""
+"""Fleets for the message measurements. Their members have no panes: typing notices is not measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POLL_SECONDS, RECEIPT_TIMEOUT_SECONDS = 0.25, 120.0
 
 @dataclass(frozen=True, slots=True)
 class MessageCounts:
-    """What a database holds of a fleet, read in one snapshot."""
+    """The rows of a fleet, read in one snapshot."""
 
     messages: int
     broadcasts: int
@@ -33,7 +33,7 @@ class MessageCounts:
 
 @dataclass(frozen=True, slots=True)
 class BenchFleet:
-    """A fleet of the default zone: its director, and so many members."""
+    """A fleet in the default zone."""
 
     target: Target
     fleet_id: int
@@ -42,7 +42,7 @@ class BenchFleet:
 
     @property
     def send_requests(self) -> Requests:
-        """To the first member."""
+        """Messages from the director to the first member."""
         return self._message_requests(message_body(self.director_id, self.member_ids[0]))
 
     @property
@@ -54,7 +54,7 @@ class BenchFleet:
 
     @property
     def poll_requests(self) -> Requests:
-        """By the first member."""
+        """Polls of the first member."""
         inbox = f"{FLEETS_PATH}/{self.fleet_id}/members/{self.member_ids[0]}/inbox"
         return Requests([f"{inbox}?status=input_required&limit=100"])
 
@@ -64,12 +64,12 @@ class BenchFleet:
         )
 
     def wait_for_receipts(self) -> MessageCounts:
-        """Returns when every message has its receipt, so that nothing of one run is left for the next."""
+        """Returns when every message has its receipt, so that no work of one run is left for the next."""
         deadline = time.monotonic() + RECEIPT_TIMEOUT_SECONDS
         while (counts := self.count_messages()).without_receipt:
             if time.monotonic() > deadline:
                 raise BenchError(
-                    f"{counts.without_receipt} messages have had no receipt for {RECEIPT_TIMEOUT_SECONDS:.0f} s."
+                    f"{counts.without_receipt} messages still have no receipt after {RECEIPT_TIMEOUT_SECONDS:.0f} s."
                 )
             time.sleep(POLL_SECONDS)
         return counts

@@ -1,4 +1,4 @@
-"""How spawns go on as the table of sessions grows, each size beside the control of its engine."""
+"""Spawns per second by size of the sessions table, compared with the control of each engine."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def measure(testbed: Testbed) -> Findings:
             with testbed.start_fresh_server(engine) as target:
                 points.setdefault(engine, []).append(_measure_size(testbed, target, size, lines))
     return Findings(
-        "As the table of sessions grows",
+        "As the sessions table grows",
         lines=lines,
         curves=[Curve(f"{engine}, one hot zone", found) for engine, found in points.items()],
         axis="sessions in the table",
         notes=[
-            "All the sessions are in the zone that is measured, half of them live and half ended, each with its "
-            "events. The server prepares its statements before they are loaded, so a plan made for an empty table "
-            "would show. A run adds the sessions it spawns: some ten thousand.",
-            "The control's table is new for each of its runs: the ratio shows what our tables' size costs.",
+            "All sessions are in the measured zone, half of them live and half terminated, each with its events. The "
+            "server prepares its statements before they are inserted, so a plan for an empty table would show. A run "
+            "adds the sessions it spawns: about 10,000.",
+            "The control uses a new table for each run, so the ratio shows the cost of the table's size.",
         ],
     )
 
@@ -40,7 +40,7 @@ def _measure_size(testbed: Testbed, target: Target, size: int, lines: list[Line]
     zones = spawn_runner.new_zones(1)
     if size:
         fill_sessions(target, zones[0], size)
-    spawn_name, control_name = f"{target.engine}, {size:,} sessions", f"{target.engine}, the control beside it"
+    spawn_name, control_name = f"{target.engine}, {size:,} sessions", f"{target.engine}, its control"
     runs: dict[str, list[Run]] = {}
     run_forth_and_back(
         [(control_name, lambda: run_control(testbed, target)), (spawn_name, lambda: spawn_runner.run(zones))], runs

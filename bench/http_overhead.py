@@ -1,4 +1,4 @@
-"""What the shell costs: an authenticated route that answers at once, beside a plain ASGI echo under uvicorn."""
+"""The cost of the HTTP layer: an authenticated route that does nothing, compared with a plain ASGI application."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROBE_PROGRAM = ("bench.probe", "up")
 
 def measure(testbed: Testbed) -> Findings:
     runs: dict[str, list[Run]] = {}
-    # The same bytes to both, the token included: the control is spared the work, not the parsing.
+    # Both get the same bytes, including the token, so the control parses the same request.
     requests = Requests([PATH.replace("{zone}", "default")])
 
     def measure_target(target: Target) -> Run:
@@ -39,10 +39,10 @@ def measure(testbed: Testbed) -> Findings:
             )
     cost_ratios = round_ratios(runs[DISPATCHER_NAME], runs[ECHO_NAME], testbed.plan.rounds, "server_us")
     return Findings(
-        "The HTTP shell, beside a plain ASGI echo",
+        "The HTTP layer, compared with a plain ASGI echo",
         lines=[Line(name, found) for name, found in runs.items()],
-        figures=[Figure("The shell's CPU per request / plain ASGI echo", cost_ratios, "×", MAX_RATIO, at_most=True)],
-        notes=["Log lines go through a pipe to a process that drops them."],
+        figures=[Figure("CPU per request / plain ASGI echo", cost_ratios, "×", MAX_RATIO, at_most=True)],
+        notes=["The server writes its log to a file."],
     )
 
 

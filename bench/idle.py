@@ -1,4 +1,4 @@
-"""What a server weighs that has started on SQLite, answered one request, and now waits."""
+"""The memory of an idle server on SQLite after one request."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def measure(testbed: Testbed) -> Findings:
     return Findings(
         "Memory of an idle server on SQLite",
         figures=[Figure("Idle resident memory on SQLite", resident, "MB", MAX_MB, at_most=True)],
-        notes=[f"After a run of spawns with 64 connections the same server holds {after_load:.0f} MB."],
+        notes=[f"After a run of spawns with 64 connections the same server uses {after_load:.0f} MB."],
     )

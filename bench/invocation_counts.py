@@ -1,6 +1,7 @@
-"""The ledger of invocations: is every call that was acknowledged there, with its events, and has it come far enough?
+"""Checks that every acknowledged invocation is stored, with its events and in the expected state.
 
-Here, too, a generator that is cut off leaves calls of which nobody heard: between n and n + c must be there.
+As in `session_counts`, a generator that is stopped leaves requests in flight: after n acknowledged calls over c
+connections there must be between n and n + c invocations.
 """
 
 from __future__ import annotations
@@ -33,17 +34,16 @@ select count(*) from agent_invocations where zone_id in {{zones}} and completed_
 
 @dataclass(frozen=True, slots=True)
 class InvocationCounts:
-    """What a database holds of some zones, read in one snapshot."""
+    """The rows of some zones, read in one snapshot."""
 
     stored: int
     completed: int
-    """Succeeded at the first attempt, with the result that was to be."""
+    """Succeeded at the first attempt, with the expected result."""
     created_events: int
-    """By their events; so are the next three."""
     started_events: int
     succeeded_events: int
     all_events: int
-    """Whatever of invocations was told at all: nothing else should have happened to them."""
+    """All events of invocations, to detect unexpected ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class InvocationSpan:
 
     count: int
     completed_while_calling: int
-    """How many were done when the last was made."""
+    """Invocations that were completed before the last call."""
     calling_seconds: float
-    """From the first call to the last."""
+    """From the first call to the last call."""
     seconds: float
 
 
@@ -63,7 +63,7 @@ def count_invocations(target: Target, zone: str) -> InvocationCounts:
 
 
 def count_open(target: Target, zone: str) -> int:
-    """How many are neither done nor given up."""
+    """The number of pending and running invocations."""
     return session_counts.read_numbers(target, OPEN_QUERY, [zone])[0]
 
 
@@ -74,22 +74,22 @@ def read_span(target: Target, zone: str) -> InvocationSpan:
 
 
 def check_pending(counts: InvocationCounts, acknowledged: int, in_flight: int) -> None:
-    """Each waits for somebody, and nothing more has become of it."""
+    """All invocations are pending, with one event each."""
     if counts != InvocationCounts(counts.stored, 0, counts.stored, 0, 0, counts.stored):
-        raise BenchError(f"Calls that nobody serves should all wait, and the database holds {counts}.")
+        raise BenchError(f"All invocations should be pending, but the database holds {counts}.")
     _check_count(counts, acknowledged, in_flight)
 
 
 def check_completed(counts: InvocationCounts, acknowledged: int, in_flight: int) -> None:
-    """Each has been done once, at once, and nothing else happened to it."""
+    """All invocations succeeded at the first attempt, with three events each."""
     number = counts.stored
     if counts != InvocationCounts(number, number, number, number, number, 3 * number):
-        raise BenchError(f"Calls should all have been done, once each, and the database holds {counts}.")
+        raise BenchError(f"All invocations should have succeeded once, but the database holds {counts}.")
     _check_count(counts, acknowledged, in_flight)
 
 
 def _check_count(counts: InvocationCounts, acknowledged: int, in_flight: int) -> None:
     if not acknowledged <= counts.stored <= acknowledged + in_flight:
         raise BenchError(
-            f"{acknowledged} calls were acknowledged, up to {in_flight} were under way, and there are {counts.stored}."
+            f"{acknowledged} calls were acknowledged and up to {in_flight} in flight, but {counts.stored} are stored."
         )

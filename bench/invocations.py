@@ -1,4 +1,4 @@
-"""Invocations enqueued over HTTP, beside what the databases do by themselves: control, calls, calls, control."""
+"""Invocations enqueued over HTTP, compared with the databases alone. The order is control, calls, calls, control."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ def measure(testbed: Testbed) -> Findings:
         return round_ratios(runs[measured], runs[control], testbed.plan.rounds)
 
     return Findings(
-        "Invocations enqueued over HTTP, beside the databases by themselves",
+        "Invocations enqueued over HTTP, compared with the databases alone",
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[
-            Figure("Invocations, PostgreSQL / one-row inserts", ratio_values(ENQUEUE, INSERTS), "×", MIN_RATIO, GOAL_RATIO),
+            Figure("Invocations, PostgreSQL / one-row inserts", ratio_values(ENQUEUE, INSERTS), "×", MIN_RATIO,
+                   GOAL_RATIO),
             Figure("Invocations, SQLite / its own one-row commits", ratio_values(SQLITE_ENQUEUE, SQLITE_COMMITS), "×"),
         ],
         notes=[
-            "Every call has an idempotency key of its own, which is looked for, and writes an invocation and an event; "
-            "it is answered after a durable commit. Nobody serves the service.",
-            "After each run the database must hold every call that was acknowledged, waiting, with its event and no "
-            "other, and at most one more per connection.",
+            "Every call has its own idempotency key, which is looked up, and writes an invocation and an event. The "
+            "response follows a durable commit. The service has no worker.",
+            "After each run the database must hold every acknowledged call as pending with exactly one event, and at "
+            "most one more call per connection.",
         ],
     )  # fmt: skip
 

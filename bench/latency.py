@@ -1,4 +1,4 @@
-"""How long a spawn takes when the server is half busy: sent at half the rate it reaches, on a schedule of its own."""
+"""The latency of spawns at half the server's maximum rate, sent on a fixed schedule (open loop)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bench.spawn_runner import SCENARIOS, SpawnRunner
 from bench.testbed import Testbed
 
 CONNECTIONS = 256
-"""More than are ever needed at once, so that it is the server that makes a request wait and not the sender."""
+"""More than are ever in use, so that requests wait for the server and not for the sender."""
 MAX_MS = 25.0
 
 
 def measure(testbed: Testbed) -> Findings:
     lines: dict[str, list[Run]] = {}
     notes = [
-        "Latency runs from the instant a request was due, not from the instant it was sent; the schedule does not wait "
-        "for answers. The rate reached is measured right before, on the same server, with 64 connections."
+        "Latency starts when a request is due, not when it is sent; the schedule does not wait for responses. The "
+        "maximum rate is measured immediately before, on the same server, with 64 connections."
     ]
     for scenario in SCENARIOS:
         results = []
@@ -32,7 +32,7 @@ def measure(testbed: Testbed) -> Findings:
             results.append(result)
         notes.append(f"{scenario.name}: {_describe_tail(results)}")
     return Findings(
-        "Latency at half the rate reached (open loop)",
+        "Latency at half the maximum rate (open loop)",
         lines=[Line(name, runs) for name, runs in lines.items()],
         figures=[
             Figure(f"p99 at half the rate, {name}", [run.p99_ms or 0.0 for run in runs], "ms", MAX_MS, at_most=True)
@@ -54,7 +54,7 @@ def _measure_at_half_rate(testbed: Testbed, spawn_runner: SpawnRunner, zone_coun
         results.append(result)
         return to_run(result, meter.stop())
 
-    # It waits for its last answer: nothing is under way when it ends, and the numbers must agree exactly.
+    # The sender waits for its last response: nothing is in flight when it ends, so the numbers must match exactly.
     return spawn_runner.run_checked(zones, 0, send), results[0]
 
 
@@ -62,6 +62,7 @@ def _describe_tail(results: list[OpenLoopResult]) -> str:
     worst = max(results, key=lambda result: result.p99_ms)
     late_ms, waited = max(result.late_p99_ms for result in results), sum(result.waited for result in results)
     return (
-        f"in the worst round p99.9 was {worst.p999_ms:.1f} ms and the longest {worst.max_ms:.1f} ms. Up to {late_ms:.1f} "
-        f"ms of p99 are the sender's own grain; {waited} requests found all {CONNECTIONS} connections taken."
+        f"in the worst round p99.9 was {worst.p999_ms:.1f} ms and the maximum {worst.max_ms:.1f} ms. Up to "
+        f"{late_ms:.1f} ms of p99 are the sender's timer resolution; {waited} requests found all {CONNECTIONS} "
+        "connections in use."
     )

@@ -1,9 +1,9 @@
-"""`python -m bench.listeners`: so many event streams on one zone. An `Order` comes in, a `LiveTally` goes out.
+"""`python -m bench.listeners`: event streams on one zone. Reads a `LoadConfig` and writes a `DeliveryResult`.
 
-Says `ready` when every stream is open, and ends when each has received every event of the run. Latency is taken from
-the event's own `at`, which the database's clock gave while the transaction was still under way, to the moment this
-process has the event in its hands. So it holds the rest of the transaction, its commit, up to a millisecond by which
-`at` is rounded down, and the time in which this process reads the sockets that stand before this one.
+Prints `ready` when all streams are open, and ends when each has received every event of the run. Latency starts at the
+event's `at`, which the database's clock set inside the transaction, and ends when this process has received the event.
+So it includes the rest of the transaction, its commit, up to a millisecond by which `at` is rounded down, and the time
+in which this process reads the other sockets first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _parse_time(text: bytes) -> float:
 
 @lru_cache(maxsize=64)
 def _parse_events(data: bytes) -> tuple[tuple[tuple[int, float], ...], int]:
-    """The events within, and where the last of them ends. Every stream gets the same bytes: they are read once."""
+    """The events in the data, and the end of the last one. Cached, because all streams get the same bytes."""
     matches = list(EVENT_PATTERN.finditer(data))
     return tuple((int(match[1]), _parse_time(match[2])) for match in matches), matches[-1].end() if matches else 0
 
@@ -69,7 +69,7 @@ class Listener(asyncio.Protocol):
         events, end = _parse_events(data)
         self._buffer = data[end:]
         for position, _ in events:
-            # Nothing else is committed meanwhile: whatever is missing, doubled or out of order shows here.
+            # Nothing else is committed during the run, so a gap, a duplicate or a wrong order shows here.
             self.out_of_order += position != self._position + 1
             self._position = position
         self.count += len(events)
@@ -104,7 +104,7 @@ class ListenerGroup:
             listeners.append(listener)
         print("ready", flush=True)
         cpu_started_at, started_at = time.process_time(), time.perf_counter()
-        # Who heard less than there was when the time is over is counted as lost.
+        # A listener that has not received all events by the timeout counts as lost.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._done.wait(), self._config.seconds + LAST_EVENT_SECONDS)
         return self._to_result(listeners, time.perf_counter() - started_at, time.process_time() - cpu_started_at)

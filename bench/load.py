@@ -1,7 +1,7 @@
-"""Load: so many connections, each with one request under way at any time, for so many seconds.
+"""Closed-loop load: a number of connections, each with one request in flight at any time.
 
-By wrk where it is on PATH, because it takes the least of the processors that the server shares with it; otherwise by
-`loadgen`, in a process of its own. Both answer the same few numbers.
+Uses wrk if it is on PATH, because it takes the least CPU from the server; otherwise `loadgen` in a child process. Both
+return a `LoadResult`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GRACE_SECONDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What is asked, over and over: the paths in turn. A body may ask to be numbered (`orders.NUMBER`)."""
+    """The request to repeat, with the paths in turn. The body may contain `child_types.NUMBER_PLACEHOLDER`."""
 
     paths: list[str]
     method: str = "GET"
@@ -40,23 +40,23 @@ def generator_name() -> str:
 
 
 def run_load(target: Target, requests: Requests, connections: int, seconds: float) -> Run:
-    """Loads a server, and says how it went."""
+    """Load a server and measure its CPU time."""
     meter = CpuMeter(target.watched_processes)
     result = run_generator(target, requests, connections, seconds)
     return to_run(result, meter.stop())
 
 
 def run_generator(target: Target, requests: Requests, connections: int, seconds: float) -> LoadResult:
-    """What the generator saw, whoever else is watched meanwhile."""
+    """Load a server without measuring CPU time."""
     return (_run_wrk if generator_name() == "wrk" else _run_loadgen)(target, requests, connections, seconds)
 
 
 def to_run(result: LoadResult, usage: Usage) -> Run:
-    """Any answer that is not a success ends the benchmark."""
+    """Any response that is not a success ends the benchmark: a rate of wrong responses means nothing."""
     if result.refused or result.lost or not result.count:
         raise BenchError(
-            f"Of {result.count} answers {result.refused} were refusals, and {result.lost} connections or requests were "
-            "lost. A rate of wrong answers is no rate."
+            f"{result.refused} of {result.count} responses were errors, and {result.lost} connections or requests were "
+            "lost."
         )
     assert usage.server_seconds is not None
     generator_seconds = result.cpu_seconds
@@ -83,12 +83,12 @@ def build_load_config(
 
 
 def run_load_child(module: str, config: LoadConfig) -> bytes:
-    """Runs one of our generators in a process of its own; what it prints is its answer."""
+    """Run one of our generators in a child process and return its output."""
     return run_child(module, config, config.seconds + GRACE_SECONDS)
 
 
 def run_child(module: str, config: msgspec.Struct, timeout: float) -> bytes:
-    """The same for whatever else is told what to do, and may take so long."""
+    """Run a module in a child process with the config on its standard input, and return its output."""
     completed = subprocess.run(
         [sys.executable, "-m", module],
         input=msgspec.json.encode(config),
@@ -98,7 +98,7 @@ def run_child(module: str, config: msgspec.Struct, timeout: float) -> bytes:
         timeout=timeout,
         check=False,
     )
-    # An exception in a callback is printed by the loop and ends nothing: whatever it says is a failure.
+    # The event loop only prints an exception of a callback, so any output on stderr is a failure.
     if completed.returncode or completed.stderr:
         raise BenchError(f"{module} failed: {completed.stderr.decode(errors='replace')[:2_000]}")
     return completed.stdout
@@ -118,7 +118,7 @@ def _run_wrk(target: Target, requests: Requests, connections: int, seconds: floa
         "BENCH_NUMBER": NUMBER_PLACEHOLDER,
         "BENCH_TOKEN": target.token,
     }
-    # wrk takes whole seconds. One thread of it outruns any server here, and leaves the other core alone.
+    # wrk takes full seconds. One thread is faster than any server here, and leaves the other core free.
     command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s"]
     completed = subprocess.run(
         [*command, "-s", str(SCRIPT), target.url + requests.paths[0]],

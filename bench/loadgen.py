@@ -1,6 +1,6 @@
-"""`python -m bench.loadgen`: the generator for machines without wrk. An `Order` comes in, a `Tally` goes out.
+"""`python -m bench.loadgen`: the generator for machines without wrk. Reads a `LoadConfig` and writes a `LoadResult`.
 
-Closed loop: each connection sends its next request when its last one is answered.
+Closed loop: each connection sends its next request after the response to the last one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LoadGenerator:
             self._send(connection)
         await asyncio.sleep(config.seconds)
         seconds, cpu_seconds = time.perf_counter() - started_at, time.process_time() - cpu_seconds
-        # From here on nothing is counted: what is still under way is cut off, as by wrk.
+        # Nothing is counted from here on. Requests in flight are dropped, as by wrk.
         count, lost = len(self._latencies), self._lost
         for connection in connections:
             connection.close()

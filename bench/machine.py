@@ -1,4 +1,4 @@
-"""Where this was measured."""
+"""Describes the machine and the commit of a measurement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def describe() -> dict[str, str]:
 
 
 def describe_commit() -> str:
-    """What is checked out, and whether anything was changed since."""
+    """The commit that is checked out, and whether there are uncommitted changes."""
     head = _run_git("rev-parse", "--short=12", "HEAD")
     if not head:
         return "unknown"
@@ -32,7 +32,7 @@ def describe_commit() -> str:
 
 
 def filesystem_type(path: Path) -> str:
-    """The kind of file system a path is on: the longest mount point above it decides."""
+    """The type of the file system of a path: that of the longest mount point above it."""
     longest, kind = "", "unknown"
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, mount_type, *_ = line.split()
@@ -42,8 +42,8 @@ def filesystem_type(path: Path) -> str:
 
 
 def _describe_disk(kind: str) -> str:
-    # Every figure of durable work is then a figure of something else, and must say so.
-    return f"{kind}, which keeps nothing: set TMPDIR to a real disk" if kind in ("tmpfs", "ramfs") else kind
+    # Results for durable commits are wrong on a RAM disk, so the report must show it.
+    return f"{kind}, which is not durable: set TMPDIR to a real disk" if kind in ("tmpfs", "ramfs") else kind
 
 
 def _cpu_model() -> str:

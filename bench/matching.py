@@ -1,4 +1,4 @@
-"""The pure part of the coordinator's cycle: which of ten thousand tasks goes to which of a thousand agents."""
+"""The matching of the coordinator's cycle, without I/O: 10,000 tasks and 1,000 agents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TASK_COUNT, CAPABILITY_SETS, AGENT_COUNT = 10_000, 50, 1_000
 MAX_MS = 300.0
 CAPABILITY_COUNT = 20
 REPEATS = 9
-CAPACITY_FOR_ALL, CAPACITY_FOR_HALF = "room for all", "room for half"
+CAPACITY_FOR_ALL, CAPACITY_FOR_HALF = "slots for all", "slots for half"
 
 
 def measure(testbed: Testbed) -> Findings:
@@ -33,9 +33,10 @@ def measure(testbed: Testbed) -> Findings:
             for name, found in runs.items()
         ],
         notes=[
-            f"Each set asks for one to four of {CAPABILITY_COUNT} capabilities, and each agent has eight to all of them; "
-            "which, is drawn anew in each round. Agents hold some tasks already. The median of "
-            f"{REPEATS} times in each round; each match must be of a task and an agent that suits it, within its slots.",
+            f"Each set requires one to four of {CAPABILITY_COUNT} capabilities, and each agent has eight to all of "
+            "them, at random in each round. Agents already hold some tasks. The median of "
+            f"{REPEATS} repetitions in each round. Each match must pair a task with an agent that has the required "
+            "capabilities and a free slot.",
         ],
     )  # fmt: skip
 
@@ -51,7 +52,7 @@ def _build_queues(rng: random.Random) -> list[ClassQueue]:
 
 
 def _build_agents(rng: random.Random, slots: int) -> list[AgentCapacity]:
-    """With so many slots free and some taken; one agent in fifty can do everything, so that no set has nobody."""
+    """Agents with `slots` free slots and some used ones. One in 50 has all capabilities, so every set has an agent."""
     agents = []
     for number in range(AGENT_COUNT):
         held = rng.randrange(3)
@@ -76,11 +77,11 @@ def _time_matching(queues: list[ClassQueue], agents: list[AgentCapacity], name: 
     for match in matches:
         free_slots[match.agent_id] -= 1
     if len({match.task_id for match in matches}) != len(matches) or min(free_slots.values()) < 0:
-        raise BenchError(f"Matching, {name}: a task went to two agents, or an agent got more than it can hold.")
+        raise BenchError(f"Matching, {name}: a task went to two agents, or an agent got more tasks than free slots.")
     if not all(required_by_task[match.task_id] <= capabilities_by_agent[match.agent_id] for match in matches):
-        raise BenchError(f"Matching, {name}: a task went to an agent that cannot do it.")
+        raise BenchError(f"Matching, {name}: a task went to an agent without the required capabilities.")
     if len(matches) < TASK_COUNT // 2 * 0.9:
-        raise BenchError(f"Matching, {name}: only {len(matches)} matches were made.")
+        raise BenchError(f"Matching, {name}: only {len(matches)} matches were found.")
     times.sort()
     return Run(
         rate=len(matches) / percentile(times, 0.5),

@@ -1,7 +1,7 @@
-"""What an agent waits for when it types `message send`, `poll` or `ack`: ours, and the peer whose commands these were.
+"""How long `message send`, `poll` and `ack` take on the command line: `qd`, and cafleet, which defined these commands.
 
-Both are called with the same words, in turn, and find the same: one message, sent, polled for and acknowledged. Nobody
-has a pane, so nothing is typed into one.
+Both programs run the same commands in turn: one message is sent, polled and acknowledged. No member has a pane, so no
+notice is typed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TIMEOUT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Somebody's commands, and a fleet of theirs."""
+    """A command-line program and its fleet."""
 
     name: str
     path: str
@@ -65,27 +65,27 @@ class Program:
         return completed.stdout
 
     def run_message_command(self, verb: str, message_id: str) -> str:
-        """One of the verbs, about this message, or a new one; its id."""
+        """Run a verb on this message, or send a new one. Returns the message's id."""
         agent_id = self.sender_id if verb == "send" else self.recipient_id
         args = ["message", verb, "--fleet-id", str(self.fleet_id), "--agent-id", str(agent_id)]
         args += {"send": ["--to", str(self.recipient_id), "--text", TEXT], "ack": ["--task-id", message_id]}.get(
             verb, []
         )
         output = self.run(*args)
-        # Its envelope; who acknowledges knows it already, and is not shown it by everybody.
+        # The header of the message. Not every program prints it for `ack`.
         message_ids = re.findall(r"^\[(\d+) \| from:", output, re.MULTILINE)
         is_expected = "Message acknowledged." in output if verb == "ack" else TEXT in output and len(message_ids) == 1
         if not is_expected or (message_ids and message_id not in ("", *message_ids)):
-            raise self.error_type(f"`{self.name} message {verb}` said something else: {output[:200]!r}")
+            raise self.error_type(f"`{self.name} message {verb}` printed unexpected output: {output[:200]!r}")
         return message_id or str(message_ids[0])
 
 
 @dataclass(slots=True)
 class CommandTimes:
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    """By `python -c pass`, or the program and the verb."""
+    """By name: `python -c pass`, or program and verb."""
     peer_problem: str = ""
-    """Why the peer was not measured."""
+    """Why the peer was not measured. Empty: it was."""
 
     def median_ms(self, name: str) -> float:
         return statistics.median(self.seconds[name]) * 1e3
@@ -99,7 +99,7 @@ def measure(testbed: Testbed) -> CommandTimes:
             programs.append(_set_up_peer(testbed))
         except PeerUnavailable as error:
             times.peer_problem = str(error)
-        # Each once to warm the caches, then all in turn, there and the next time back.
+        # One round to warm the caches, then all programs in turn, in alternating order.
         for repeat in range(REPEATS + 1):
             round_times = _round(programs if repeat % 2 else programs[::-1], times)
             for name, seconds in round_times.items() if repeat else ():
@@ -136,10 +136,10 @@ def _start_our_program(testbed: Testbed) -> Iterator[Program]:
 
 
 def _set_up_peer(testbed: Testbed) -> Program:
-    """Its fleets begin inside tmux; what is measured happens outside."""
+    """The peer creates fleets only inside tmux. The measured commands run outside of it."""
     path = str(virtualenvs.ensure_python(PEER_PROGRAM).with_name(PEER_PROGRAM))
     if shutil.which("tmux") is None:
-        raise PeerUnavailable("its fleets begin inside tmux, which is not installed")
+        raise PeerUnavailable("it creates fleets only inside tmux, which is not installed")
     home = testbed.new_directory()
     variables = {"HOME": str(home), "CAFLEET_DATABASE_URL": f"sqlite:///{home / 'cafleet.db'}"}
     program = Program(PEER_PROGRAM, path, variables)

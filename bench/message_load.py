@@ -1,4 +1,4 @@
-"""Messages over HTTP: many senders at once, one broadcast after the other, polls of much and of nothing."""
+"""Messages over HTTP: concurrent sends, sequential broadcasts, and polls of full and empty inboxes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Runs = dict[str, list[Run]]
 
 
 def broadcast_name(engine: str) -> str:
-    return f"broadcasts to {RECIPIENTS} members, one after the other, {engine}"
+    return f"broadcasts to {RECIPIENTS} members, sequential, {engine}"
 
 
 def poll_name(engine: str) -> str:
-    return f"polls with {PENDING} pending, one after the other, {engine}"
+    return f"polls with {PENDING} unread messages, sequential, {engine}"
 
 
 def empty_poll_name(engine: str) -> str:
-    return f"empty polls, nothing was ever sent, {engine}"
+    return f"empty polls, no message ever sent, {engine}"
 
 
 def history_poll_name(testbed: Testbed, engine: str) -> str:
-    return f"empty polls, {_history_size(testbed):,} acknowledged before, {engine}"
+    return f"empty polls, {_history_size(testbed):,} acknowledged messages, {engine}"
 
 
 def _history_size(testbed: Testbed) -> int:
@@ -85,16 +85,16 @@ def _measure_broadcasts(testbed: Testbed, target: Target) -> Run:
     run = run_load(target, fleet.broadcast_requests, 1, max(1.0, testbed.plan.seconds / 2))
     counts = _check_messages(fleet, (warm_up.count + run.count) * RECIPIENTS, 2 * RECIPIENTS, RECIPIENTS)
     if counts.broadcasts * RECIPIENTS != counts.messages:
-        raise BenchError(f"A broadcast was not delivered to {RECIPIENTS}: there are {counts}.")
+        raise BenchError(f"A broadcast was not delivered to all {RECIPIENTS} members: there are {counts}.")
     return run
 
 
 def _check_messages(fleet: BenchFleet, acknowledged: int, in_flight: int, recipients: int) -> MessageCounts:
-    """As many messages as were acknowledged, and not more than were under way besides."""
+    """At least as many messages as were acknowledged, and at most those in flight in addition."""
     counts = fleet.wait_for_receipts()
     if not acknowledged <= counts.messages <= acknowledged + in_flight or counts.messages % recipients:
         raise BenchError(
-            f"{acknowledged} messages were acknowledged, up to {in_flight} were under way, and there are {counts}."
+            f"{acknowledged} messages were acknowledged and up to {in_flight} in flight, but there are {counts}."
         )
     return counts
 
@@ -114,10 +114,10 @@ def _measure_polls(testbed: Testbed, target: Target) -> Run:
 
 
 def _measure_empty_polls(testbed: Testbed, engine: str, runs: Runs) -> None:
-    """Two servers, each with a database of its own: one in which nothing was ever said, one with a history."""
+    """Two servers, each with its own database: one without messages, one with acknowledged messages."""
     with contextlib.ExitStack() as stack:
         fleets = [create_fleet(stack.enter_context(testbed.start_fresh_server(engine)), 1) for _ in range(2)]
-        # The server prepares its statements on a table that is empty still, as one does on its first day.
+        # The server prepares its statements on an empty table, as on its first day.
         for fleet in fleets:
             _check_poll(fleet.target, fleet.poll_requests, 0)
         _fill_history(fleets[1], _history_size(testbed))
@@ -140,11 +140,11 @@ def _fill_history(fleet: BenchFleet, count: int) -> None:
     url = fleet.target.database or f"sqlite:///{fleet.target.data_dir / 'quarterdeck.db'}"
     add_acknowledged_messages(DirectDatabase(url), count, fleet.member_ids[0], "default", fleet.fleet_id)
     if fleet.count_messages().messages != count:
-        raise BenchError(f"A fleet was given {count} messages, and holds {fleet.count_messages()}.")
+        raise BenchError(f"{count} messages were inserted, but the fleet has {fleet.count_messages()}.")
 
 
 def _run_polls(testbed: Testbed, target: Target, requests: Requests) -> Run:
-    """One after the other, so that what is seen is how long each takes."""
+    """One connection, so that the rate is the inverse of the latency."""
     run_load(target, requests, 1, testbed.plan.warm_up_seconds)
     testbed.flush_to_disk()
     return run_load(target, requests, 1, max(1.0, testbed.plan.seconds / 2))
@@ -154,4 +154,4 @@ def _check_poll(target: Target, requests: Requests, expected: int) -> None:
     with target.client() as client:
         count = len(client.get(requests.paths[0]).raise_for_status().json()["messages"])
     if count != expected:
-        raise BenchError(f"A poll was to find {expected} messages, and found {count}.")
+        raise BenchError(f"A poll should have found {expected} messages, but found {count}.")

@@ -1,5 +1,4 @@
-"""Messages between the members of a fleet: what agents type all day, beside the peer whose commands these were, and
-what the server does with many of them."""
+"""Messages between the members of a fleet: the commands, compared with cafleet, and the server under load."""
 
 from __future__ import annotations
 
@@ -23,16 +22,16 @@ def measure(testbed: Testbed) -> Findings:
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[*_command_figures(command_times), *_load_figures(testbed, runs)],
         notes=[
-            f"Medians of {REPEATS}, taken in turn: "
+            f"Medians of {REPEATS} alternating runs: "
             + ", ".join(f"`{name}` {command_times.median_ms(name):.1f} ms" for name in command_times.seconds)
-            + f". Allowed are three times `{PYTHON_PASS}` and 60 ms more; the goal is twice, and 20 ms more.",
+            + f". The limit is three times `{PYTHON_PASS}` plus 60 ms; the goal is twice plus 20 ms.",
             _peer_note(command_times),
-            "A message has a body of 200 bytes, and is answered after a durable commit. Nobody here has a pane, which "
-            "the receipt of each message says: it is written by a command of its own, right after. After each run "
-            "there must be as many messages as were acknowledged, each with its receipt, and of each broadcast one to "
-            f"each of {message_load.RECIPIENTS}.",
-            "Empty polls: two servers, each with a database of its own, asked in turn by one caller. The history was "
-            "sent to the one who polls, and acknowledged; the servers had prepared their statements before.",
+            "A message has a body of 200 bytes; the response follows a durable commit. No member has a pane: a second "
+            "command writes that into the receipt of each message immediately afterwards. After each run there must be "
+            "as many messages as were acknowledged, each with its receipt, and each broadcast must have one message "
+            f"for each of {message_load.RECIPIENTS} members.",
+            "Empty polls: two servers, each with its own database, polled in turn over one connection. The history "
+            "was sent to the polling member and acknowledged; the servers prepared their statements before it.",
         ],
     )  # fmt: skip
 
@@ -66,10 +65,10 @@ def _command_figures(command_times: CommandTimes) -> list[Figure]:
 
 def _peer_note(command_times: CommandTimes) -> str:
     if command_times.peer_problem:
-        return f"Not measured: {PEER_NAME}: {command_times.peer_problem}. So there is no other control than `{PYTHON_PASS}`."
+        return f"Not measured: {PEER_NAME}: {command_times.peer_problem}. The only control is `{PYTHON_PASS}`."
     return (
-        f"{PEER_NAME}, from PyPI in an environment of its own, is called with the same words and finds the same. It "
-        "has no server, and writes to its own SQLite file; ours asks a server, on SQLite as well."
+        f"{PEER_NAME}, from PyPI in its own virtual environment, runs the same commands with the same results. It has "
+        "no server and writes to its own SQLite file; `qd` calls a server, also on SQLite."
     )
 
 
@@ -83,7 +82,7 @@ def _load_figures(testbed: Testbed, runs: Runs) -> list[Figure]:
     ]
     for title, name_on in (
         (f"A broadcast to {message_load.RECIPIENTS} members", message_load.broadcast_name),
-        (f"A poll with {message_load.PENDING} pending", message_load.poll_name),
+        (f"A poll with {message_load.PENDING} unread messages", message_load.poll_name),
     ):
         figures += [
             Figure(f"{title}, {engine}, p50", [run.p50_ms or 0.0 for run in runs[name_on(engine)]], "ms", at_most=True)
@@ -91,7 +90,7 @@ def _load_figures(testbed: Testbed, runs: Runs) -> list[Figure]:
         ]
     for engine in ENGINES:
         empty, history = message_load.empty_poll_name(engine), message_load.history_poll_name(testbed, engine)
-        # By their rates: one caller, one after the other, so a rate is the time that each takes.
+        # By rates: with one connection the rate is the inverse of the latency.
         cost_ratios = round_ratios(runs[empty], runs[history], rounds)
         title = f"An empty poll with a history / without, {engine}"
         figures.append(Figure(title, cost_ratios, "×", HISTORY_MAX_RATIO, at_most=True))

@@ -1,4 +1,4 @@
-"""Who used the processors during a run: read from /proc before and after, so that reading costs the run nothing."""
+"""CPU time by process during a run. /proc is read only before and after it, so that reading costs the run nothing."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ READ_ATTEMPTS = 100
 
 @dataclass(frozen=True, slots=True)
 class WatchedProcesses:
-    """The processes whose share is of interest."""
+    """The process ids to measure."""
 
     server: int | None = None
     postgres: int | None = None
-    """The postmaster; its children count with it."""
+    """The postmaster. Its children are included."""
     replicas: tuple[int, ...] = ()
-    """More servers, which count with the first."""
+    """More servers. They are added to the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Processor seconds, and shares of the whole machine."""
+    """CPU seconds, and shares of all cores together."""
 
     server_seconds: float | None
     server: float | None
     postgres: float | None
     load: float
-    """Whatever this process started, waited for and saw end meanwhile: the load generator."""
+    """Child processes of this process that ended during the run: the load generator."""
     idle: float
 
 
@@ -85,17 +85,17 @@ def process_seconds(pid: int) -> float:
 
 
 def process_tree_seconds(pid: int) -> float:
-    """The same for a process with its children, those that have ended included."""
+    """User and system time of a process and its children, including ended ones."""
     for _ in range(READ_ATTEMPTS):
         try:
             return _read_process_tree(pid)
         except (ProcessTreeChanged, FileNotFoundError, ProcessLookupError):
             time.sleep(0.01)
-    raise RuntimeError("the children of a process would not hold still for as long as it takes to count them")
+    raise RuntimeError(f"the children of process {pid} changed during {READ_ATTEMPTS} attempts to count them")
 
 
 class ProcessTreeChanged(Exception):
-    """A child ended while the family was counted."""
+    """A child process ended while the process tree was read."""
 
 
 def _read_process_tree(pid: int) -> float:
@@ -103,7 +103,7 @@ def _read_process_tree(pid: int) -> float:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     ticks = sum(sum(_read_stat(int(child))[11:15]) for child in children)
     after = _read_stat(pid)[11:15]
-    # What a child used becomes its parent's when it has ended: seen in neither place, or in both, it would be wrong.
+    # The time of an ended child moves to its parent. If that happens during the read, it is missed or counted twice.
     if before[2:] != after[2:]:
         raise ProcessTreeChanged
     return (sum(after) + ticks) / TICKS_PER_SECOND
@@ -113,17 +113,17 @@ def resident_mb(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6  # the kernel's kB is 1,024 bytes
-    raise RuntimeError("the kernel tells no VmRSS")
+    raise RuntimeError(f"/proc/{pid}/status has no VmRSS")
 
 
 def _read_stat(pid: int) -> list[int]:
-    """The numbers of /proc/PID/stat from the parent's id on, so that user time is the twelfth."""
+    """The numbers of /proc/PID/stat, starting before the parent's id, so that user time has index 11."""
     text = Path(f"/proc/{pid}/stat").read_text()
-    # The name in parentheses may itself hold spaces and parentheses.
+    # The name in parentheses may contain spaces and parentheses.
     return [0, *(int(field) for field in text.rpartition(")")[2].split()[1:])]
 
 
 def _read_machine() -> tuple[float, float]:
-    """Idle and total ticks of all cores. Waiting for the disk is idle too; time the hypervisor took is not."""
+    """Idle and total ticks of all cores. Waiting for the disk is idle time; steal time is not."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return float(fields[3] + fields[4]), float(sum(fields))

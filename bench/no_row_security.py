@@ -1,6 +1,6 @@
-"""Quarterdeck's own server without the second wall: no policies are asked for, and no transaction names its zones.
+"""A Quarterdeck server without row-level security: it does not require policies, and transactions set no zones.
 
-Only to be measured, on a database whose row-level security the benchmark has switched off: the control of `walls`.
+The control of `row_security`, for a database in which the benchmark has disabled row-level security.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from quarterdeck.store.sql import BoundStatement
 
 
 async def skip_row_security_check(url: str, role: Role) -> None:
-    """In place of the question whether the wall would hold this role."""
+    """Replaces the check that row security applies to this role."""
 
 
 def no_zone_setting(store: PostgresStore, zones: Collection[str]) -> list[BoundStatement]:
-    """In place of the zones that a transaction was authenticated for."""
+    """Replaces the statement that sets the zones of a transaction."""
     return []
 
 

@@ -1,8 +1,8 @@
-"""`python -m bench.openloop`: sends at a fixed rate whatever happens. An `Order` comes in, an `OpenTally` goes out.
+"""`python -m bench.openloop`: sends at a fixed rate. Reads a `LoadConfig` and writes an `OpenLoopResult`.
 
-Each request is due at an instant that was fixed before the first was sent, and its latency runs from that instant to
-the last byte of its answer. A server that stalls is not spared the requests that should have been sent meanwhile, as a
-closed loop would spare it (“coordinated omission”): they wait for a connection, and their waiting counts.
+The time at which each request is due is fixed before the first is sent, and latency runs from that time to the last
+byte of the response. While a server stalls, a closed loop would send nothing (“coordinated omission”). Here the
+requests that become due wait for a connection, and their wait counts.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class OpenLoopSender:
         return self._to_result(seconds, lost, cpu_seconds)
 
     def _send_due(self) -> None:
-        """Sends what is due by now, and comes back when the next is.
+        """Send the requests that are due, and schedule the next call.
 
-        Never sooner than the timer's grain: a shorter wait is none at all to the loop, and a sender that spins takes
-        the processor from the server it measures.
+        The delay is at least the timer's resolution: the event loop treats a shorter one as none, and a busy loop would
+        take CPU from the measured server.
         """
         now = time.perf_counter()
         while self._due_count < self._total and (due := self._started_at + self._due_count / self._rate) <= now:
@@ -120,7 +120,7 @@ class OpenLoopSender:
 
 def main() -> None:
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=LoadConfig)
-    # A collector that stops the sender would be measured as the server's.
+    # A pause of the sender's garbage collector would be measured as latency of the server.
     gc.disable()
     sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(_run(config))))
 

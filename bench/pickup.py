@@ -1,5 +1,8 @@
-"""How soon a task reaches a worker that has nothing else to do, beside other queues: from just before it is made, in
-one process, to the beginning of its function in another, on the clock that both share."""
+"""How long a task takes to reach an idle worker, compared with other queues.
+
+The time runs from just before the task is created in one process to the start of its function in another, on the clock
+that both processes share.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +36,21 @@ def measure(testbed: Testbed) -> Findings:
     comparison.peers = [peer for peer in comparison.peers if peer.name.startswith(BASELINE)]
     template = Figure("", [], "×", 1.0, at_most=True)
     return Findings(
-        "From making a task to the start of its work, on an idle worker, beside other queues",
+        "From the creation of a task to its start on an idle worker, compared with other queues",
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[
-            *ratios_to_best_peer(f"p50 from making to start, Quarterdeck / {BASELINE}", runs, comparison, template, "p50_ms"),
+            *ratios_to_best_peer(
+                f"p50 from creation to start, Quarterdeck / {BASELINE}", runs, comparison, template, "p50_ms"
+            ),
             *(
-                Figure(f"p50 from making to start, {name}", [run.p50_ms or 0.0 for run in found], "ms", at_most=True)
+                Figure(f"p50 from creation to start, {name}", [run.p50_ms or 0.0 for run in found], "ms", at_most=True)
                 for name, found in runs.items()
                 if name in (our_name("PostgreSQL"), our_name("SQLite")) or name.startswith(BASELINE)
             ),
         ],
         notes=[
-            f"One at a time, {count} in a run after {WARM_ROUNDS} that are not counted, each after a pause of "
-            f"{PAUSE_SECONDS[0] * 1e3:g} to {PAUSE_SECONDS[1] * 1e3:g} ms in which everything comes to rest.",
+            f"One task at a time, {count} in a run after {WARM_ROUNDS} that are not counted, each after an idle pause "
+            f"of {PAUSE_SECONDS[0] * 1e3:g} to {PAUSE_SECONDS[1] * 1e3:g} ms.",
             *comparison.notes,
         ],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How long and how often is measured."""
+"""How long and how often to measure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class BenchError(Exception):
-    """A sentence about what cannot be measured, or was not what it should be."""
+    """The benchmark cannot run, or a result is not what it must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Plan:
 
     @property
     def warm_up_seconds(self) -> float:
-        """Long enough for connections, prepared statements and caches to be there; never counted."""
+        """Long enough to open connections, prepare statements and fill caches. Not measured."""
         return min(1.0, self.seconds)
 
 
@@ -38,7 +38,7 @@ def _read_positive(name: str, default: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise BenchError(f"{name} is {text!r}, which is not a number.") from None
+        raise BenchError(f"{name} is {text!r}. It must be a number.") from None
     if value < 1:
-        raise BenchError(f"{name} is {text}: less than 1 measures nothing.")
+        raise BenchError(f"{name} is {text}. It must be at least 1.")
     return value

@@ -1,7 +1,7 @@
-"""Quarterdeck's own server, with one route more: authenticated, in a zone, and answering at once.
+"""A Quarterdeck server with one more route: authenticated, in a zone, with a constant response.
 
-Nothing else differs from `python -m quarterdeck up`: the same composition root builds it, with every route mounted,
-logs and metrics on. So what the route costs is what the shell costs.
+Otherwise it equals `python -m quarterdeck up`: all routes are mounted, log and metrics are on. So the cost of the route
+is the cost of the HTTP layer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ProbedDispatcher(Dispatcher):
         request_log: LineWriter | None,
         streams: OpenStreams,
     ) -> None:
-        probe_route = Route("GET", PATH, probe, "Answer at once", LIFECYCLE, response=ProbeResponse)
+        probe_route = Route("GET", PATH, probe, "Return a constant response", LIFECYCLE, response=ProbeResponse)
         super().__init__([*routes, probe_route], authenticator, metrics, request_log, streams)
 
 

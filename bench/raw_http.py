@@ -1,4 +1,4 @@
-"""One kept-alive HTTP connection on a raw socket, for the generators: at most one request under way at a time."""
+"""A keep-alive HTTP connection on a raw socket, for the generators: at most one request in flight."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Connection(asyncio.Protocol):
         self._response_size = 0
         self._transport: asyncio.WriteTransport | None = None
         self.started_at = 0.0
-        """For whoever sends: when the request under way began, by whatever clock."""
+        """Set by the sender: when the request in flight started, on the sender's clock."""
         self.response = b""
-        """The last one, whole."""
+        """The last complete response."""
 
     def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]  # TCP has no other
         self._transport = transport
@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
 
 
 def encode_requests(config: LoadConfig) -> list[bytes]:
-    """The requests of an order, as bytes, one per path."""
+    """The requests of a config as bytes, one per path."""
     body = config.body.encode()
     content_type = "content-type: application/json\r\n" if body else ""
     return [
@@ -65,7 +65,7 @@ def encode_requests(config: LoadConfig) -> list[bytes]:
 
 
 def cycle_requests(config: LoadConfig) -> Iterator[bytes]:
-    """What is sent, one after the other, without end: the paths in turn, each with its number if it has one."""
+    """An endless sequence of requests: the paths in turn, numbered if the body has the placeholder."""
     requests = itertools.cycle(encode_requests(config))
     if NUMBER_PLACEHOLDER not in config.body:
         return requests
@@ -76,5 +76,5 @@ def cycle_requests(config: LoadConfig) -> Iterator[bytes]:
 
 
 def percentile(ordered: list[float], fraction: float) -> float:
-    """By nearest rank, of values that are sorted."""
+    """By nearest rank. The values must be sorted."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))] if ordered else 0.0

@@ -1,7 +1,7 @@
-"""Spawns through three replicas on one PostgreSQL, beside the same through one of them.
+"""Spawns through three replicas on one PostgreSQL, compared with one replica.
 
-As many connections in all, from as many generators, to the same servers: in one run all of them go to the first, in
-the next a third to each. What is compared is what it costs to share the locks, the log and the machine.
+The number of connections and generators is the same: in one run all of them use the first replica, in the next each
+replica gets a third. The ratio shows the cost of sharing the locks, the event log and the machine.
 """
 
 from __future__ import annotations
@@ -42,16 +42,15 @@ def measure(testbed: Testbed) -> Findings:
         return round_ratios(runs[measured], runs[control], testbed.plan.rounds)
 
     return Findings(
-        "Three replicas on one PostgreSQL, beside one",
+        "Three replicas on one PostgreSQL, compared with one",
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[
             Figure("Three replicas / one, one hot zone", ratio_values(THREE_HOT, ONE_HOT), "×", MIN_RATIO),
             Figure(f"Three replicas / one, {MANY_ZONES} zones", ratio_values(THREE_MANY, ONE_MANY), "×", MIN_RATIO),
         ],
         notes=[
-            f"{CONNECTIONS} connections in all, from {REPLICA_COUNT} generators, on the machine that also has PostgreSQL. "
-            "Here more replicas bring no more processors, only more processes that share them. Runs are half as long "
-            "as others.",
+            f"{CONNECTIONS} connections in total from {REPLICA_COUNT} generators, on the same machine as PostgreSQL. "
+            "More replicas add no cores here, only more processes that share them. Runs are half as long as others.",
         ],
     )  # fmt: skip
 
@@ -74,7 +73,7 @@ def _start_replicas(testbed: Testbed) -> Iterator[list[Target]]:
 
 
 class ReplicaRunner:
-    """Runs of spawns over several generators at once, each with its share of the connections and its own server."""
+    """Runs spawns with several generators at once, each with its share of the connections and its own server."""
 
     def __init__(self, testbed: Testbed, targets: Sequence[Target]) -> None:
         self._testbed = testbed
@@ -83,7 +82,7 @@ class ReplicaRunner:
         self._warm_up()
 
     def run(self, targets: Sequence[Target], zones: int) -> Run:
-        """`loaded` names a server for each generator."""
+        """`targets` has one server per generator."""
         zone_ids = self._targets[0].create_zones(next(self._names), zones)
         self._testbed.flush_to_disk()
         counts, metrics = session_counts.count_sessions(self._targets[0], zone_ids), self._read_traffic()
@@ -116,7 +115,7 @@ class ReplicaRunner:
 
 
 def _merge_results(results: Sequence[LoadResult]) -> LoadResult:
-    """Of the latencies the mean of the medians and the worst of the tails: nobody saw all of them."""
+    """The latencies are the mean of the medians and the maximum of the p99: single latencies are not available here."""
     cpu_seconds = [result.cpu_seconds for result in results]
     return LoadResult(
         count=sum(result.count for result in results),

@@ -1,4 +1,4 @@
-"""What is measured: a spawn and a call of 200 bytes of JSON, and what becomes of them."""
+"""The request bodies of the measurements, each of 200 bytes of JSON, and the rows that a spawn stores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def spawn_body() -> str:
 
 
 def row_body() -> str:
-    """For the controls that know no sessions: as many bytes of JSON."""
+    """JSON of the same size, for the controls without sessions."""
     row: dict[str, object] = {"task": "bench"}
     return _pad_body(row, row)
 
@@ -44,7 +44,7 @@ def spawn_requests(zones: list[str]) -> Requests:
 
 
 def invocation_body(service_id: str) -> str:
-    """A call of a service; each that is sent has a key of its own."""
+    """An invocation of a service. Each request gets its own idempotency key."""
     params: dict[str, object] = {"task": "bench"}
     body: dict[str, object] = {
         "service_id": service_id,
@@ -60,7 +60,6 @@ def invocation_requests(zone: str, service_id: str) -> Requests:
 
 
 def task_body() -> str:
-    """A task, as small as the others."""
     context: dict[str, object] = {}
     body: dict[str, object] = {"title": "job", "taskType": "job", "inputContext": context}
     return _pad_body(body, context)
@@ -74,7 +73,7 @@ def message_body(from_agent_id: int, to: int | str) -> str:
 
 
 def row_values(zone: str) -> dict[str, str]:
-    """What a spawn by that body stores, for the control that stores it without a server."""
+    """The values that a spawn with `spawn_body` stores, for the control that writes them without a server."""
     body: dict[str, object] = msgspec.json.decode(spawn_body())
     event = {
         "application_id": APPLICATION,

@@ -1,7 +1,7 @@
-"""What measurements leave behind, in one shape, so that one report can draw them all.
+"""The results of measurements, in one format for all reports.
 
-`.bench/results.json` holds one `Part` per measurement. A part that is measured again replaces its former self and
-leaves the others; each says when, at which commit and how long it was measured.
+`.bench/results.json` has one `Part` per measurement, with its time, commit and length. Repeating a measurement replaces
+its part and keeps the others.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ RESULTS_FILE = ROOT / ".bench" / "results.json"
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One run of some seconds. Shares are of the whole machine: 1.0 is every core."""
+    """One run. Shares are of the complete machine: 1.0 is all cores."""
 
     rate: float
     """Per second."""
     count: int
     seconds: float
     server_us: float | None = None
-    """Processor time of the server per request, in microseconds."""
+    """CPU time of the server per request, in microseconds."""
     server: float | None = None
     postgres: float | None = None
     load: float | None = None
@@ -33,11 +33,11 @@ class Run(msgspec.Struct, frozen=True):
     p50_ms: float | None = None
     p99_ms: float | None = None
     per_commit: float | None = None
-    """How many shared a transaction, on average."""
+    """Commands per transaction, on average."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One thing, measured several times."""
+    """The runs of one scenario."""
 
     name: str
     runs: list[Run]
@@ -52,17 +52,18 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One number, and what was asked of it. Each value is one round's; the median is judged."""
+    """A number and its target. There is one value per round; the verdict uses the median."""
 
     name: str
     values: list[float]
     unit: str
     """`×` for ratios."""
     mark: float | None = None
-    """What was asked; None: only to be told."""
+    """The target. None: the number is only reported."""
     goal: float | None = None
+    """A better value than the target."""
     at_most: bool = False
-    """Whether less is better."""
+    """Whether lower is better."""
 
     @property
     def value(self) -> float:
@@ -84,7 +85,7 @@ class Point(msgspec.Struct, frozen=True):
     x: float
     rate: float
     ratio: float | None = None
-    """To the control beside it, where there was one."""
+    """To the control, if there is one."""
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -102,12 +103,12 @@ class Part(msgspec.Struct, frozen=True):
     figures: list[Figure] = []
     curves: list[Curve] = []
     axis: str = ""
-    """What the curves' x is."""
+    """The label of the x axis."""
     notes: list[str] = []
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What a measurement gives; the runner adds when and at which commit."""
+    """The result of a measurement. `__main__` adds the time and the commit."""
 
     title: str
     lines: list[Line] = []
@@ -132,7 +133,7 @@ def write_results(results: Results, file: Path = RESULTS_FILE) -> None:
 
 
 def round_ratios(measured: Sequence[Run], control: Sequence[Run], rounds: int, field: str = "rate") -> list[float]:
-    """By round: the mean of what was measured over the mean of the control beside it."""
+    """For each round: the mean of the measured runs divided by the mean of the control runs."""
     measured_rounds, control_rounds = _split_rounds(measured, rounds), _split_rounds(control, rounds)
     return [_mean(a, field) / _mean(b, field) for a, b in zip(measured_rounds, control_rounds, strict=True)]
 

@@ -1,7 +1,7 @@
-"""What row-level security costs: spawns with it, beside spawns without it, on the same tables in the same run.
+"""The cost of row-level security: spawns with it and without it, on the same tables in the same run.
 
-Two servers stand on one database. One is as it is always; the other (`bench.no_row_security`) names no zones, and works only
-while the owner of the tables has switched their policies off. They are loaded in turn.
+Two servers use one database. One is a normal server. The other (`bench.no_row_security`) sets no zones and works only
+while the policies of the tables are disabled. They are loaded in turn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def measure(testbed: Testbed) -> Findings:
         _round(testbed, runs)
     rounds = testbed.plan.rounds
     return Findings(
-        "What row-level security costs",
+        "The cost of row-level security",
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[
             Figure("Spawns with row-level security / without, one hot zone",
@@ -38,8 +38,8 @@ def measure(testbed: Testbed) -> Findings:
                    round_ratios(runs[WITH_MANY], runs[WITHOUT_MANY], rounds), "×", MIN_RATIO),
         ],
         notes=[
-            "“Without” is a server that does not name its zones, on the same tables with their policies switched off. "
-            "Runs are half as long as others.",
+            "“Without” is a server that does not set its zones, on the same tables with their policies disabled. Runs "
+            "are half as long as others.",
         ],
     )  # fmt: skip
 
@@ -51,7 +51,7 @@ def _round(testbed: Testbed, runs: dict[str, list[Run]]) -> None:
             seconds = max(1.0, testbed.plan.seconds / 2)
             unprotected_runner = SpawnRunner(testbed, unprotected)
             set_row_security(database, "enable")
-            protected_runner = SpawnRunner(testbed, protected, "walled")
+            protected_runner = SpawnRunner(testbed, protected, "protected")
 
             def with_policies(runner: SpawnRunner, state: str, zones: int) -> Callable[[], Run]:
                 def run_spawns() -> Run:
@@ -72,7 +72,7 @@ def _round(testbed: Testbed, runs: dict[str, list[Run]]) -> None:
 
 
 def set_row_security(database: str, state: str) -> None:
-    """The policies of every table with a zone's rows: in force (`enable`), or not (`disable`)."""
+    """Set the row-level security of all tables with zones. `state` is `enable` or `disable`."""
     with psycopg.connect(database) as owner:
         for table in read_zone_tables(database):
             owner.execute(

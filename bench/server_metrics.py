@@ -1,4 +1,4 @@
-"""What a server says of itself at /metrics: which answers it gave, and how many commands shared a commit."""
+"""Reads /metrics of a server: responses by status, and commands per commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CREATED, CLIENT_CLOSED = "201", "499"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What of it is looked at."""
+    """The route and the lane to read."""
 
     route: str
     lane: str
@@ -27,7 +27,7 @@ SPAWN_TRAFFIC = Traffic("POST /zones/{zone}/agents", "spawn")
 @dataclass(frozen=True, slots=True)
 class TrafficMetrics:
     responses: dict[str, int]
-    """Of one route, by status."""
+    """Of the route, by status."""
     batches: int
     commands: int
 
@@ -36,7 +36,7 @@ class TrafficMetrics:
         return TrafficMetrics(responses, self.batches - before.batches, self.commands - before.commands)
 
     def add(self, other: TrafficMetrics) -> TrafficMetrics:
-        """What two servers saw together."""
+        """The sum over two servers."""
         responses = {
             status: self.responses.get(status, 0) + other.responses.get(status, 0)
             for status in {*self.responses, *other.responses}
@@ -56,19 +56,20 @@ def read_traffic(target: Target, traffic: Traffic = SPAWN_TRAFFIC) -> TrafficMet
 
 
 def check_responses(delta: TrafficMetrics, acknowledged: int, in_flight: int) -> None:
-    """Every answer was 201, but for those whose caller was gone; and there were as many as were acknowledged."""
+    """All responses were 201, or 499 for a closed connection, and their number matches the acknowledged requests."""
     created = delta.responses.get(CREATED, 0)
     others = {
         status: count for status, count in delta.responses.items() if count and status not in (CREATED, CLIENT_CLOSED)
     }
     if others or not acknowledged <= created <= acknowledged + in_flight:
         raise BenchError(
-            f"{acknowledged} answers were counted and up to {in_flight} were under way; the server gave {delta.responses}."
+            f"{acknowledged} responses were counted and up to {in_flight} in flight, but the server reports "
+            f"{delta.responses}."
         )
 
 
 def read_samples(target: Target) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Every figure there is: its name, its labels, its value."""
+    """All samples: name, labels, value."""
     with target.client() as client:
         text = client.get("/metrics").raise_for_status().text
     for family in text_string_to_metric_families(text):

@@ -1,4 +1,4 @@
-"""Child processes that say when they are ready, and are gone when their context is left."""
+"""Servers as child processes: the context starts when the server is ready, and stops it at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunningServer:
 def run_server(
     command: list[str], directory: Path, variables: Mapping[str, str] | None = None
 ) -> Iterator[RunningServer]:
-    """Runs a server that takes `--ready-fd`, from `ready URL` to SIGTERM. Its log goes to a file."""
+    """Run a server that accepts `--ready-fd`: wait for `ready URL`, and send SIGTERM at the end. Its log is a file."""
     log_path = directory / "server.log"
     log_file = log_path.open("wb")
     read_end, write_end = os.pipe()
@@ -43,7 +43,7 @@ def run_server(
         start_new_session=True,
         preexec_fn=signal_on_parent_death(signal.SIGKILL),
     )
-    # Only the child may hold the writing end, or its death would not be seen as the end of the pipe.
+    # Only the child may have the write end open: otherwise its death would not close the pipe.
     os.close(write_end)
     log_file.close()
     try:
@@ -53,11 +53,11 @@ def run_server(
     finally:
         _stop(process)
     if not url:
-        raise BenchError(f"A server did not start; its log ends:\n{log_path.read_text(errors='replace')[-4000:]}")
+        raise BenchError(f"A server did not start. The end of its log:\n{log_path.read_text(errors='replace')[-4000:]}")
 
 
 def _read_ready_url(read_end: int) -> str | None:
-    """The URL a server is ready at, or None if it ended, or said nothing for too long."""
+    """The URL of the ready server, or None if it ended or did not become ready in time."""
     with os.fdopen(read_end, "rb") as pipe:
         if not select.select([pipe], [], [], READY_SECONDS)[0]:
             return None

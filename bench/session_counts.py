@@ -1,8 +1,8 @@
-"""Is what was acknowledged there, whole, and nothing else?
+"""Checks that the database holds every acknowledged spawn completely, and nothing else.
 
-A generator that is cut off leaves requests under way: at most one per connection, committed or not. So after a run of
-n acknowledged spawns over c connections there must be between n and n + c new sessions, exactly as many spawn events,
-and counts that rose by exactly as much.
+A generator that is stopped leaves requests in flight: at most one per connection, committed or not. So after n
+acknowledged spawns over c connections there must be between n and n + c new sessions, exactly as many spawn events, and
+counters that increased by exactly as much.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ select (select count(*) from agent_sessions where zone_id in {zones}),
 
 @dataclass(frozen=True, slots=True)
 class SessionCounts:
-    """What a database holds of some zones, read in one snapshot."""
+    """The rows of some zones, read in one snapshot."""
 
     sessions: int
     events: int
     zone_live: int
     tree_live: int
     ended: int
-    """By their events."""
+    """Terminated sessions, by their events."""
 
 
 def count_sessions(target: Target, zones: list[str]) -> SessionCounts:
@@ -43,7 +43,7 @@ def count_sessions(target: Target, zones: list[str]) -> SessionCounts:
 
 
 def read_numbers(target: Target, query: str, zones: list[str]) -> list[int]:
-    """One row of numbers; `{zones}` in the query stands for all of these."""
+    """One row of numbers. `{zones}` in the query is replaced by the set of zones."""
     return (_read_sqlite if target.database is None else _read_postgres)(target, query, zones)
 
 
@@ -58,7 +58,7 @@ def check_spawned(before: SessionCounts, after: SessionCounts, acknowledged: int
     is_consistent = new.sessions == new.events == new.zone_live == new.tree_live and not new.ended
     if not is_consistent or not acknowledged <= new.sessions <= acknowledged + in_flight:
         raise BenchError(
-            f"{acknowledged} spawns were acknowledged, up to {in_flight} were under way, and the database holds {new}."
+            f"{acknowledged} spawns were acknowledged and up to {in_flight} in flight, but the database holds {new}."
         )
 
 

@@ -1,7 +1,7 @@
-"""Spawns over HTTP beside what the databases do by themselves.
+"""Spawns over HTTP, compared with the databases alone.
 
-Each round has a fresh database and reads the same forwards and backwards: control, row by row, hot zone, many zones,
-and back again; on SQLite control, spawns, spawns, control.
+Each round has a new database and runs in both directions: control, row by row, hot zone, many zones, and back. On
+SQLite it is control, spawns, spawns, control.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def measure(testbed: Testbed) -> Findings:
         return Figure(name, round_ratios(runs[measured], runs[control], testbed.plan.rounds), "×", *thresholds)
 
     return Findings(
-        "Spawns over HTTP, beside the databases by themselves",
+        "Spawns over HTTP, compared with the databases alone",
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[
             ratio_figure("PostgreSQL, one hot zone / one-row inserts", HOT_ZONE, INSERTS, (0.4, 0.6)),
@@ -43,12 +43,12 @@ def measure(testbed: Testbed) -> Findings:
             ratio_figure("SQLite / its own one-row commits", SQLITE, SQLITE_COMMITS, (1.2, 2)),
         ],
         notes=[
-            "Every spawn writes a session, three counts and an event, and is answered after a durable commit "
-            "(fsync on; SQLite in WAL with synchronous = full).",
-            "After each run the database must hold every spawn that was acknowledged, with its event and its counts, "
-            "and at most one more per connection: those that were under way when the generator was cut off.",
-            f"“{PIPELINED}” is what one transaction per spawn could reach if it, too, sent its statements in two "
-            "round trips; the ratio asked for is to the plain spelling.",
+            "Every spawn writes a session, three counters and an event. The response follows a durable commit (fsync "
+            "on; SQLite in WAL mode with synchronous = full).",
+            "After each run the database must hold every acknowledged spawn with its event and counters, and at most "
+            "one more per connection, which was in flight when the generator stopped.",
+            f"“{PIPELINED}” is the limit for one transaction per spawn if it also sent its statements in two round "
+            "trips; the target is relative to the version without pipelining.",
         ],
     )  # fmt: skip
 
@@ -81,6 +81,6 @@ def _sqlite_round(testbed: Testbed, runs: dict[str, list[Run]]) -> None:
 
 
 def run_forth_and_back(schedule: Schedule, runs: dict[str, list[Run]]) -> None:
-    """A-B-B-A, or its like for more than two: a drift of the machine falls on all alike."""
+    """Run A-B-B-A, or the same with more than two: a drift of the machine affects all equally."""
     for name, run in [*schedule, *reversed(schedule)]:
         runs.setdefault(name, []).append(run())

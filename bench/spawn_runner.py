@@ -1,4 +1,4 @@
-"""One checked run of spawns over HTTP, on whatever engine the server has."""
+"""One run of spawns over HTTP with its checks, on any engine."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ WARM_ZONE = "warm-0"
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One of the three ways in which spawns are measured."""
-
     engine: str
     zones: int
 
@@ -36,7 +34,7 @@ SCENARIOS = (Scenario("PostgreSQL", 1), Scenario("PostgreSQL", MANY_ZONES), Scen
 
 
 class SpawnRunner:
-    """Spawns into zones that are new for every run, unless zones are named."""
+    """Spawns into new zones for every run, unless zones are given."""
 
     def __init__(self, testbed: Testbed, target: Target, name: str = "run") -> None:
         self._testbed = testbed
@@ -52,16 +50,16 @@ class SpawnRunner:
         return self.target.create_zones(next(self._names), count)
 
     def run(self, zones: int | list[str] = 1, connections: int = CONNECTIONS, seconds: float | None = None) -> Run:
-        """Closed loop: so many connections, each with a spawn under way at any time."""
+        """Closed loop: each connection has one spawn in flight at any time."""
         zone_ids = self.new_zones(zones) if isinstance(zones, int) else zones
         duration = seconds or self._testbed.plan.seconds
-        # A cut-off leaves at most one request per connection of which nobody heard.
+        # The end of the run leaves at most one unacknowledged request per connection.
         return self.run_checked(
             zone_ids, connections, lambda: run_load(self.target, spawn_requests(zone_ids), connections, duration)
         )
 
     def run_checked(self, zones: list[str], in_flight: int, run: Callable[[], Run]) -> Run:
-        """A run after which everything that was acknowledged must be there, and nothing else."""
+        """Run, then check that everything acknowledged is stored, and nothing else."""
         self._testbed.flush_to_disk()
         counts, metrics = session_counts.count_sessions(self.target, zones), read_traffic(self.target)
         result = run()

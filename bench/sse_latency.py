@@ -1,4 +1,4 @@
-"""How long an event takes from its commit to those who listen, with 200 streams open on the zone that is written to."""
+"""The latency of events from commit to 200 SSE clients that stream the zone."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def measure(testbed: Testbed) -> Findings:
             for engine, runs in lines.items()
         ],
         notes=[
-            f"{RATE} spawns a second into one zone, sent on a schedule; {LISTENER_COUNT} streams follow that zone, all in "
-            f"one process on the same machine: {RATE * LISTENER_COUNT:,} events are received each second.",
-            "Percentiles are over all pairs of listener and event. Latency runs from the event's `at`, which the "
-            "database's clock gave before the commit, to the moment the listener has the event: the rest of the "
-            "transaction and the commit are in it, and so is the listeners' own work on each other's events.",
-            f"Every listener received every event, once and in order. The longest took {max_ms:.0f} ms.",
+            f"{RATE} spawns per second into one zone, sent on a schedule; {LISTENER_COUNT} streams follow that zone, "
+            f"all in one process on the same machine: {RATE * LISTENER_COUNT:,} events are received per second.",
+            "Percentiles cover all pairs of listener and event. Latency runs from the event's `at`, which the "
+            "database's clock set before the commit, until the listener has received the event. It includes the rest "
+            "of the transaction, the commit, and the listeners' own work for each other's events.",
+            f"Every listener received every event, once and in order. The maximum was {max_ms:.0f} ms.",
         ],
     )
 
@@ -64,7 +64,7 @@ def _measure_delivery(testbed: Testbed, spawn_runner: SpawnRunner) -> tuple[Run,
     results: list[DeliveryResult] = []
 
     def send() -> Run:
-        # They listen from before the first event to the last.
+        # The listeners are connected before the first event.
         with run_in_background("bench.listeners", listener_config) as listeners:
             meter = CpuMeter(spawn_runner.target.watched_processes)
             sent = msgspec.json.decode(run_load_child("bench.openloop", load_config), type=OpenLoopResult)
@@ -75,8 +75,8 @@ def _measure_delivery(testbed: Testbed, spawn_runner: SpawnRunner) -> tuple[Run,
     [result] = results
     if result.refused or result.lost:
         raise BenchError(
-            f"{result.refused} events came out of order or twice, and {result.lost} of {LISTENER_COUNT} listeners did not "
-            "hear of everything. What is lost has no latency."
+            f"{result.refused} events arrived out of order or twice, and {result.lost} of {LISTENER_COUNT} listeners "
+            "missed events."
         )
     return msgspec.structs.replace(
         spawned,

@@ -1,4 +1,4 @@
-"""How soon a call reaches a worker that has nothing else to do: from just before it is sent to the claim's answer."""
+"""How long a call takes to reach an idle worker: from just before it is sent to the response of the waiting claim."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.testbed import Target, Testbed
 MAX_MS = 3.0
 ROUNDS_MAX = 300
 ROUNDS_PER_SECOND = 40
-"""Of what a run may take: one round waits for quiet."""
+"""Rounds per second of a run: each round first waits until the server is idle."""
 POSTGRESQL, SQLITE = "PostgreSQL", "SQLite"
 ACROSS_REPLICAS = "PostgreSQL, across replicas"
 
@@ -37,7 +37,7 @@ def measure(testbed: Testbed) -> Findings:
         ):
             runs.setdefault(ACROSS_REPLICAS, []).append(_measure_rounds(testbed, caller_target, claimer_target))
     return Findings(
-        "From a call to the start of its work, on an idle worker",
+        "From a call to its start on an idle worker",
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[
             _figure("p50", POSTGRESQL, [run.p50_ms for run in runs[POSTGRESQL]], MAX_MS),
@@ -45,13 +45,13 @@ def measure(testbed: Testbed) -> Findings:
             *(_figure("p50", name, [run.p50_ms for run in runs[name]]) for name in (SQLITE, ACROSS_REPLICAS)),
         ],
         notes=[
-            "One at a time: a long-polling claim waits, everything has been quiet for a while, and the time runs from "
-            "just before the call is sent to the moment the claim's answer has been read, on one clock. The call and "
-            "its handing over are one durable commit.",
-            "Across replicas the call is committed by one server, and the claim waits at another, which is woken and "
-            "asks the database.",
-            f"{_round_count(testbed)} rounds each time, after {WARM_ROUNDS} that are not counted. Each claim had to give "
-            "exactly the call that was made, and each call to be done once.",
+            "One call at a time: a long-polling claim waits and the server is idle. The time runs from just before the "
+            "call is sent until the response of the claim was read, on one clock. The call and its delivery to the "
+            "claim are one durable commit.",
+            "Across replicas one server commits the call, and the claim waits at another, which gets a wake-up and "
+            "queries the database.",
+            f"{_round_count(testbed)} rounds per run, after {WARM_ROUNDS} that are not counted. Each claim must return "
+            "exactly the call that was made, and each call must be done once.",
         ],
     )  # fmt: skip
 

@@ -1,9 +1,8 @@
-"""`python -m bench.start_timer`: how long a call takes to whoever waits for it. A `StartOrder` comes in, a `StartTally` goes
-out.
+"""`python -m bench.start_timer`: times calls to a waiting claim. Reads a `StartConfig` and writes a `StartResult`.
 
-One round: a claim is sent and left waiting; when the server says that it waits, and everything has been quiet for a
-while, a call is sent. The time runs from just before that to the moment the claim's answer has been read, on one clock
-in one process. Then the attempt is completed, unmeasured, and the next round begins.
+In each round it sends a claim that waits. When the server reports the waiting claim and has been idle for a while, it
+sends a call. The time runs from just before the call until the response of the claim was read, on one clock in one
+process. Then the attempt is completed, which is not timed.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from bench.raw_http import Connection, cycle_requests, encode_requests
 
 WARM_ROUNDS = 20
 QUIET_SECONDS = 0.02
-"""Longer than what the end of a round leaves to be done: whoever is called is idle then."""
+"""Longer than the work left over from a round, so that the server is idle."""
 POLL_SECONDS = 0.002
 TIMEOUT_SECONDS = 20.0
-WAITING_METRIC = re.compile(rb"^quarterdeck_claims_waiting\{[^}]*\} ([\d.]+)$", re.MULTILINE)
+WAITING_METRIC = re.compile(rb'^quarterdeck_claims_waiting\{name="invocations"\} ([\d.]+)$', re.MULTILINE)
 
 
 class CreatedInvocation(msgspec.Struct, frozen=True):
@@ -55,11 +54,10 @@ class CompletionResponse(msgspec.Struct, frozen=True):
 class TimedResponse:
     body: bytes
     received_at: float
-    """When it had been read."""
 
 
 class RequestConnection:
-    """A connection, with one request under way at most."""
+    """A connection with at most one request in flight."""
 
     def __init__(self) -> None:
         self._response: asyncio.Future[TimedResponse] | None = None
@@ -122,12 +120,12 @@ class StartTimer:
             created, claimed = await call_response, await claim_response
             [item] = msgspec.json.decode(claimed.body, type=ClaimResponse).items
             if item.id != msgspec.json.decode(created.body, type=CreatedInvocation).id:
-                raise RuntimeError("what was claimed is not what was called")
+                raise RuntimeError("the claim returned another invocation than the one just created")
             await self._complete(item)
         return claimed.received_at - started_at
 
     async def _wait_until_claim_waits(self) -> None:
-        """The server tells how many wait, and nobody when it changes."""
+        """Poll the metric: the server has no notification for it."""
         while True:
             match = WAITING_METRIC.search((await self._metrics_connection.send(self._metrics_request)).body)
             if match is not None and float(match[1]) == 1:
@@ -135,7 +133,7 @@ class StartTimer:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _complete(self, item: ClaimedItem) -> None:
-        """With its params as the result, as the worker of `work` does."""
+        """Complete with the params as the result, as `bench.worker` does."""
         completion = {"id": item.id, "status": "succeeded", "result": item.params}
         body = msgspec.json.encode({"items": [{**completion, "attempt_token": item.attempt_token}]}).decode()
         [request] = encode_requests(_build_config(self._config.claimer, self._complete_path, body))

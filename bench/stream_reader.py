@@ -1,8 +1,8 @@
-"""`python -m bench.stream_reader`: one reader of a Redis stream. A `ReadOrder` comes in, a `LiveTally` goes out.
+"""`python -m bench.stream_reader`: reads a Redis stream. Reads a `ReaderConfig` and writes a `DeliveryResult`.
 
-Waits in XREAD for what comes next, and ends when every entry of the run has come. Latency is taken from the event's own
-`at`, which the database's clock gave while the transaction was still under way, to the moment this process has the
-entry in its hands: the rest of the transaction and its commit are in it.
+Waits in XREAD, and ends when all entries of the run have arrived. Latency runs from the event's `at`, which the
+database's clock set inside the transaction, until this process has received the entry. It includes the rest of the
+transaction and its commit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StreamReader:
         return self._to_result(time.perf_counter() - started_at, time.process_time() - cpu_started_at)
 
     def _read_after(self, last_id: str) -> list[tuple[str, Fields]]:
-        """What follows an entry; waits if there is nothing yet."""
+        """The entries after an id. Waits up to `BLOCK_MS` if there are none."""
         response = self._client.xread({self._config.stream: last_id}, block=BLOCK_MS)
         streams = cast("list[tuple[str, list[tuple[str, Fields]]]]", response or [])
         return [entry for _, entries in streams for entry in entries]
@@ -65,8 +65,10 @@ class StreamReader:
         )
 
     def _count_errors(self) -> int:
-        """What is of something else or signed by somebody else, and what is missing, doubled or out of order: nothing
-        else is committed meanwhile, so the positions follow on each other."""
+        """Count entries of other events, with wrong signatures, missing, duplicated or out of order.
+
+        Nothing else is committed during the run, so the positions have no gaps.
+        """
         all_fields = [fields for _, fields in self._entries]
         gaps = sum(int(b["pos"]) != int(a["pos"]) + 1 for a, b in itertools.pairwise(all_fields))
         return gaps + sum(not self._is_valid(fields) for fields in all_fields)

@@ -1,4 +1,4 @@
-"""How long an event takes from its commit into a Redis stream, to somebody who waits there."""
+"""The latency of events from commit to a reader of the Redis stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quarterdeck.bus.redis.stream_entries import AGENTS
 RATE = 200
 CONNECTIONS = 64
 MAX_MS = 50.0
-SIGNING_KEY = "the key that entries are signed with"
+SIGNING_KEY = "the signing key of stream entries"
 DELIVERY_TIMEOUT_SECONDS = 120.0
 POLL_SECONDS = 0.1
 LAST_SPAWN_QUERY = "select coalesce(max(pos), 0) from events where type = 'session.spawn'"
@@ -49,21 +49,22 @@ def measure(testbed: Testbed) -> Findings:
             for name, runs in lines.items()
         ],
         notes=[
-            f"{RATE} spawns a second into one zone, sent on a schedule; one reader waits for them in XREAD on "
-            f"`{AGENTS}`. Redis writes and syncs everything before it answers (`appendfsync always`).",
-            "Latency runs from the event's `at`, which the database's clock gave before the commit, to the moment the "
-            "reader has the entry: the rest of the transaction and the commit are in it.",
-            f"Every spawn was read once, in the order of the log, rightly signed. The longest took {max_ms:.0f} ms.",
-            "“By another replica”: spawned at one of two servers, while the other had the sink. It delivered "
-            f"{min_share:.0%} of the entries, in the round where it was least.",
+            f"{RATE} spawns per second into one zone, sent on a schedule; one reader waits in XREAD on `{AGENTS}`. "
+            "Redis writes and syncs everything before it responds (`appendfsync always`).",
+            "Latency runs from the event's `at`, which the database's clock set before the commit, until the reader "
+            "has received the entry. It includes the rest of the transaction and the commit.",
+            "Every spawn was read once, in the order of the log, with a valid signature. The maximum was "
+            f"{max_ms:.0f} ms.",
+            "“By another replica”: one of two servers got the spawns, while the other had the lease of the sink and "
+            f"delivered at least {min_share:.0%} of the entries in each round.",
         ],
     )  # fmt: skip
 
 
 def _round(testbed: Testbed, name: str) -> tuple[Run, DeliveryResult, float]:
-    """What was read, and which part of it the first of the servers delivered."""
+    """The run, its result, and the share of the entries that the first server delivered."""
     with _start_servers(testbed, name) as targets:
-        # Whoever has something to tell first takes the sink, and keeps it while there is more.
+        # The first server with events takes the lease of the sink, and keeps it while there are more.
         spawn_runner = SpawnRunner(testbed, targets[0])
         if len(targets) > 1:
             spawn_runner = SpawnRunner(testbed, targets[-1], "other")
@@ -74,7 +75,7 @@ def _round(testbed: Testbed, name: str) -> tuple[Run, DeliveryResult, float]:
 
 @contextlib.contextmanager
 def _start_servers(testbed: Testbed, name: str) -> Iterator[list[Target]]:
-    """One server that has Redis beside it, or two on one database."""
+    """One server with Redis, or two on one database."""
     testbed.redis.direct.wipe()
     variables = {"REDIS_URL": testbed.redis.url, "STREAMS_HMAC_KEY": SIGNING_KEY}
     with contextlib.ExitStack() as stack:
@@ -109,8 +110,8 @@ def _measure_delivery(testbed: Testbed, spawn_runner: SpawnRunner) -> tuple[Run,
     [result] = results
     if result.refused or result.lost:
         raise BenchError(
-            f"{result.refused} entries were out of order, doubled or wrongly signed, and {result.lost} never came. What "
-            "is lost has no latency."
+            f"{result.refused} entries were out of order, duplicated or wrongly signed, and {result.lost} did not "
+            "arrive."
         )
     return msgspec.structs.replace(
         spawned,
@@ -124,7 +125,7 @@ def _measure_delivery(testbed: Testbed, spawn_runner: SpawnRunner) -> tuple[Run,
 
 
 def _wait_for_warm_up_delivery(testbed: Testbed, target: Target) -> str:
-    """Waits until the warm-up has been delivered; the id of its last entry."""
+    """Wait until the events of the warm-up are delivered. Returns the id of the last entry."""
     [last] = session_counts.read_numbers(target, LAST_SPAWN_QUERY, [])
     deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
@@ -132,7 +133,7 @@ def _wait_for_warm_up_delivery(testbed: Testbed, target: Target) -> str:
             if fields is not None and int(fields["pos"]) == last:
                 return str(entry)
         time.sleep(POLL_SECONDS)
-    raise BenchError(f"The spawns of the warm-up were not in Redis within {DELIVERY_TIMEOUT_SECONDS:.0f} s.")
+    raise BenchError(f"The spawns of the warm-up were not in Redis after {DELIVERY_TIMEOUT_SECONDS:.0f} s.")
 
 
 def _read_delivered(target: Target) -> float:

@@ -1,7 +1,8 @@
-"""The picture of the benchmarks: bars against what was asked, and the growth curves. Written as SVG, line by line.
+"""The chart of the benchmarks as SVG: bars relative to their targets, and the growth curves.
 
-A bar's length is the figure divided by what was asked of it, so that figures of every unit share one ruler: above, bars
-should reach the line; below it, they should stay short of it. Verdicts are also written, never told by colour alone.
+The length of a bar is the figure divided by its target, so that figures of all units share one scale. In the first
+group bars should reach the line, in the second they should not. The verdict is also written as text, not only shown by
+colour.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ WIDTH = 960
 MARGIN = 32
 LABEL_WIDTH = 372
 UNIT_WIDTH = 190
-"""How long a bar is that reaches exactly what was asked."""
+"""The length of a bar that reaches its target exactly."""
 MAX_UNITS = 2.0
-"""Bars longer than this many units are cut, with an arrow."""
+"""Longer bars are cut and marked with an arrow."""
 ROW_HEIGHT = 26
 CHART_HEIGHT = 250
 CURVE_NAME_WIDTH = 118
-"""Room at the right of a chart for the names of its curves."""
+"""Space at the right of a chart for the names of its curves."""
 STYLE = """
 text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: var(--ink) }
 .title { font-size: 16px; font-weight: 600 }
@@ -32,7 +33,7 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: var(--
 .middle { text-anchor: middle }
 .page { fill: var(--page) }
 .grid { stroke: var(--grid); stroke-width: 1 }
-.asked { stroke: var(--ink); stroke-width: 1.5 }
+.target { stroke: var(--ink); stroke-width: 1.5 }
 .goal { stroke: var(--quiet); stroke-width: 1.5; stroke-dasharray: 3 3 }
 .met { fill: var(--met) }
 .missed { fill: var(--missed) }
@@ -51,7 +52,7 @@ COLOURS = {"PostgreSQL, one hot zone": "a", "PostgreSQL, 64 zones": "b", "SQLite
 
 @dataclass(slots=True)
 class Canvas:
-    """Collects elements, top to bottom; `y` is where the next one goes."""
+    """Collects elements from top to bottom. `y` is the position of the next one."""
 
     y: float = MARGIN
     elements: list[str] = field(default_factory=list)
@@ -90,10 +91,10 @@ class Canvas:
 
 def draw(parts: Mapping[str, Part]) -> str:
     canvas = Canvas()
-    # What nothing was asked of has no line to reach.
+    # Only figures with a target.
     figures = [figure for part in parts.values() for figure in part.figures if figure.mark is not None]
     _draw_bars(canvas, "Should reach the line", [figure for figure in figures if not figure.at_most])
-    _draw_bars(canvas, "Should stay short of the line", [figure for figure in figures if figure.at_most])
+    _draw_bars(canvas, "Should stay below the line", [figure for figure in figures if figure.at_most])
     half = (WIDTH - 2 * MARGIN - 24) / 2
     charts = [parts[name] for name in ("connections", "growth") if name in parts]
     for number, part in enumerate(charts):
@@ -116,8 +117,8 @@ def _draw_bars(canvas: Canvas, title: str, figures: Sequence[Figure]) -> None:
         _draw_bar(canvas, figure)
         canvas.y += ROW_HEIGHT
     threshold_x = MARGIN + LABEL_WIDTH + UNIT_WIDTH
-    canvas.line((threshold_x, top - 2), (threshold_x, canvas.y), "asked")
-    canvas.text(threshold_x, canvas.y + 14, "asked", "quiet middle")
+    canvas.line((threshold_x, top - 2), (threshold_x, canvas.y), "target")
+    canvas.text(threshold_x, canvas.y + 14, "target", "quiet middle")
     if any(figure.goal for figure in figures):
         canvas.text(threshold_x + UNIT_WIDTH * 0.58, canvas.y + 14, "goal (dashed)", "quiet middle")
     canvas.y += 44
@@ -143,7 +144,7 @@ def _draw_bar(canvas: Canvas, figure: Figure) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChartFrame:
-    """Where the curves of a chart are drawn. Its x are in equal steps: each is a multiple of the one before."""
+    """The area of a chart's curves. The x positions have equal distances: each value is a multiple of the last one."""
 
     xs: list[float]
     top: float
@@ -168,9 +169,7 @@ def _draw_chart(canvas: Canvas, part: Part, left: float, width: float) -> None:
     largest = max(value(point) for curve in part.curves for point in curve.points)
     frame = ChartFrame(xs, canvas.y + 44, left + 44, left + width - CURVE_NAME_WIDTH, largest)
     canvas.text(left, canvas.y + 8, part.title, "title")
-    canvas.text(
-        left, canvas.y + 28, f"spawns {'over the control beside them' if over_control else 'per second'}", "quiet"
-    )
+    canvas.text(left, canvas.y + 28, f"spawns {'relative to the control' if over_control else 'per second'}", "quiet")
     _draw_axes(canvas, frame, [_format_x(x_value) for x_value in x_values], part.axis)
     ends = []
     for curve in part.curves:
@@ -195,7 +194,7 @@ def _draw_axes(canvas: Canvas, frame: ChartFrame, x_labels: Sequence[str], axis:
 
 
 def _spread_labels(ends: Sequence[tuple[Curve, float]]) -> list[tuple[Curve, float]]:
-    """Names stand beside the ends of their curves, moved down where they would overlap."""
+    """Put names next to the ends of their curves, moved down where they would overlap."""
     spread: list[tuple[Curve, float]] = []
     for curve, y in sorted(ends, key=lambda end: end[1]):
         spread.append((curve, max(y, spread[-1][1] + 32) if spread else y))
@@ -203,7 +202,7 @@ def _spread_labels(ends: Sequence[tuple[Curve, float]]) -> list[tuple[Curve, flo
 
 
 def _grid_step(largest: float) -> float:
-    """Between grid lines: round, and about four to the largest value."""
+    """The distance of grid lines: a round number, about a quarter of the largest value."""
     rough = max(largest, 1e-9) / 4
     power = 10.0 ** math.floor(math.log10(rough))
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)

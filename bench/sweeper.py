@@ -1,7 +1,7 @@
-"""`python -m bench.sweeper`: one sweep, as a server makes it. A `SweepOrder` comes in, a `SweepTally` goes out.
+"""`python -m bench.sweeper`: runs one sweep as a server does. Reads a `SweepConfig` and writes a `SweepResult`.
 
-The composition root builds it, with everybody who hears of endings; only nobody is served meanwhile. The time runs from
-the start of the first pass until a pass comes back less than full.
+The sweep runs in a complete server with all event listeners, which serves no requests. The time runs from the start of
+the first pass until a pass returns less than its limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quarterdeck.settings import load_settings
 
 async def _run(config: SweepConfig) -> SweepResult:
     data = Path(config.data_dir)
-    # As a server's, its log goes to a file: a batch that was tried again is no failure.
+    # The log goes to a file: a log line of a retried batch on stderr would count as a failure.
     logging.basicConfig(filename=data / "sweeper.log")
     settings = load_settings(data, {"database_url": config.database}, {})
     app = await build(settings, open_issuer(settings), None)

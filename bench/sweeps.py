@@ -1,4 +1,4 @@
-"""How long the sweep takes that ends expired sessions, from the start of its pass to the last of them ended."""
+"""How long the sweep of expired sessions takes, from the start of its first pass until all are terminated."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def measure(testbed: Testbed) -> Findings:
             runs.setdefault(engine, []).append(_measure_sweep(testbed, engine))
     return Findings(
         f"The sweep of {SIZE:,} expired sessions",
-        lines=[Line(f"sessions ended, {engine}", found) for engine, found in runs.items()],
+        lines=[Line(f"sessions terminated, {engine}", found) for engine, found in runs.items()],
         figures=[
             Figure(f"The sweep of {SIZE:,} expired sessions, {engine}", [run.seconds * 1e3 for run in found], "ms")
             for engine, found in runs.items()
         ],
         notes=[
-            "Each was spawned over HTTP and is a tree of its own, so each is an ending of its own; all are past their "
-            "time. The sweep is made by a process that serves nobody meanwhile, built as a server is. Timed from the "
-            "start of the pass to its end, when rows, counts and events of all of them are committed; they must agree.",
+            "Each session was spawned over HTTP and is a tree of its own, so each is terminated separately; all have "
+            "expired. The sweep runs in a server process that serves no requests. The time runs from the start of the "
+            "first pass until the rows, counters and events of all sessions are committed; they must agree.",
         ],
     )  # fmt: skip
 
@@ -57,7 +57,7 @@ def _measure_sweep(testbed: Testbed, engine: str) -> Run:
         result = msgspec.json.decode(output, type=SweepResult)
         counts = session_counts.count_sessions(target, [zone])
     if result.swept != SIZE or counts != session_counts.SessionCounts(SIZE, SIZE, 0, 0, SIZE):
-        raise BenchError(f"{SIZE} sessions had expired, {result.swept} were swept, and the database holds {counts}.")
+        raise BenchError(f"{SIZE} sessions had expired, {result.swept} were swept; the database holds {counts}.")
     return Run(
         rate=SIZE / result.seconds,
         count=SIZE,
@@ -69,14 +69,14 @@ def _measure_sweep(testbed: Testbed, engine: str) -> Run:
 
 @contextlib.contextmanager
 def _expired_sessions(testbed: Testbed, engine: str) -> Iterator[tuple[Target, str, str]]:
-    """A database whose server has gone, with sessions past their time: the zone, and the database's URL."""
+    """A database with expired sessions whose server was stopped: the target, the zone and the database's URL."""
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(testbed.new_database()) if engine == "PostgreSQL" else None
         with testbed.start_server(database) as target:
             [zone] = target.create_zones("sweep", 1)
             asyncio.run(_spawn_sessions(target, zone))
         url = database or f"sqlite:///{target.data_dir / 'quarterdeck.db'}"
-        # Now, when no server is left whose own sweep would be first.
+        # After the server has stopped, because its own sweep would terminate them.
         DirectDatabase(url).execute(
             "update agent_sessions set expires_at = expires_at - ? where zone_id = ?", 2 * DAY, zone
         )

@@ -1,6 +1,6 @@
-"""A table that has grown: sessions, events and counts written by the hundred thousand, beside a server that runs.
+"""Fills tables with sessions, events and counters while a server runs.
 
-The server has prepared its statements on nearly empty tables before, as one that was started on its first day has.
+The server has already prepared its statements on nearly empty tables, as on its first day.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from quarterdeck.core.clock import system_now
 from quarterdeck.store.sql import BoundStatement, Statement, parse
 
 CHUNK = 20_000
-"""Even, so that half of each chunk has ended; and short enough for a server on SQLite to wait out."""
+"""Even, so that half of each chunk is terminated; small enough that a server on SQLite can wait for the lock."""
 _STATEMENTS = Path(__file__).parent / "scripts" / "fill.sql"
 Write = Callable[[BoundStatement], None]
 
 
 def fill_sessions(target: Target, zone: str, rows: int) -> None:
-    """Gives a zone so many sessions, half of them live."""
+    """Insert sessions into a zone, half of them live."""
     statements = parse(_STATEMENTS.read_text(encoding="utf-8"))
     connection = _open_postgres(target) if target.database else _open_sqlite(target)
     with connection as (write, commit):
@@ -35,7 +35,7 @@ def fill_sessions(target: Target, zone: str, rows: int) -> None:
             commit()
     ended = rows // 2
     if count_sessions(target, [zone]) != SessionCounts(rows, rows, rows - ended, rows - ended, ended):
-        raise BenchError(f"A zone was filled with {rows} sessions, and holds {count_sessions(target, [zone])}.")
+        raise BenchError(f"{rows} sessions were inserted, but the zone holds {count_sessions(target, [zone])}.")
     if target.database:
         vacuum_analyze(target.database)
 
@@ -83,6 +83,6 @@ def _open_sqlite(target: Target) -> Iterator[tuple[Write, Callable[[], None]]]:
 
 
 def vacuum_analyze(database: str) -> None:
-    # Otherwise it begins by itself within the minute, in the middle of a run.
+    # Otherwise autovacuum starts within a minute, during a run.
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("vacuum (analyze)")

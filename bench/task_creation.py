@@ -1,4 +1,4 @@
-"""Making tasks, beside other queues: one by one by twenty callers at once, and many in one call."""
+"""The creation of tasks, compared with other queues: one by one by 20 concurrent callers, and in bulk."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def measure(testbed: Testbed) -> Findings:
         {name: found for name, found in runs.items() if comparison.is_included(name)} for runs in (single, bulk)
     )
     return Findings(
-        "Making tasks, beside other queues",
+        "Creating tasks, compared with other queues",
         lines=[
             *(Line(f"{name}, one by one by {CALLERS} callers", found) for name, found in single.items()),
             Line(LOAD_GENERATOR_NAME, load_generator_runs),
-            *(Line(f"{name}, {BULK_SIZE:,} in a call", found) for name, found in bulk.items()),
+            *(Line(f"{name}, {BULK_SIZE:,} per call", found) for name, found in bulk.items()),
         ],
         figures=[
             *ratios_to_best_peer(
@@ -65,26 +65,26 @@ def measure(testbed: Testbed) -> Findings:
                 Figure("", [], "×"),
             ),
             *ratios_to_best_peer(
-                "Made in bulk, Quarterdeck / the best peer",
+                "Created in bulk, Quarterdeck / the best peer",
                 bulk,
                 comparison,
                 Figure("", [], "×", BULK_MIN_RATIO, BULK_GOAL_RATIO),
             ),
         ],
         notes=[
-            "Tasks of 200 bytes, each call answered when they are durable; about as many as take "
-            f"{testbed.plan.seconds:g} s. One by one: one process with {CALLERS} callers at once, each waiting for its "
-            "own; ours by the SDK's client, which pays for HTTP, an idempotency key and an answer that is read. "
-            "In bulk: one call after the other.",
-            "The load generator's requests bear no idempotency key; it takes less of the machine than any client does, "
-            "so its figure is told beside and not judged.",
+            "Tasks of 200 bytes; each call returns when they are durable. The number of tasks takes about "
+            f"{testbed.plan.seconds:g} s. One by one: one process with {CALLERS} concurrent callers, each waiting for "
+            "its own task; for Quarterdeck it is the SDK's client, which includes HTTP, an idempotency key and reading "
+            "the response. In bulk: one call after the other.",
+            "The load generator sends no idempotency key and takes less CPU than any client, so its figure is only "
+            "reported.",
             *comparison.notes,
         ],
     )  # fmt: skip
 
 
 def _measure_verb(testbed: Testbed, candidate: Candidate, backend: QueueBackend, verb: str, **options: int) -> Run:
-    """About as many as can be made in the time, which a few tell before."""
+    """Create about as many tasks as fit into the run. A short run before estimates the number."""
     rate = CALIBRATION_TASKS / _time_verb(candidate, verb, url=backend.new_url(), number=CALIBRATION_TASKS, **options)
     count = int(min(MAX_TASKS, max(CALIBRATION_TASKS, rate * testbed.plan.seconds)))
     testbed.flush_to_disk()

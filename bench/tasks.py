@@ -1,9 +1,8 @@
-"""No-op tasks worked off by one worker process, beside other queues: from the first that was begun to the last that is
-durably done.
+"""No-op tasks of one worker process, compared with other queues: from the first start to the last durable completion.
 
-Everything is made before, in bulk where there is bulk. Then one worker process is started and works all of it off. When
-the first was begun and the last was done is in the database's own rows: PgQueuer and Procrastinate write it down as we
-do. Of the queues on Redis only the worker knows, and what it knows is when a job began; that is counted for them.
+All tasks are created first, in bulk if the queue supports it. Then one worker process does all of them. The times of
+the first start and the last completion are in the database: PgQueuer and Procrastinate store them, as Quarterdeck does.
+For the queues on Redis only the worker knows when a job started, so the starts are counted.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MIN_RATIO, GOAL_RATIO = 1.0, 1.5
 BULK_SIZE = 1_000
 CALLERS = 20
 CALIBRATION_TASKS, MAX_TASKS = 500, 60_000
-STARTS_LABEL = "starts, as its worker sees them"
+STARTS_LABEL = "starts, measured in its worker"
 
 
 def measure(testbed: Testbed) -> Findings:
@@ -46,25 +45,24 @@ def measure(testbed: Testbed) -> Findings:
         for runs_by_name in (runs, start_runs)
     )
     return Findings(
-        "No-op tasks by one worker process, beside other queues",
+        "No-op tasks by one worker process, compared with other queues",
         lines=[
             *(Line(name, found) for name, found in included_runs.items()),
             *(Line(f"{name}, {STARTS_LABEL}", found) for name, found in start_runs.items()),
         ],
         figures=[
-            *ratios_to_best_peer("Tasks done, Quarterdeck / the best peer", included_runs, comparison, Figure("", [], "×", MIN_RATIO, GOAL_RATIO)),
+            *ratios_to_best_peer("Tasks done, Quarterdeck / the best peer", included_runs, comparison,
+                                 Figure("", [], "×", MIN_RATIO, GOAL_RATIO)),
             Figure("Tasks done, SQLite", [run.rate for run in included_runs[our_name("SQLite")]], "tasks/s"),
         ],
         notes=[
-            f"Tasks of 200 bytes, about as many as take {testbed.plan.seconds:g} s, made before in bulk of {BULK_SIZE:,}; "
-            "then one worker process. The rate is of what is durably done, from the first that was begun to the last "
-            "that was done, by the database's clock. PgQueuer gathers completions and writes them down later: what "
-            "counts is its log. For the queues on Redis what counts is when a job began, since nothing tells when "
-            "it was done.",
-            "Peers that have a loop run on uvloop, with batches as large as help them; Quarterdeck's "
-            "worker runs on the loop that `TaskWorker.main` runs on. Redis writes its log and does not sync it.",
-            "A server works beside Quarterdeck's worker, and its share is shown apart; a peer's share is all “load "
-            "generator”.",
+            f"Tasks of 200 bytes, about as many as take {testbed.plan.seconds:g} s, created in bulk of {BULK_SIZE:,}; "
+            "then one worker process. The rate counts durable completions, from the first start to the last "
+            "completion, by the database's clock. PgQueuer gathers completions and writes them later: its log counts. "
+            "For the queues on Redis the starts count, because completions are not recorded.",
+            "Peers with an event loop run on uvloop, with batches as large as helps them; Quarterdeck's worker runs on "
+            "the event loop of `TaskWorker.main`. Redis writes its log without syncing it.",
+            "Quarterdeck's server has its own column; the share of a peer is all in “load generator”.",
             *comparison.notes,
         ],
     )  # fmt: skip
@@ -82,7 +80,7 @@ def _measure_work(candidate: Candidate, backend: QueueBackend, count: int) -> tu
     starts = _to_starts(response)
     completed = backend.count_completed(url, since) if backend.count_completed else starts
     if completed.count < count or not completed.seconds:
-        problem = f"{candidate.name} was to do {count} and did {completed.count}"
+        problem = f"{candidate.name} did {completed.count} of {count} tasks"
         raise BenchError(problem) if candidate.is_ours else PeerUnavailable(problem)
     run = Run(
         rate=completed.count / completed.seconds,

@@ -1,7 +1,7 @@
-"""Where measurements happen: a PostgreSQL and a Redis of our own, fresh databases, servers as users start them, roomy
-zones.
+"""The environment of the measurements: a private PostgreSQL and Redis, new databases, zones, and servers.
 
-Everything made here lies in one temporary directory and is gone, by process id, when the stage is left.
+All files are in one temporary directory. On exit the processes are stopped by their process id and the directory is
+deleted.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SERVER_PROGRAM = ("quarterdeck", "up")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server that is serving."""
+    """A running server."""
 
     url: str
     pid: int
     data_dir: Path
     database: str | None
-    """PostgreSQL's URL; None is SQLite, in the data directory."""
+    """The URL of the PostgreSQL database. None: SQLite in the data directory."""
     postgres_pid: int | None
     token: str
 
@@ -64,7 +64,7 @@ class Target:
         return httpx.Client(base_url=self.url, headers=headers, trust_env=False, timeout=30)
 
     def create_zones(self, name: str, count: int) -> list[str]:
-        """New zones with every bound at its ceiling."""
+        """Create zones with every limit at its maximum."""
         zone_ids = [f"{name}-{i}" for i in range(count)]
         with self.client() as client:
             for zone in zone_ids:
@@ -99,7 +99,7 @@ class Testbed:
 
     @property
     def uses_postgres(self) -> bool:
-        """Whether it has been started: nobody pays for it who does not ask."""
+        """Whether PostgreSQL was started. It is started on first use only."""
         return "postgres" in self.__dict__
 
     @cached_property
@@ -108,7 +108,7 @@ class Testbed:
 
     @contextlib.contextmanager
     def new_database(self) -> Iterator[str]:
-        """The URL of a fresh, migrated database."""
+        """The URL of a new, migrated database."""
         url = self._databases.create_migrated()
         try:
             yield url
@@ -117,7 +117,7 @@ class Testbed:
 
     @contextlib.contextmanager
     def new_empty_database(self) -> Iterator[str]:
-        """The URL of a database with nothing in it."""
+        """The URL of a new database without tables."""
         url = self._databases.create_blank()
         try:
             yield url
@@ -130,7 +130,7 @@ class Testbed:
             return str(row[0]) if row else "unknown"
 
     def flush_to_disk(self) -> None:
-        """Writes back what earlier runs left dirty, so that each run pays for its own."""
+        """Write back dirty pages of earlier runs, so that they do not slow down the next one."""
         if self.uses_postgres:
             with psycopg.connect(self.postgres.url(), autocommit=True) as connection:
                 connection.execute("checkpoint")
@@ -162,9 +162,9 @@ class Testbed:
         program: Sequence[str] = SERVER_PROGRAM,
         variables: Mapping[str, str] | None = None,
     ) -> Iterator[Target]:
-        """A server as a user starts it, ready. On SQLite without a URL."""
+        """Start a server as a user does, and wait until it is ready. Without a URL it uses SQLite."""
         data = self.new_directory()
-        # The same for all: several servers may be started on one database, at once or one after the other.
+        # The same keys for all servers: several may use one database, at the same time or one after the other.
         secret_keys = data / "secret-keys"
         secret_keys.write_text(SECRET_KEYS)
         secret_keys.chmod(0o600)
@@ -176,7 +176,7 @@ class Testbed:
 
     @contextlib.contextmanager
     def start_fresh_server(self, engine: str) -> Iterator[Target]:
-        """A server on an empty database of its own, on either engine."""
+        """A server on a new database of its own."""
         if engine == "SQLite":
             with self.start_server() as target:
                 yield target

@@ -1,8 +1,8 @@
-"""Work from end to end: callers enqueue, a worker made with the SDK claims and completes, and the database says when.
+"""Invocations end to end: callers enqueue, a worker of the SDK claims and completes; times come from the database.
 
-So many connections enqueue as fast as they are answered, for half as long as other runs take; the worker, a process of
-its own, serves meanwhile and to the end. What is divided is the number of all calls by the time from the first call to
-the last durable completion, so what gathered while the callers were faster than the worker is paid for.
+The connections enqueue in a closed loop for half of a normal run, while the worker, a separate process, serves until
+all calls are done. The rate is the number of calls divided by the time from the first call to the last durable
+completion, so it includes the backlog that builds up if the callers are faster than the worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONCURRENCY = 64
 ENGINES = ("PostgreSQL", "SQLite")
 POLL_SECONDS = 0.25
 COMPLETION_TIMEOUT_SECONDS = 120.0
-"""For what is left when the callers have gone."""
+"""For the backlog after the callers have stopped."""
 
 
 def measure(testbed: Testbed) -> Findings:
@@ -43,7 +43,7 @@ def measure(testbed: Testbed) -> Findings:
             spans.append(span)
         notes.append(f"{engine}: {_describe_rates(spans)}")
     return Findings(
-        "Invocations from end to end, with the SDK's worker",
+        "Invocations end to end, with the SDK's worker",
         lines=[Line(f"enqueued, claimed and completed, {engine}", found) for engine, found in runs.items()],
         figures=[
             Figure(f"Enqueued, claimed and completed, {engine}", [run.rate for run in found], "invocations/s")
@@ -51,10 +51,10 @@ def measure(testbed: Testbed) -> Findings:
         ],
         notes=[
             f"{CONNECTIONS} connections enqueue, and one worker with a concurrency of {CONCURRENCY} claims, runs a "
-            "method that gives back its params, and completes. Counted is what is durably completed, over the time "
-            "from the first call to the last completion, both by the database's clock.",
-            "Each must have been done once, at its first attempt, with its result and three events. The share of the "
-            "load generator is the callers' and the worker's.",
+            "method that returns its params, and completes. The rate counts durable completions over the time from the "
+            "first call to the last completion, by the database's clock.",
+            "Each call must be done once, at its first attempt, with its result and three events. The share of the "
+            "load generator includes the callers and the worker.",
             *notes,
         ],
     )  # fmt: skip
@@ -96,12 +96,12 @@ def measure_end_to_end(
 
 
 def _wait_until_completed(target: Target, zone: str) -> None:
-    """When exactly the last was done is in its row; here it is enough to see that it was."""
+    """Poll until no call is open. The exact time of the last completion is read from its row."""
     deadline = time.monotonic() + COMPLETION_TIMEOUT_SECONDS
     while remaining := invocation_counts.count_open(target, zone):
         if time.monotonic() > deadline:
             raise BenchError(
-                f"{remaining} calls were still open {COMPLETION_TIMEOUT_SECONDS:.0f} s after the last was made."
+                f"{remaining} calls were still open {COMPLETION_TIMEOUT_SECONDS:.0f} s after the last call."
             )
         time.sleep(POLL_SECONDS)
 
@@ -110,8 +110,8 @@ def _describe_rates(spans: list[invocation_counts.InvocationSpan]) -> str:
     completed = [span.completed_while_calling / span.calling_seconds for span in spans]
     enqueued = [span.count / span.calling_seconds for span in spans]
     return (
-        f"while the callers called, {_format_range(enqueued)} a second were enqueued and {_format_range(completed)} completed; the rest "
-        "was completed when they had gone."
+        f"while the callers ran, {_format_range(enqueued)} per second were enqueued and {_format_range(completed)} "
+        "completed; the rest was completed afterwards."
     )
 
 

@@ -1,7 +1,7 @@
-"""`python -m bench.worker`: a worker made with the SDK, whose one method gives back what it was given.
+"""`python -m bench.worker`: an SDK worker with one method, which returns its params.
 
-A `WorkOrder` comes in; it says `ready` and its service's id when that is registered, serves until its standard input
-ends, and says in a `WorkTally` what it used. It runs on the loop that an SDK's user gets who does not choose one.
+Reads a `WorkerConfig`, prints `ready` and the id of its service after registering it, serves until its standard input
+is closed, and writes a `WorkerResult`. It uses the default event loop, as an SDK user does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server inside this program: tasks that depend on each other, done by functions here."""
+"""A server inside this program: tasks with dependencies, done by functions of this program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quarterdeck.sdk.options import NewTask
 
 
 async def main() -> None:
-    # A directory that is gone afterwards; give one, and everything is there again next time.
+    # Uses a temporary data directory. Pass a directory to keep the data.
     async with quarterdeck.embedded() as qd:
         worker = TaskWorker(qd, "librarian", concurrency=4)
 
@@ -23,11 +23,11 @@ async def main() -> None:
         async def sum_up(task: Attempt) -> Done:
             part_ids = task.input["parts"]
             assert isinstance(part_ids, list)
-            tasks = await qd.tasks.wait([str(task) for task in part_ids])
+            tasks = await qd.tasks.wait([str(part_id) for part_id in part_ids])
             words = sum(task.result_as(int) for task in tasks)
             return Done(words, summary=f"{words} words in {len(tasks)} texts")
 
-        texts = ["Sessions form trees.", "An invocation is a durable call.", "A task may wait for others."]
+        texts = ["Sessions form trees.", "An invocation is a durable call.", "A task may have dependencies."]
         part_ids = [new_id() for _ in texts]
         summary_id = new_id()
         tasks: list[NewTask] = [
@@ -36,7 +36,7 @@ async def main() -> None:
         ]
         tasks.append(
             {
-                "title": "all of it",
+                "title": "total",
                 "task_type": "sum up",
                 "id": summary_id,
                 "depends_on": part_ids,
@@ -44,11 +44,11 @@ async def main() -> None:
             }
         )
         await qd.tasks.create_many(tasks)
-        print("waits: ", (await qd.tasks.explain(summary_id)).code)
-        print("tries: ", await worker.drain())
+        print("waiting for:", (await qd.tasks.explain(summary_id)).code)
+        print("attempts:   ", await worker.drain())
         [summary] = await qd.tasks.wait([summary_id])
-        print("status:", summary.status)
-        print("result:", summary.output_result, "-", summary.summary)
+        print("status:     ", summary.status)
+        print("result:     ", summary.output_result, "-", summary.summary)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A tree of sessions: spawned, looked at, put to sleep, and stopped as a whole, with a receipt."""
+"""A tree of sessions: spawn it, print it, suspend and resume it, and terminate it with a receipt."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ async def main() -> None:
         planner = await qd.sessions.spawn("planner", ttl_seconds=600)
         for _ in range(2):
             researcher = await qd.sessions.spawn("researcher", parent_id=planner.id)
-            # Readers are spawned at once. Each has a key of its own, so a lost answer never makes a second one.
+            # Spawn the readers concurrently. Each request has its own idempotency key, so a retry after a lost response
+            # does not create a second session.
             await asyncio.gather(*(qd.sessions.spawn("reader", parent_id=researcher.id) for _ in range(3)))
         print_tree(await qd.sessions.tree(planner.id))
 
-        print("asleep: ", await qd.sessions.suspend(planner.id))
-        print("awake:  ", await qd.sessions.resume(planner.id))
+        print("suspended: ", await qd.sessions.suspend(planner.id))
+        print("resumed:   ", await qd.sessions.resume(planner.id))
 
-        receipt = await qd.sessions.end(planner.id, reason="that is enough")
-        print("stopped:", receipt.stopped, "of", receipt.asked, "left:", len(receipt.left))
+        receipt = await qd.sessions.end(planner.id, reason="finished")
+        print("terminated:", receipt.stopped, "of", receipt.asked, "left:", len(receipt.left))
         try:
             await qd.sessions.spawn("reader", parent_id=researcher.id)
         except NotFound as error:
-            print("after:  ", error.code)
+            print("then spawn:", error.code)
 
 
 def print_tree(sessions: tuple[Session, ...]) -> None:
-    """Parents come before their children, so the tree can be drawn from its depths."""
+    """The first session is the root: parents come before their children."""
     children: dict[str | None, list[Session]] = {}
     for session in sessions:
         children.setdefault(session.parent_id, []).append(session)

@@ -1,21 +1,23 @@
-"""Other queues, measured beside Quarterdeck in the same run, each from PyPI in an environment of its own.
+"""Other queues, measured in the same run as Quarterdeck, each from PyPI in its own virtual environment.
 
-`driver` runs under that environment: it is told which queue and which verb, reads an order from its standard input, and
-says how long it took. What a queue can do is a few functions in a module of its own (`contract.Peer`), and Quarterdeck
-is one of them, driven by the same lines through its SDK. `environment` makes the environments, `contest` runs them.
+`driver` runs in that environment: its arguments are a queue and a verb, it reads options from its standard input and
+prints the result. Each queue is a module with the functions of `contract.Peer`. Quarterdeck is one of them, driven by
+the same code through its SDK. `virtualenvs` creates the environments, `comparison` runs the queues, `ratios` compares
+them.
 
 | module         | queue                                                        | durable by                         |
 |----------------|--------------------------------------------------------------|------------------------------------|
 | quarterdeck_   | a server over HTTP, and the SDK                              | its database                       |
 | pgqueuer_      | PgQueuer, asyncpg                                            | PostgreSQL                         |
 | procrastinate_ | Procrastinate, psycopg                                       | PostgreSQL                         |
-| celery_        | Celery with Redis, one process that works by itself (`solo`) | Redis' log, written and not synced |
-| taskiq_        | taskiq with Redis streams, whose messages are acknowledged   | the same                           |
+| celery_        | Celery with Redis, one process (`solo`)                      | Redis' log, written but not synced |
+| taskiq_        | taskiq with Redis streams, whose messages are acknowledged   | Redis' log, written but not synced |
 
-What agents type in fleets is measured beside cafleet, which has commands and no queue: `bench.message_commands` runs them, from an
-environment made here.
+The fleet commands are compared with cafleet, which is a command-line program without a queue: `bench.message_commands`
+runs it from an environment created here.
 
-A peer runs as it would be used well: on uvloop if it has a loop at all, with batches and connections as large as help
-it. How it fails: an environment that cannot be made, or a peer that does not do what it is told, is left
-out with a sentence in the report, and the others go on.
+A peer is configured for speed: uvloop if it has an event loop, and batches and connections as large as helps it.
+
+How it fails. If an environment cannot be created, or a peer fails, it is excluded with a note in the report, and the
+others are measured.
 """

@@ -1,4 +1,4 @@
-"""Celery on Redis: one process that works by itself, and acknowledges what it has done."""
+"""Celery on Redis: one process (`solo`) that acknowledges late."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.peers.contract import JobProducer, StartRecorder
 CALLERS = 20
 PREFETCH = 100
 ACK_SECONDS = 0.2
-"""For the last of them to be acknowledged."""
+"""Time for the last acknowledgement."""
 run = asyncio.run
 
 
@@ -33,7 +33,7 @@ def _create_app(url: str) -> Celery:
 
 
 async def install(url: str) -> None:
-    """Nothing is there before the first job."""
+    """Nothing to install."""
 
 
 class TaskProducer:
@@ -57,7 +57,7 @@ async def client(url: str) -> AsyncIterator[JobProducer]:
 
 def work(url: str, count: int) -> None:
     app = _create_app(url)
-    # It ends its process by itself where it ends at all: told from here, when the last acknowledgement has left.
+    # The worker does not return, so a timer reports and ends the process after the last acknowledgement.
     start_recorder = StartRecorder(count, lambda: threading.Timer(ACK_SECONDS, start_recorder.report_and_exit).start())
 
     @worker_ready.connect(weak=False)

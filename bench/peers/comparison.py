@@ -1,7 +1,6 @@
-"""Who is compared, where each of them works, and what it is told: all by the same driver, a process for each verb.
+"""The queues that are compared, their backends, and running them: the same driver for all, one process per verb.
 
-A queue that cannot be made ready, or does not do what it was told, leaves the contest with a sentence; Quarterdeck may
-not.
+A peer that cannot be set up or fails is excluded, with its reason. A failure of Quarterdeck ends the benchmark.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tests.support.child_processes import minimal_environment
 
 ENGINES = ("PostgreSQL", "SQLite")
 TIMEOUT_SECONDS = 180.0
-"""For any verb: they are told to do what takes seconds."""
+"""For any verb. Each is expected to take seconds."""
 COMPLETED_QUERIES = {
     "pgqueuer": """
 select count(*) filter (where status = 'successful'),
@@ -53,7 +52,7 @@ select (select count(*) from agent_tasks where zone_id in {zones} and status = '
 
 @dataclass(frozen=True, slots=True)
 class CompletedWork:
-    """What is durably done, from the first that was begun to the last that was done, by the database's clock."""
+    """Durable completions, and the time from the first start to the last completion by the database's clock."""
 
     count: int
     seconds: float
@@ -61,13 +60,13 @@ class CompletedWork:
 
 @dataclass(frozen=True, slots=True)
 class QueueBackend:
-    """Where a queue works, for one round."""
+    """The storage of a queue for one round."""
 
     new_url: Callable[[], str]
-    """Of a place nobody has worked in, each time it is asked."""
+    """Returns the URL of an unused queue at each call."""
     watched: WatchedProcesses
     count_completed: Callable[[str, float], CompletedWork] | None
-    """At this url, since this moment; None: only its worker knows."""
+    """Takes a URL and a start time. None: only the queue's worker knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +75,13 @@ class Candidate:
     module: str
     is_ours: bool
     is_baseline: bool
-    """Whether it is on PostgreSQL, by which everybody is compared."""
+    """Whether it uses PostgreSQL. Ratios are computed only between these."""
     has_bulk: bool
     python: str
     open_backend: Callable[[Testbed], AbstractContextManager[QueueBackend]]
 
     def run_verb(self, verb: str, **options: str | int) -> dict[str, object]:
-        """Runs one verb to its end; the last it says is its tally."""
+        """Run one verb to its end and return its result."""
         with self.start_verb(verb, **options) as running:
             return running.read_result()
 
@@ -107,8 +106,6 @@ class Candidate:
 
 
 class RunningVerb:
-    """A verb that is being done."""
-
     def __init__(self, candidate: Candidate, verb: str, process: subprocess.Popen[str]) -> None:
         self._description = f"{candidate.name}: {verb}"
         self._error_type: type[Exception] = BenchError if candidate.is_ours else PeerUnavailable
@@ -130,18 +127,17 @@ class RunningVerb:
         lines = [line for line in output.splitlines() if line.startswith("{")]
         if self._process.returncode or not lines:
             message = " ".join(errors.split())[-virtualenvs.ERROR_CHARS :]
-            raise self._error_type(f"{self._description} failed: {message or 'without a word'}")
+            raise self._error_type(f"{self._description} failed: {message or 'no error output'}")
         result: dict[str, object] = json.loads(lines[-1])
         return result
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Who takes part, and why somebody does not."""
-
     ours: list[Candidate]
     peers: list[Candidate] = field(default_factory=list)
     excluded: dict[str, str] = field(default_factory=dict)
+    """Reasons by name."""
 
     @classmethod
     def create(cls, *peers: str) -> Comparison:
@@ -154,7 +150,7 @@ class Comparison:
         return comparison
 
     def run_rounds(self, testbed: Testbed, measure_candidate: Callable[[Candidate], None]) -> None:
-        """Everybody in turn, there and in the next round back: a drift of the machine falls on all alike."""
+        """Measure all candidates in turn, in alternating order: a drift of the machine affects all equally."""
         for number in range(testbed.plan.rounds):
             candidates = [*self.ours, *self.peers]
             for candidate in candidates if number % 2 == 0 else reversed(candidates):
@@ -167,7 +163,7 @@ class Comparison:
 
     @property
     def baseline_names(self) -> list[str]:
-        """The peers by which we are judged, so far as they have not left."""
+        """The peers on PostgreSQL that are not excluded."""
         return [peer.name for peer in self.peers if peer.is_baseline]
 
     @property
@@ -178,7 +174,7 @@ class Comparison:
         return name not in self.excluded
 
 
-# -- who there is ------------------------------------------------------------------------------------------------
+# -- candidates --------------------------------------------------------------------------------------------------
 
 
 DISPLAY_NAMES: Mapping[str, str] = {
@@ -253,5 +249,5 @@ def _query_completed(query: str, database: str, since: float) -> CompletedWork:
 
 
 def now() -> float:
-    """By the clock of this machine, which is the databases' too."""
+    """The clock of this machine, which the databases use too."""
     return time.time()

@@ -1,6 +1,6 @@
-"""What each queue's module offers the driver, and what the driver offers it.
+"""The interface between the driver and the module of each queue.
 
-Imports nothing that is not in the standard library: it runs under every peer's environment.
+Imports only the standard library, because it runs in the environment of every peer.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import NoReturn, Protocol, TypeVar
 
 T = TypeVar("T")
 WARM_UP_JOB = "warm"
-"""Jobs of this name are done and not counted."""
+"""Jobs with this name are not counted."""
 
 
 class JobProducer(Protocol):
-    """Somebody who makes jobs. What is said of each is its name, a blank, and what makes it 200 bytes."""
+    """Creates jobs. A payload is the job's name, a space, and padding to 200 bytes."""
 
     async def enqueue_one(self, payload: str) -> None:
-        """Returns when it is durable."""
+        """Returns when the job is durable."""
         ...
 
     async def enqueue_many(self, payloads: list[str]) -> None:
-        """In one call; raises `NotImplementedError` where there is none."""
+        """In one call. Raises `NotImplementedError` if the queue has no bulk call."""
         ...
 
 
 class Peer(Protocol):
     def run(self, coroutine: Coroutine[None, None, T]) -> T:
-        """On the loop that whoever uses it well would have."""
+        """Run the coroutine on the fastest event loop for this queue."""
         ...
 
     async def install(self, url: str) -> None: ...
@@ -40,13 +40,15 @@ class Peer(Protocol):
     def client(self, url: str) -> AbstractAsyncContextManager[JobProducer]: ...
 
     def work(self, url: str, count: int) -> None:
-        """Says `ready`, works until so many were started, and tells when."""
+        """Print `ready`, work until `count` jobs have started, and print their start times."""
         ...
 
 
 class StartRecorder:
-    """Whoever works tells it of each job it begins; it says when so many were. Instants are of the monotonic clock,
-    which all processes of a machine share."""
+    """Records the start of each job, and calls `on_complete` when all expected jobs have started.
+
+    Times are of the monotonic clock, which all processes of a machine share.
+    """
 
     def __init__(self, expected: int, on_complete: Callable[[], object]) -> None:
         self._expected = expected
@@ -67,7 +69,7 @@ class StartRecorder:
         print(json.dumps({"started": self._started_at}), flush=True)
 
     def report_and_exit(self) -> NoReturn:
-        """For workers that do not end when they are asked to."""
+        """For workers that cannot be stopped."""
         self.report_started()
         sys.stdout.flush()
         os._exit(0)

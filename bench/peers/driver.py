@@ -1,12 +1,12 @@
-"""`python -m bench.peers.driver QUEUE VERB`, under the queue's own environment. An order comes in, a tally goes out.
+"""`python -m bench.peers.driver QUEUE VERB`, in the queue's own environment. Reads `Options` and prints the result.
 
-| verb    | order                 | what is timed                                                             |
-|---------|-----------------------|---------------------------------------------------------------------------|
-| install | url                   | nothing: tables, and whatever else is there before the first job          |
-| enqueue | url, number, callers  | so many jobs, by so many callers at once, each waiting for its own        |
-| bulk    | url, number, bulk_size | so many jobs, `bulk_size` in one call, one call after the other          |
-| work    | url, number           | nothing: says `ready`, works until so many were started, tells when       |
-| starts  | url, number           | nothing: one job after the other, each after a pause; tells when sent     |
+| verb    | options                | does                                                                            |
+|---------|------------------------|---------------------------------------------------------------------------------|
+| install | url                    | creates tables and the like                                                     |
+| enqueue | url, number, callers   | times `number` jobs of `callers` concurrent callers, each waiting for its own   |
+| bulk    | url, number, bulk_size | times `number` jobs, `bulk_size` per call, one call after the other             |
+| work    | url, number            | prints `ready`, works until `number` jobs have started, prints their start times |
+| starts  | url, number            | sends one job after the other, each after a pause, and prints the send times    |
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from bench.peers.contract import WARM_UP_JOB, Peer
 
 PAYLOAD_BYTES = 200
 PAUSE_SECONDS = 0.1, 0.2
-"""Longer than what the end of a job leaves to be done, and never twice the same: whoever looks now and then is not to
-be met at the same point each time."""
+"""Longer than the work left over from a job, and random, so that a queue that polls is not hit at the same point of its
+interval each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ async def install(peer: Peer, options: Options) -> VerbResult:
 
 async def enqueue(peer: Peer, options: Options) -> VerbResult:
     async with peer.client(options.url) as producer:
-        # As many as will come: connections are made before, and everybody's statements prepared.
+        # One job per caller first, to open all connections and prepare their statements.
         await asyncio.gather(*(producer.enqueue_one(build_payload(WARM_UP_JOB)) for _ in range(options.callers)))
         remaining = iter(range(options.number))
 

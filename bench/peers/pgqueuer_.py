@@ -1,4 +1,4 @@
-"""PgQueuer: asyncpg, and batches so large that larger ones bring nothing more."""
+"""PgQueuer with asyncpg, and batches so large that larger ones do not help."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _work(url: str, count: int) -> None:
     start_recorder.report_ready()
     running = asyncio.create_task(worker.run(batch_size=BATCH, dequeue_timeout=timedelta(seconds=5)))
     await all_started.wait()
-    # It writes down what it has done before it ends.
+    # The worker writes its completions before it ends.
     worker.shutdown.set()
     await running
     start_recorder.report_started()

@@ -1,4 +1,4 @@
-"""Procrastinate: psycopg, and as many jobs at once as help it."""
+"""Procrastinate with psycopg, and as many concurrent jobs as helps it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ run = uvloop.run
 
 
 class DeferrableTask(Protocol):
-    """What a function becomes that is a task."""
+    """A function registered as a task."""
 
     async def defer_async(self, *, payload: str) -> object: ...
 
@@ -51,7 +51,7 @@ async def client(url: str) -> AsyncIterator[JobProducer]:
 
     @app.task(name="job")
     async def job(payload: str) -> None:
-        raise AssertionError("nobody works here")
+        raise AssertionError("the producer does not run jobs")
 
     async with app.open_async():
         yield TaskProducer(job)
@@ -75,7 +75,7 @@ async def _work(url: str, count: int) -> None:
             app.run_worker_async(concurrency=CONCURRENCY, install_signal_handlers=False, wait=True)
         )
         await all_started.wait()
-        # It lets what runs come to its end.
+        # The canceled worker finishes its running jobs.
         running.cancel()
         await asyncio.wait([running])
     start_recorder.report_started()

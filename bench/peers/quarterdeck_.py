@@ -1,6 +1,6 @@
-"""Quarterdeck, under its own environment: tasks by the SDK's client, done by the SDK's worker.
+"""Quarterdeck in its own environment: tasks of the SDK's client, done by the SDK's worker.
 
-The url is `http://:TOKEN@host:port/ZONE`, so that one word says for every queue where it is.
+The URL is `http://:TOKEN@host:port/ZONE`, so that every queue needs only a URL.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AGENT = "bench"
 CONCURRENCY = 64
 TASK_TYPE = "job"
 run = asyncio.run
-"""As `TaskWorker.main` does."""
+"""The event loop of `TaskWorker.main`."""
 
 
 def _connect(url: str) -> Quarterdeck:
@@ -27,7 +27,7 @@ def _connect(url: str) -> Quarterdeck:
 
 
 async def install(url: str) -> None:
-    """A server has made its tables before it is ready."""
+    """Nothing to install: a ready server has its tables."""
 
 
 class TaskProducer:
@@ -70,6 +70,6 @@ async def _work(url: str, count: int) -> None:
         await asyncio.wait([serving, registered], return_when=asyncio.FIRST_COMPLETED)
         if registered.done():
             start_recorder.report_ready()
-        # It tells what it has done before it ends.
+        # The worker reports its completions before it ends.
         await serving
         start_recorder.report_started()

@@ -1,4 +1,4 @@
-"""Us over the best of the peers that count, round by round."""
+"""The ratio of Quarterdeck to the best peer on PostgreSQL, for each round."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from bench.results import Figure, Run
 def ratios_to_best_peer(
     name: str, runs: Mapping[str, Sequence[Run]], comparison: Comparison, template: Figure, field: str = "rate"
 ) -> list[Figure]:
-    """Against whoever was best in each round: at rates the highest, at times (`asked.at_most`) the lowest. Nothing
-    where no peer is left."""
+    """A figure with one ratio per round.
+
+    The best peer is the one with the highest rate, or with the lowest time if `template.at_most` is set.
+    Returns no figure if no peer is left.
+    """
     peers = [found for peer in comparison.baseline_names if (found := runs.get(peer))]
     if not peers:
         return []

@@ -15,18 +15,18 @@ from bench.peers.contract import JobProducer, StartRecorder
 
 CONCURRENCY = 100
 ACK_SECONDS = 0.2
-"""For the last of them to be acknowledged."""
+"""Time for the last acknowledgement."""
 run = uvloop.run
 
 
 class KickableTask(Protocol):
-    """What a function becomes that is a task."""
+    """A function registered as a task."""
 
     async def kiq(self, payload: str) -> object: ...
 
 
 def _create_broker(url: str) -> RedisStreamBroker:
-    # From the first message on: what was sent before the first worker came is to be done too.
+    # Start at the first message, so that jobs sent before the first worker are done too.
     return RedisStreamBroker(url, consumer_id="0")
 
 
@@ -53,7 +53,7 @@ async def client(url: str) -> AsyncIterator[JobProducer]:
 
     @broker.task(task_name="job")
     async def job(payload: str) -> None:
-        raise AssertionError("nobody works here")
+        raise AssertionError("the producer does not run jobs")
 
     await broker.startup()
     yield TaskProducer(job)
@@ -76,5 +76,5 @@ async def _work(url: str, count: int) -> None:
     running = asyncio.create_task(run_receiver_task(broker, run_startup=True, max_async_tasks=CONCURRENCY))
     await all_started.wait()
     await asyncio.wait([running], timeout=ACK_SECONDS)
-    # Canceled, its receiver waits for a message that does not come.
+    # A canceled receiver would wait for another message, so the process exits.
     start_recorder.report_and_exit()

@@ -1,8 +1,8 @@
-"""The peers' environments: one each, under `.bench/peers`, made once from PyPI with the versions that are asked for.
+"""The virtual environments of the peers, one each in `.bench/peers`, created from PyPI with pinned versions.
 
-What is there is used again while it was made for the same requirements by the same Python; so a machine without a
-network measures the peers it already has. A peer that needs a newer Python than this one gets the first that is found:
-on PATH, or among those that pyenv keeps. Where there is none, it is not measured.
+An environment is reused while its requirements and Python are the same, so a machine without a network can measure the
+peers it already has. A peer that needs a newer Python than this one gets the first that is found on PATH or in pyenv.
+If there is none, the peer is not measured.
 """
 
 from __future__ import annotations
@@ -23,40 +23,39 @@ ENVIRONMENTS = ROOT / ".bench" / "peers"
 STAMP_FILE = "made-for.txt"
 INSTALL_TIMEOUT_SECONDS = 600.0
 MIN_PYTHON = {"cafleet": (3, 12)}
-"""The Python that a peer needs, where it is not content with ours."""
+"""Peers that may need a newer Python than ours."""
 PYTHON_NAMES = ("python3.12", "python3.13", "python3.14")
 ERROR_CHARS = 400
-"""Of what went wrong, the last so many characters."""
+"""How much of the end of an error output is shown."""
 
 
 class PeerUnavailable(Exception):
-    """A sentence about a peer that cannot be measured."""
+    """A peer cannot be measured. The text is the reason."""
 
 
 def ensure_python(peer: str, environments: Path = ENVIRONMENTS) -> Path:
-    """The interpreter that has this peer; it is made if need be."""
+    """The Python interpreter of the peer's environment, which is created if necessary."""
     base, version = _find_python(MIN_PYTHON.get(peer, (0, 0)))
     expected = f"{version}\n{(REQUIREMENTS / f'{peer}.txt').read_text(encoding='utf-8')}"
     home = environments / peer
     python, stamp = home / "bin" / "python", home / STAMP_FILE
     if not (stamp.exists() and stamp.read_text(encoding="utf-8") == expected):
-        print(f"making the environment of {peer} …", flush=True)
+        print(f"creating the environment of {peer} …", flush=True)
         shutil.rmtree(home, ignore_errors=True)
         _run([base, "-m", "venv", str(home)])
         _run([str(python), "-m", "pip", "install", "-q", "-r", str(REQUIREMENTS / f"{peer}.txt")])
-        # Last: an environment that was left half made is made anew.
+        # Written last, so that an incomplete environment is created again.
         stamp.write_text(expected, encoding="utf-8")
     return python
 
 
 def pinned_version(peer: str) -> str:
-    """As it is asked for."""
     lines = (REQUIREMENTS / f"{peer}.txt").read_text(encoding="utf-8").splitlines()
     return next(line.partition("==")[2] for line in lines if line.startswith(f"{peer}=="))
 
 
 def _find_python(minimum: tuple[int, int]) -> tuple[str, str]:
-    """A Python that is new enough and can make environments, and its version."""
+    """A Python that is new enough and can create virtual environments, and its version."""
     if sys.version_info >= minimum:
         return sys.executable, sys.version
     for python in _list_pythons():
@@ -64,12 +63,12 @@ def _find_python(minimum: tuple[int, int]) -> tuple[str, str]:
         try:
             version = _run([python, "-c", script]).strip()
         except PeerUnavailable:
-            # A name that leads nowhere (pyenv leaves such), or half a Python.
+            # A dangling shim of pyenv, or a Python without venv.
             continue
         number = re.match(r"(\d+)\.(\d+)", version)
         if number and (int(number[1]), int(number[2])) >= minimum:
             return python, version
-    raise PeerUnavailable(f"it needs Python {minimum[0]}.{minimum[1]}, and there is none on PATH or in pyenv")
+    raise PeerUnavailable(f"it needs Python {minimum[0]}.{minimum[1]}, which is neither on PATH nor in pyenv")
 
 
 def _list_pythons() -> Iterator[str]:
@@ -79,7 +78,7 @@ def _list_pythons() -> Iterator[str]:
 
 
 def _run(command: list[str]) -> str:
-    """What it says. A peer whose command fails is not measured."""
+    """The output of a command. Raises `PeerUnavailable` if it fails."""
     try:
         completed = subprocess.run(
             command,
@@ -91,14 +90,14 @@ def _run(command: list[str]) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise PeerUnavailable(f"its environment cannot be made: {error}") from error
+        raise PeerUnavailable(f"its environment could not be created: {error}") from error
     if completed.returncode:
         message = (completed.stderr or completed.stdout).strip()[-ERROR_CHARS:]
-        raise PeerUnavailable(f"its environment cannot be made: {' '.join(message.split())}")
+        raise PeerUnavailable(f"its environment could not be created: {' '.join(message.split())}")
     return completed.stdout
 
 
 def _pip_environment() -> dict[str, str]:
-    """With whatever pip is told on this machine about where packages are."""
+    """The minimal environment with the `PIP_` variables of this machine, such as its package index."""
     pip_variables = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     return {**minimal_environment(), **pip_variables}

@@ -1,8 +1,8 @@
--- Fills a zone with sessions as a long life would have left them: half of them live, half ended, each with its events, its
--- counts and its place in the log. The ids have the form of ours and sort before any of today.
+-- Fills a zone with sessions as after a long time: half of them live, half terminated, each with its events, its counters
+-- and its positions in the log. The ids have the normal form and sort before all new ones.
 
 -- name: fill_sessions
--- Odd ones have ended, so that the zone keeps room below its ceiling for what is measured.
+-- Odd sessions are terminated, so that the zone stays below its limit during the measurement.
 insert into agent_sessions (id, zone_id, application_id, parent_id, root_id, session_sid, kind, status, depth,
     capabilities, metadata, ttl_seconds, limits, spawned_at, expires_at, suspended_at, terminated_at,
     termination_reason, created_at, updated_at)
@@ -15,7 +15,7 @@ select '00000000-0000-7000-8000-' || substr(cast(1000000000000 + i as text), 2),
 from n;
 
 -- name: fill_spawned
--- One event per session.
+-- One spawn event per session.
 insert into events (pos, id, zone_id, type, subject, actor, from_state, to_state, data, trace, at)
 with recursive n (i) as (select cast(:first as bigint) union all select i + 1 from n where i < cast(:last as bigint))
 select h.pos + 1 + i - cast(:first as bigint), '00000000-0000-7000-9000-' || substr(cast(1000000000000 + i as text), 2),
@@ -24,7 +24,7 @@ select h.pos + 1 + i - cast(:first as bigint), '00000000-0000-7000-9000-' || sub
 from n join log_head h on h.id = 1;
 
 -- name: fill_ended
--- And one more for each that has ended. Runs when the head has passed the events above.
+-- One more event per terminated session. Runs after `fill_head` has moved past the spawn events.
 insert into events (pos, id, zone_id, type, subject, actor, from_state, to_state, data, trace, at)
 with recursive n (i) as (select cast(:first as bigint) union all select i + 1 from n where i < cast(:last as bigint))
 select h.pos + 1 + (i - cast(:first as bigint)) / 2,
@@ -34,18 +34,18 @@ select h.pos + 1 + (i - cast(:first as bigint)) / 2,
 from n join log_head h on h.id = 1 where i % 2 = 1;
 
 -- name: fill_head
--- The log has no gaps: its head moves by what was appended.
+-- The log has no gaps: its head moves by the number of appended events.
 update log_head set pos = pos + :count where id = 1;
 
 -- name: fill_trees
--- The tree of an ended root is counted no more.
+-- Only live roots: the tree of a terminated root is not counted.
 insert into admission_counts (zone_id, scope, key, live, ever)
 with recursive n (i) as (select cast(:first as bigint) union all select i + 1 from n where i < cast(:last as bigint))
 select cast(:zone as text), 'tree', '00000000-0000-7000-8000-' || substr(cast(1000000000000 + i as text), 2), 1, 1
 from n where i % 2 = 0;
 
 -- name: fill_counts
--- What the zone and its application hold.
+-- The counters of the zone and its application.
 insert into admission_counts (zone_id, scope, key, live, ever)
 values (cast(:zone as text), 'zone', '', cast(:live as bigint), cast(:ever as bigint)),
        (cast(:zone as text), 'application', cast(:application as text), cast(:live as bigint), cast(:ever as bigint))

@@ -1,5 +1,5 @@
--- What wrk sends, told by the environment: one request over and over, or one per path in turn, each with a number where
--- its body asks for one. They are made before the first is sent, so that the generator spends its time on sockets.
+-- The requests of wrk, from environment variables: one request repeated, or one per path in turn, with a number in place
+-- of the placeholder in the body. They are built before the first is sent, so that wrk spends its time on sockets.
 
 local paths = {}
 for path in os.getenv("BENCH_PATHS"):gmatch("[^,]+") do
@@ -14,29 +14,29 @@ if os.getenv("BENCH_BODY") ~= "" then
   wrk.headers["Content-Type"] = "application/json"
 end
 
-local mark = os.getenv("BENCH_NUMBER")
-local numbered = wrk.body and wrk.body:find(mark, 1, true)
-local digits = "%0" .. #mark .. "d"
+local placeholder = os.getenv("BENCH_NUMBER")
+local is_numbered = wrk.body and wrk.body:find(placeholder, 1, true)
+local digits = "%0" .. #placeholder .. "d"
 
-if #paths > 1 or numbered then
-  local made, rest, at, number = {}, {}, 0, 0
+if #paths > 1 or is_numbered then
+  local prefixes, suffixes, index, number = {}, {}, 0, 0
 
   function init()
     for i, path in ipairs(paths) do
-      local whole = wrk.format(nil, path)
-      local first, last = whole:find(mark, 1, true)
-      made[i] = first and whole:sub(1, first - 1) or whole
-      rest[i] = first and whole:sub(last + 1)
+      local request_text = wrk.format(nil, path)
+      local first, last = request_text:find(placeholder, 1, true)
+      prefixes[i] = first and request_text:sub(1, first - 1) or request_text
+      suffixes[i] = first and request_text:sub(last + 1)
     end
   end
 
   function request()
-    at = at % #made + 1
-    if not rest[at] then
-      return made[at]
+    index = index % #prefixes + 1
+    if not suffixes[index] then
+      return prefixes[index]
     end
     number = number + 1
-    return made[at] .. string.format(digits, number) .. rest[at]
+    return prefixes[index] .. string.format(digits, number) .. suffixes[index]
   end
 end
 

@@ -1,8 +1,8 @@
-"""Stands in for a coding agent: a member of a fleet that counts words.
+"""A script in place of a coding agent: a member of a fleet that counts words.
 
-It does what a coding agent is told to do: it begins by polling, says that it is ready, and waits. A line that is typed
-into its pane is a notice; then it polls, acknowledges each message, does what that asks for, and reports. Who it is and
-where the server is it knows from its environment, as everything that is begun in a pane does.
+It does what the prompt of a coding agent requires: it polls, reports that it is ready, and waits. A line typed into its
+pane is a notice. It then polls, acknowledges each message, does the work and reports the result. Its identity and the
+server's address are in the environment variables of the pane.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def handle_messages() -> None:
-    """Whatever was missed, or told of twice, is here or is not: a notice only says when to look."""
+    """Poll and process all unread messages. Missed or repeated notices do no harm: a notice only triggers a poll."""
     for message in json.loads(show_and_run_qd("message", "poll", "--oldest-first", "--full", "--json")):
         print(show_and_run_qd("message", "ack", "--task-id", str(message["task_id"])), flush=True)
         command, _, text = message["text"].partition(": ")
@@ -41,14 +41,14 @@ def handle_messages() -> None:
 
 def show_and_run_qd(*args: str) -> str:
     print("$ qd", shlex.join(args), flush=True)
-    # `run.py` has put the directory of `qd` on PATH. What it complains of is seen in the pane.
+    # `run.py` has added the directory of `qd` to PATH. Error output is shown in the pane.
     command = ["qd", *args]
     completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603 - no shell
     return completed.stdout.rstrip("\n")
 
 
 def disable_echo() -> None:
-    """What is typed is shown when it is read, not in the middle of something else."""
+    """Typed lines are printed when they are read, so that they do not mix with other output."""
     if os.isatty(0):
         mode = termios.tcgetattr(0)
         mode[3] &= ~termios.ECHO

@@ -1,7 +1,7 @@
-"""Stands in for a coding agent: the director of a fleet, which has a text's words counted by two members.
+"""A script in place of a coding agent: the director of a fleet, which lets two members count the words of a text.
 
-It runs in a pane and types what an agent would type. When the job is done it says so to whoever waits for it
-(`tmux wait-for`), and stays, so that its screen can be read.
+It runs in a pane and runs the commands that an agent would run. When the job is done it signals `tmux wait-for`, and
+keeps running, so that its pane can be captured.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def run_job() -> None:
     print(show_and_run_qd("message", "broadcast", "--text", f"{total} words in all, thank you"), flush=True)
     while any(member["unread"] for member in json.loads(run_qd("member", "list", "--activity", "--json"))):
         time.sleep(0.1)
-    print("everybody has acknowledged it", flush=True)
+    print("all members have acknowledged it", flush=True)
 
 
 def create_member(name: str) -> str:
-    """A member in a pane of its own; its id."""
+    """Create a member with its own pane. Returns its id."""
     output = show_and_run_qd(
         "member", "create", "--name", name, "--description", "counts words", "--coding-agent", "clerk"
     )
@@ -57,7 +57,7 @@ def create_member(name: str) -> str:
 
 
 def collect_messages(members: dict[str, str]) -> dict[str, str]:
-    """One message of each member, acknowledged as it is taken."""
+    """Wait for one message from each member, and acknowledge it. Returns the texts by name."""
     texts: dict[str, str] = {}
     while len(texts) < len(members):
         messages = json.loads(run_qd("message", "poll", "--wait", "20", "--oldest-first", "--json"))
@@ -65,27 +65,26 @@ def collect_messages(members: dict[str, str]) -> dict[str, str]:
             run_qd("message", "ack", "--task-id", str(message["id"]))
             texts[str(message["from"])] = message["text"]
         if not messages:
-            # Somebody has missed a notice. `qd monitor start` would do this by itself.
+            # A member missed a notice. `qd monitor start` would ping it automatically.
             for agent_id in members.values():
                 print(show_and_run_qd("member", "ping", "--member-id", agent_id), flush=True)
     return {name: texts[agent_id] for name, agent_id in members.items()}
 
 
 def show_and_run_qd(*args: str) -> str:
-    """The same, for everybody to see."""
     print("$ qd", shlex.join(args), flush=True)
     return run_qd(*args)
 
 
 def run_qd(*args: str) -> str:
-    # `run.py` has put the directory of `qd` on PATH. What it complains of is seen in the pane.
+    # `run.py` has added the directory of `qd` to PATH. Error output is shown in the pane.
     command = ["qd", *args]
     completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603 - no shell
     return completed.stdout.rstrip("\n")
 
 
 def disable_echo() -> None:
-    """It polls, and is told of messages by notices as well: those need not be on its screen."""
+    """The director polls, so the notices that are typed into its pane need not be shown."""
     if os.isatty(0):
         mode = termios.tcgetattr(0)
         mode[3] &= ~termios.ECHO

@@ -1,8 +1,8 @@
-"""A fleet in tmux: a director and two members finish a small job together.
+"""A fleet in tmux: a director and two members do a small job together.
 
-The three are scripts that stand in for coding agents, so this runs wherever there is tmux. Everything is private to it:
-a data directory with a server, and a tmux server with one window; both are gone when it ends. With `--watch` the
-terminal is attached to that window; Ctrl-b d leaves it.
+The three are scripts in place of coding agents, so this needs only tmux. It uses its own data directory with a server,
+and its own tmux server with one window; both are removed at the end. `--watch` attaches the terminal to that window;
+Ctrl-b d detaches it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT_SECONDS = 120.0
-"""For all of it: it takes some three."""
+"""For each command. The complete example takes about 3 s."""
 
 
 def main() -> int:
     if shutil.which("tmux") is None:
-        print("This needs tmux: apt install tmux, or brew install tmux.", file=sys.stderr)
+        print("tmux is not installed. Run: apt install tmux, or brew install tmux", file=sys.stderr)
         return 1
-    # Whoever ends this early, by closing its terminal perhaps, leaves nothing behind either.
+    # Clean up also when the terminal is closed or the process is terminated.
     for signal_number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, lambda *_: sys.exit(1))
-    # Short: the path of a socket may have a hundred characters or so.
+    # A short name: the path of a Unix socket is limited to about 100 characters.
     home = Path(tempfile.mkdtemp(prefix="qd-fleet-"))
     try:
         return FleetExample(home).run("--watch" in sys.argv[1:])
@@ -60,8 +60,8 @@ class FleetExample:
             self.run_quietly("qd", "stop")
 
     def start_director(self) -> None:
-        """In a window of its own tmux server, as a person would begin a coding agent there."""
-        # Without the fleet's id: it is about to create that.
+        """Start the director in a window of a new tmux server, as a user starts a coding agent."""
+        # Without QD_FLEET_ID: the director creates the fleet.
         environment = {name: value for name, value in self.environment.items() if name != "QD_FLEET_ID"}
         command = [sys.executable, str(HERE / "director.py")]
         size = ["-x", "240", "-y", "60"]
@@ -70,7 +70,7 @@ class FleetExample:
         )
 
     def print_panes(self) -> None:
-        """Who is where, and what everybody's pane shows; then the fleet is deleted, and their panes close."""
+        """Print the members and the contents of their panes, then delete the fleet, which closes the panes."""
         print(self.run_qd("member", "list"))
         for member in json.loads(self.run_qd("member", "list", "--json")):
             print(f"\n--- {member['name']} ---")
@@ -98,7 +98,7 @@ class FleetExample:
 
 
 def coding_agent_settings() -> str:
-    """Coding agents are configuration. A list of strings is written the same in TOML as in JSON."""
+    """The settings of the two scripts as coding agents. A list of strings is the same in TOML and JSON."""
     director, clerk = ([sys.executable, str(HERE / f"{name}.py")] for name in ("director", "clerk"))
     return f"""
 [coding_agents.director]
@@ -112,7 +112,7 @@ processes = ["clerk.py"]
 
 
 def clean_environment() -> dict[str, str]:
-    """Without what would lead to another server, or into the tmux that this may be run in. `qd` lies beside Python."""
+    """The environment without variables of another server or tmux. `qd` is in the directory of the Python program."""
     excluded_prefixes = ("QD_", "TMUX", "DATABASE_URL")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(excluded_prefixes)}
     return variables | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), variables.get("PATH", os.defpath)])}

@@ -1,4 +1,4 @@
-"""A caller: it has texts summarised by whoever serves that, one at a time and many at once."""
+"""A caller: it lets the service `summariser` summarise texts, one at a time and many at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quarterdeck.sdk.sync import Quarterdeck
 
 TEXT = (
     "A session is one live run of an agent. Sessions form trees. "
-    "A session takes its whole tree with it when it ends. No tree outgrows its bounds."
+    "Terminating a session terminates its tree. Quotas limit the size of each tree."
 )
 
 
@@ -21,12 +21,13 @@ def main() -> None:
         except NotFound as error:
             sys.exit(f"{error.detail} Start worker.py first.")
 
-        # A durable call: it survives this program, the worker and the server, and with the same key it is made once.
+        # A durable call: it survives a crash of this program, the worker and the server. Its idempotency key makes sure
+        # that a retry does not create a second call.
         invocation = qd.invocations.enqueue(service.id, "summarise", {"text": TEXT, "sentences": 2})
         print("summary: ", qd.invocations.wait(invocation.id, timeout=60).result)
         print("keywords:", qd.invocations.call(service.id, "keywords", {"text": TEXT}))
 
-        # Many at once: the worker takes and reports them in batches.
+        # Many at once: the worker claims and completes them in batches.
         invocations = [qd.invocations.enqueue(service.id, "summarise", {"text": f"Text {n}."}) for n in range(50)]
         results = [qd.invocations.wait(item.id, timeout=60) for item in invocations]
         print("at once: ", sum(item.status == "succeeded" for item in results), "of", len(invocations))

@@ -1,6 +1,6 @@
-"""A worker: it serves two methods of the application `summariser` until it is told to stop (Ctrl-C).
+"""A worker: it serves two methods of the application `summariser` until Ctrl-C.
 
-Start as many as you like, here or elsewhere: they share the work.
+Start as many as you like, on any machine: they share the work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quarterdeck.sdk import Context, Fatal, Quarterdeck, Worker
 
 
 class Text(msgspec.Struct):
-    """What the methods are given. What is not of this form never reaches them."""
+    """The params of the methods. The worker rejects calls with other params."""
 
     text: str
     sentences: int = 1
@@ -25,17 +25,17 @@ class Summary(msgspec.Struct):
     words: int
 
 
-# Nothing is connected yet: the server is looked for when the worker starts.
+# Connects when the worker starts, not here.
 worker = Worker(Quarterdeck.connect(), "summariser", concurrency=8)
 
 
 @worker.method()
 async def summarise(params: Text, context: Context) -> Summary:
-    """The first sentences; a model would do better here."""
+    """The first sentences. A model would do better."""
     if not params.text.strip():
-        # Nobody should try this again: an empty text stays empty.
-        raise Fatal("there is nothing to summarise")
-    context.check()  # a method that takes long asks now and then whether it is still wanted
+        # `Fatal`: a retry would fail too.
+        raise Fatal("the text is empty")
+    context.check()  # raises if the call was canceled; long methods should call it regularly
     sentences = [sentence.strip() for sentence in params.text.split(".") if sentence.strip()]
     summary = ". ".join(sentences[: params.sentences]) + "."
     return Summary(summary, len(params.text.split()))
@@ -43,7 +43,7 @@ async def summarise(params: Text, context: Context) -> Summary:
 
 @worker.method()
 def keywords(params: Text) -> list[str]:
-    """The longest of the most frequent words. A plain function: it runs in a thread."""
+    """The most frequent words, longest first. A plain function runs in a thread."""
     words = Counter(word.strip(".,;").lower() for word in params.text.split())
     return sorted(words, key=lambda word: (-words[word], -len(word), word))[:3]
 

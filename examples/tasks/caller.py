@@ -1,4 +1,4 @@
-"""Has books read: one, fifty at once, and one that cannot be."""
+"""Creates tasks for the worker: one book, 50 books at once, and an empty book, which fails."""
 
 from __future__ import annotations
 

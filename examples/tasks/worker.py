@@ -1,6 +1,6 @@
-"""A task worker: it does the tasks of the agent `reader-1` until it is told to stop (Ctrl-C).
+"""A task worker: it does the tasks of the agent `reader-1` until Ctrl-C.
 
-Kill it in the middle, start another, and that goes on from the last checkpoint.
+If you kill it during a task and start another one, that one continues from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import logging
 
 from quarterdeck.sdk import Attempt, Done, Fail, Quarterdeck, TaskWorker
 
-# Nothing is connected yet: the server is looked for when the worker starts.
+# Connects when the worker starts, not here.
 worker = TaskWorker(Quarterdeck.connect(), "reader-1", concurrency=4)
 
 
 @worker.task("reading", capabilities=["english"])
 async def read(task: Attempt) -> Done:
-    """Reads page after page; a model would take longer."""
+    """Read page by page. A model would take longer."""
     pages = int(str(task.input["pages"]))
     if pages < 1:
-        # Nobody should try this again: there is nothing to read.
+        # Not retryable: a retry would fail too.
         raise Fail("the book is empty", retryable=False)
     pages_read = int(str(task.checkpoint.get("done", 0)))
     for page in range(pages_read + 1, pages + 1):
-        task.check()  # somebody may have canceled it
+        task.check()  # raises if the task was canceled
         await asyncio.sleep(0)
         await task.progress(100 * page // pages, f"page {page}", checkpoint={"done": page})
     await task.log("INFO", "read to the end", pages=pages)

@@ -1,20 +1,26 @@
-"""The room of fleets: teams of coding agents, what they say to each other, where their panes are, who watches over it.
+"""Fleets: teams of coding agents with their members, messages, tmux panes and monitor.
 
-It decides that a fleet begins whole or not at all; that ids are small, and never given out again; that the
-administrator sends and never receives; that a message is acknowledged by its recipient or canceled by its sender, and
-only once, whoever tries at the same moment; and that whoever is deregistered can do nothing any more.
+- A fleet is created together with its director and its administrator, or not at all.
+- The ids of fleets, members and messages are small integers per zone and are never reused.
+- The administrator sends messages but never receives any.
+- A message waits for input (`input_required`) until its recipient acknowledges it (`completed`) or its sender cancels
+  it (`canceled`). It ends exactly once, also under concurrent requests.
+- A deregistered member cannot act any more. Its messages stay readable.
 
-| module     | what it decides                                                                             |
-|------------|---------------------------------------------------------------------------------------------|
-| model      | what is asked for, stored and shown                                                           |
-| rules      | the pure part: `crew` (fleets, members, panes, the monitor), `messages`, `monitoring`, `cards`  |
-| operations | each verb over a batch, under the zone's lock; and what is looked at                            |
-| notifying  | typing notices into panes, after the commit                                                    |
-| stationing | making, reading, typing into and closing panes, for the routes: `ports` says what these need    |
-| reaching   | whether a placement's pane is there; typing into it; telling it to leave, and ending it          |
-| …_routes   | the wire, by noun: fleets, members, messages, the monitor                                       |
+| module         | holds                                                                                          |
+|----------------|------------------------------------------------------------------------------------------------|
+| model          | rows, commands, request bodies, filters and views                                              |
+| rules          | decisions without I/O: fleets, members, messages, the monitor                                  |
+| operations     | the operations of the lanes `fleet` and `message`, under the zone's lock, and the reads        |
+| pane_notifier  | types notices of new messages into panes, after the commit                                     |
+| pane_port      | the interface through which routes use panes                                                   |
+| member_panes   | implements it: creates, reads, types into and closes the panes of members                      |
+| pane_access    | the pane of one placement: finds it, types into it, makes its agent exit, kills it             |
+| route_params   | path parameters, idempotency keys and cursors that the routes share                            |
+| *_routes       | the routes of fleets, members, messages and the monitor                                        |
+| queries        | the SQL statements of `queries.sql` and `lists.sql`                                            |
 
-How it fails. Everything about a fleet is in the database and goes with its commit; what a pane shows does not: a
-notice is an attempt with a receipt, and whoever missed it finds the message at the next poll. A pane's id means
-something only to its own tmux server, on its own host: elsewhere nobody types, and the receipt says so.
+How it fails. The state of a fleet is in the database and changes in one transaction. Panes are not transactional: a
+notice is tried once and gets a receipt, and a recipient that missed it finds the message at its next poll. A pane id is
+valid only for its own tmux server on its own host. Any other server types nothing, and the receipt gives the reason.
 """

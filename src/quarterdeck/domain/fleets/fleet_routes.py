@@ -1,4 +1,4 @@
-"""The route table of fleets."""
+"""The routes of fleets: create, list, show, delete."""
 
 from __future__ import annotations
 
@@ -36,17 +36,15 @@ from quarterdeck.engine.transaction import Engine
 log = logging.getLogger("quarterdeck.fleets")
 FLEET_LISTING = "fleets"
 CLOSED_OUTCOMES = (*PaneOutcome, NoticeFailure.PANE_GONE, NoticeFailure.OTHER_TMUX)
-"""What became of panes that are not there any more."""
+"""The outcomes after which a pane no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
     panes: PanePort | None = None
-    """Who has panes, if this server has any."""
+    """None: this server has no access to panes."""
 
     async def create(self, call: Call) -> Reply:
         body = call.body
@@ -77,12 +75,12 @@ class FleetHandlers:
         if self.panes is None:
             raise route_params.no_panes_error()
         coding_agent = body.coding_agent or DEFAULT_CODING_AGENT
-        # Chosen for a director without a pane it means nothing, but it must be one that there is.
+        # A director without a pane does not use it, but an unknown name is still an error.
         self.panes.require_coding_agent(coding_agent)
         return None if body.pane is None else await self.panes.locate_pane(call, body.pane, coding_agent)
 
     async def _count_members(self, call: Call, result: CreateFleetResult) -> int:
-        """Of one that was there before, others may have come since."""
+        """If the key was used before, members may have been added since."""
         if result.created:
             return len([result.director, result.administrator])
         request = FleetRequest(zone_id=call.zone_id, caller=call.caller, fleet_id=result.fleet.fleet_id)
@@ -118,7 +116,7 @@ class FleetHandlers:
         can_close_panes = call.is_unix_socket and FLEET_EXEC in call.caller.scopes
         pane_closer = _PaneCloser(call, self.panes if can_close_panes and not query.keep_panes else None)
         request = fleet_request(call)
-        # Before anybody is deregistered: a request that is cut can be repeated then, and closes what is left.
+        # Before members are deregistered: if the request is interrupted, it can be repeated and closes the rest.
         while await pane_closer.close_new(
             await route_params.read_for_call(self.engine, call, lambda tx: list_fleet_placements(tx, request))
         ):
@@ -127,11 +125,11 @@ class FleetHandlers:
         result = await self.submit(command)
         assert isinstance(result, DeleteFleetResult)
         try:
-            # Whoever got a pane in the last moment.
+            # Panes that members got after the last check.
             await pane_closer.close_new(result.placements)
         except Problem as problem:
-            # It is deleted, and the answer counts what was left open.
-            log.warning("panes of fleet %d, which is deleted, were not closed: %r", request.fleet_id, problem)
+            # The fleet is deleted. The response counts the panes that were left open.
+            log.warning("panes of deleted fleet %d were not closed: %r", request.fleet_id, problem)
         pane_agent_ids = {placement.agent_id for placement in result.placements if placement.tmux_pane_id is not None}
         return FleetDeletedView(
             fleet_id=result.fleet.fleet_id,
@@ -141,9 +139,9 @@ class FleetHandlers:
             ),
             panes_left=len(
                 [
-                    placement
-                    for placement in pane_agent_ids
-                    if pane_closer.outcomes.get(placement, NoticeFailure.FAILED) not in CLOSED_OUTCOMES
+                    agent_id
+                    for agent_id in pane_agent_ids
+                    if pane_closer.outcomes.get(agent_id, NoticeFailure.FAILED) not in CLOSED_OUTCOMES
                 ]
             ),
         )
@@ -151,16 +149,16 @@ class FleetHandlers:
 
 @dataclass(slots=True)
 class _PaneCloser:
-    """The panes of a fleet that is to be deleted. Its director's is its user's own, and stays."""
+    """Closes the panes of a fleet that is being deleted. The director's pane is the user's own and stays open."""
 
     call: Call
     panes: PanePort | None
-    """None: all are left open."""
+    """None: leave all panes open."""
     outcomes: dict[int, PaneOutcome | NoticeFailure] = field(default_factory=dict)
-    """By member, of those that were tried."""
+    """By member: the panes tried so far."""
 
     async def close_new(self, placements: Sequence[Placement]) -> bool:
-        """Whether there was any that had not been tried before."""
+        """Close the panes not tried before. Returns whether there were any."""
         member_placements = [placement for placement in placements if placement.director_agent_id is not None]
         new = [
             placement
@@ -174,14 +172,14 @@ class _PaneCloser:
 
 
 CREATE_DESCRIPTION = (
-    "A fleet, its director and its administrator, all or nothing. With a `pane` the director is in that pane: this is "
-    "heard over the unix socket only. The administrator sends, and never receives."
+    "Creates a fleet, its director and its administrator in one transaction. With `pane` the director runs in that "
+    "pane; this needs the Unix socket. The administrator sends messages but never receives any."
 )
 DELETE_DESCRIPTION = (
-    "For good: everybody is deregistered, messages stay. Repeated it changes nothing. Asked over the unix socket with "
-    "the scope `fleet:exec`, it first closes the panes of its members, as far as they are on the server's host, unless "
-    "`keep_panes` says otherwise. If one cannot be closed, or the server ends meanwhile, the fleet stays until it is "
-    "repeated. Who hangs up stops nothing."
+    "Deregisters all members; messages stay. This cannot be undone, and a repeated request changes nothing. Over the "
+    "Unix socket with the scope `fleet:exec`, it first closes the panes of the members on the server's host, unless "
+    "`keep_panes` is set. If a pane cannot be closed, or the server stops, the fleet is not deleted: repeat the "
+    "request. A client that disconnects does not stop the deletion."
 )
 
 
@@ -189,21 +187,22 @@ def routes(handlers: FleetHandlers) -> list[Route]:
     base_path, tags, not_found_errors = "/api/v1/fleets", ("fleets",), ("fleet_not_found",)
     return [
         Route(
-            "POST", base_path, handlers.create, "Create a fleet", LIFECYCLE, body=FleetBody, response=FleetView, status=201,
-            tags=tags, description=CREATE_DESCRIPTION, permission=CHANGE_PERMISSION,
+            "POST", base_path, handlers.create, "Create a fleet", LIFECYCLE, body=FleetBody, response=FleetView,
+            status=201, tags=tags, description=CREATE_DESCRIPTION, permission=CHANGE_PERMISSION,
             errors=("zone_ended", "no_panes_here", "local_socket_only", "tmux_failed", "unknown_coding_agent",
-                      "unknown_pane", "idempotency_key_conflict", *not_found_errors),
+                    "unknown_pane", "idempotency_key_conflict", *not_found_errors),
         ),
         Route(
-            "GET", base_path, handlers.list_fleets, "List fleets, newest first", LIFECYCLE, query=FleetsQuery, response=FleetList,
-            tags=tags, errors=("invalid_cursor",), permission=READ_PERMISSION,
+            "GET", base_path, handlers.list_fleets, "List fleets, newest first", LIFECYCLE, query=FleetsQuery,
+            response=FleetList, tags=tags, errors=("invalid_cursor",), permission=READ_PERMISSION,
         ),
         Route(
-            "GET", FLEET_PATH, handlers.show, "Show a fleet", LIFECYCLE, response=FleetView, tags=tags, errors=not_found_errors,
-            permission=READ_PERMISSION,
+            "GET", FLEET_PATH, handlers.show, "Show a fleet", LIFECYCLE, response=FleetView, tags=tags,
+            errors=not_found_errors, permission=READ_PERMISSION,
         ),
         Route(
-            "DELETE", FLEET_PATH, handlers.delete, "Delete a fleet", LIFECYCLE, query=DeleteFleetQuery, response=FleetDeletedView,
-            tags=tags, errors=(*not_found_errors, "panes_not_closed"), description=DELETE_DESCRIPTION, permission=CHANGE_PERMISSION,
+            "DELETE", FLEET_PATH, handlers.delete, "Delete a fleet", LIFECYCLE, query=DeleteFleetQuery,
+            response=FleetDeletedView, tags=tags, errors=(*not_found_errors, "panes_not_closed"),
+            description=DELETE_DESCRIPTION, permission=CHANGE_PERMISSION,
         ),
     ]  # fmt: skip

@@ -1,5 +1,5 @@
 -- name: fleets_page
--- The fleets of a zone, newest first. Those that were deleted are shown where they are asked for.
+-- The fleets of a zone, newest first. Deleted fleets are included on request.
 select columns(f)
 from fleets f
 where f.zone_id = :zone_id and f.fleet_id < :before and (coalesce(f.deleted_at, 0) = 0 or :with_deleted = 1)
@@ -7,22 +7,21 @@ order by f.fleet_id desc
 limit :limit;
 
 -- name: fleets_root_members
--- Of each fleet its director and its administrator, who alone is not in the registry.
+-- The director and the administrator of each fleet. Only the administrator has no `registry_id`.
 select columns(m as member)
 from rows(:batch as b, zone_id text, fleet_id bigint, state text, director_id bigint)
 join members m on m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state
 where m.agent_id = b.director_id or m.registry_id is null;
 
 -- name: fleets_count_members
--- How many members are there in each.
+-- The number of members in the given state, by fleet.
 select b.zone_id, b.fleet_id, (
     select count(*) from members m where m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state)
 from rows(:batch as b, zone_id text, fleet_id bigint, state text);
 
 -- name: members_page
--- In the order they came. Those who have left are read by whoever reads what they said, and never stand in the way of
--- those who are there: the index of both is by status. (Ids hidden from the planner, which would else walk all of the
--- zone's in their order.)
+-- In the order of registration. The index includes the status, so deregistered members do not slow down a list of
+-- active ones. `coalesce` hides the id from the planner, which would otherwise scan all members of the zone by id.
 select columns(m as member)
 from members m
 where m.zone_id = :zone_id and m.fleet_id = :fleet_id and m.status = :state and coalesce(m.agent_id, 0) > :after
@@ -30,34 +29,33 @@ order by coalesce(m.agent_id, 0)
 limit :limit;
 
 -- name: members_get_names
--- What members are called, also those that have left: beside what they said, their names are shown.
+-- The names of members. Includes deregistered members: messages still show their names.
 select m.zone_id, m.agent_id, m.name
 from rows(:batch as b, zone_id text, agent_id bigint)
 join members m on m.zone_id = b.zone_id and m.agent_id = b.agent_id;
 
 -- name: placements_get
--- Where members' panes are.
+-- The placements of the members that a batch names.
 select columns(p as placement)
 from rows(:batch as b, zone_id text, agent_id bigint)
 join agent_placements p on p.zone_id = b.zone_id and p.agent_id = b.agent_id;
 
 -- name: messages_notice_states
--- Of messages that are about to be typed, whether they still wait, and where their recipients are.
+-- For messages that will be typed next: whether they are still unread, and the recipient's present pane.
 select t.zone_id, t.task_id, t.status_state, p.tmux_pane_id
 from rows(:batch as b, zone_id text, task_id bigint)
 join messages t on t.zone_id = b.zone_id and t.task_id = b.task_id
 left join agent_placements p on p.zone_id = t.zone_id and p.agent_id = t.to_agent_id;
 
 -- name: messages_unread_counts
--- How many wait for each: of what nobody has acknowledged there is an index of its own.
+-- The number of unread messages, by member. Unread messages have a partial index.
 select b.zone_id, b.agent_id, (
     select count(*) from messages t
     where t.context_id = b.agent_id and t.zone_id = b.zone_id and t.status_state = 'input_required')
 from rows(:batch as b, zone_id text, agent_id bigint);
 
 -- name: messages_newest_unread
--- Of what waits for each of those who wait for it, the newest; and whether they are still there. Asked once for all who
--- poll in a process.
+-- The newest unread message and the status of each polling member. Runs once for all long polls of a process.
 select b.zone_id, b.agent_id, (
     select max(t.task_id) from messages t
     where t.context_id = b.agent_id and t.zone_id = b.zone_id and t.status_state = 'input_required'),
@@ -65,7 +63,7 @@ select b.zone_id, b.agent_id, (
 from rows(:batch as b, zone_id text, agent_id bigint);
 
 -- name: messages_unread
--- What waits for a member, newest first: it costs what is found, however much was acknowledged before.
+-- The unread messages of a member, newest first. Acknowledged messages cost nothing: they are not in the index.
 select columns(t as message)
 from messages t
 where t.context_id = :agent_id and t.zone_id = :zone_id and t.status_state = 'input_required' and t.task_id > :after
@@ -74,7 +72,7 @@ order by t.task_id desc
 limit :limit;
 
 -- name: messages_unread_oldest
--- The same, oldest first.
+-- `messages_unread`, oldest first.
 select columns(t as message)
 from messages t
 where t.context_id = :agent_id and t.zone_id = :zone_id and t.status_state = 'input_required' and t.task_id > :after
@@ -84,7 +82,7 @@ limit :limit;
 
 -- name: messages_inbox
 -- planned: each time
--- Everything that a member was ever sent, by when it last moved, from a position on.
+-- All messages to a member after a position, ordered by their last change of state.
 select columns(t as message)
 from messages t
 where t.zone_id = :zone_id and t.context_id = :agent_id and t.status_timestamp <= :at
@@ -95,7 +93,7 @@ limit :limit;
 
 -- name: messages_inbox_oldest
 -- planned: each time
--- The same, oldest first.
+-- `messages_inbox`, oldest first.
 select columns(t as message)
 from messages t
 where t.zone_id = :zone_id and t.context_id = :agent_id and t.status_timestamp >= :at
@@ -106,7 +104,7 @@ limit :limit;
 
 -- name: messages_sent
 -- planned: each time
--- Everything that a member has sent, summaries of broadcasts among it, by when it last moved, from a position on.
+-- All messages from a member after a position, ordered by their last change of state. Includes broadcast summaries.
 select columns(t as message)
 from messages t
 where t.zone_id = :zone_id and t.from_agent_id = :agent_id and t.status_timestamp <= :at
@@ -117,7 +115,7 @@ limit :limit;
 
 -- name: messages_sent_oldest
 -- planned: each time
--- The same, oldest first.
+-- `messages_sent`, oldest first.
 select columns(t as message)
 from messages t
 where t.zone_id = :zone_id and t.from_agent_id = :agent_id and t.status_timestamp >= :at
@@ -127,7 +125,7 @@ order by t.status_timestamp, coalesce(t.task_id, 0)
 limit :limit;
 
 -- name: messages_page
--- Everything that was said in a fleet, row by row, newest first.
+-- All messages of a fleet, one row per delivery, newest first.
 select columns(t as message)
 from messages t
 where t.fleet_id = :fleet_id and t.zone_id = :zone_id and t.task_id > :after and t.task_id < :before
@@ -135,7 +133,7 @@ order by t.task_id desc
 limit :limit;
 
 -- name: messages_page_oldest
--- The same, oldest first.
+-- `messages_page`, oldest first.
 select columns(t as message)
 from messages t
 where t.fleet_id = :fleet_id and t.zone_id = :zone_id and t.task_id > :after and t.task_id < :before
@@ -143,7 +141,7 @@ order by t.task_id
 limit :limit;
 
 -- name: timeline_heads
--- What stands as an entry of its own in a fleet's timeline: messages to one, and the summaries of broadcasts.
+-- The messages that are entries of a fleet's timeline: messages to one member, and summaries of broadcasts.
 select columns(t as message)
 from messages t
 where t.fleet_id = :fleet_id and t.zone_id = :zone_id and t.task_id < :before
@@ -152,7 +150,7 @@ order by t.task_id desc
 limit :limit;
 
 -- name: timeline_changed
--- Of entries that were shown before, what has moved since: what they say is known.
+-- Changed messages without their text: the client already has the text.
 select t.zone_id, t.task_id, t.fleet_id, t.context_id, t.from_agent_id, t.to_agent_id, t.type, t.created_at,
     t.status_state, t.status_timestamp, t.origin_task_id, '', t.notified_at, t.notice
 from rows(:batch as b, zone_id text, fleet_id bigint, task_id bigint)
@@ -160,8 +158,8 @@ join messages t on t.zone_id = b.zone_id and t.task_id = b.task_id and t.fleet_i
 order by t.task_id;
 
 -- name: timeline_deliveries
--- What belongs to broadcasts: their deliveries follow them, one id after the other. What they say is the same in all of
--- them, and is read once: a fleet may be large, and so may a text.
+-- The deliveries of broadcasts. Their ids follow the id of the summary. Only the first delivery is read with its text:
+-- the text is the same in all of them, and both fleets and texts may be large.
 select t.zone_id, t.task_id, t.fleet_id, t.context_id, t.from_agent_id, t.to_agent_id, t.type, t.created_at,
     t.status_state, t.status_timestamp, t.origin_task_id, case when t.task_id = b.first_id + 1 then t.text else '' end,
     t.notified_at, t.notice

@@ -1,18 +1,18 @@
-"""Members with panes: made beside the director's, looked at, typed into, and ended.
+"""Members with panes: create them in the director's window, read them, type into them, close them.
 
-    register, without a pane ─► split the window, begin the agent ─► its pane is known ─► the agent is seen to run
-                                     │                                   │                   │
-                                     └── whatever fails: the pane is ended, the member taken back, and both are said
+    register without a pane ─► split the window, start the agent ─► store the pane id ─► wait until the agent runs
+                                    │                                  │                    │
+                                    └── on any failure: kill the pane, deregister the member, raise the error
 
-Whoever asks must hold `fleet:exec` and come over the unix socket: they can open it because they are the user whose
-panes these are. What a caller says of its own pane is looked up, never believed.
+Callers need the scope `fleet:exec` and the Unix socket: only the user who owns the panes can open it. The location
+that a caller gives for its own pane is checked against tmux.
 
-How it fails. A pane that is elsewhere, gone or another's, or in which a shell is all that is left, is left alone, and
-the member deregistered all the same: the answer says what was left. An agent that does not leave within its time, or
-cannot be told to because something else is in front, keeps its registration; the refusal shows the end of its pane. The
-panes of a fleet are closed before it is deleted, so that whoever is cut can ask again. A server that is killed between
-registering and placing leaves a member without a pane, which can be deleted as any other; what was begun for it finds
-its token refused then.
+How it fails. A pane that is on another host, gone, another user's, or runs only a shell is not touched. Its member is
+deregistered, and the response gives the reason. An agent that does not exit in time, or that is not in the foreground
+of its pane, stays registered; the error contains the last lines of the pane. The panes of a fleet are closed before the
+fleet is deleted, so an interrupted request can be repeated. A server that is killed between registering a member and
+storing its pane leaves a member without a pane. It can be deleted like any other; an agent that was started for it then
+finds its token refused.
 """
 
 from __future__ import annotations
@@ -57,27 +57,25 @@ from quarterdeck.tmux.wait_closed import POLL_SECONDS
 
 log = logging.getLogger("quarterdeck.fleets")
 START_SECONDS = 2.0
-"""For an agent to be seen at work. One that ends at once has failed; one that is merely slow has not."""
+"""How long to wait until the agent runs. An agent that ends in this time has failed; one that is only slow has not."""
 SHELL_PREFIX = "!"
-"""How all agents that we know are told that a command for their own shell follows."""
+"""The prefix by which all known agents execute a line as a shell command."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPanesDeps:
-    """What it acts through."""
-
     engine: Engine
     submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
     mint_token: Callable[[Member], str]
-    """A token that acts as this member alone."""
+    """Creates a token that acts as this member only."""
     pane_access: PaneAccess
     environment: Mapping[str, str]
-    """By which what runs in a pane finds this server."""
+    """Variables by which an agent in a pane finds this server."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """A member that is to be made, with its pane."""
+    """A member that is about to be created, with the window for its pane."""
 
     body: MemberBody
     agent: CodingAgent
@@ -96,24 +94,23 @@ class MemberPlan:
 
 
 class MemberPanes:
-    """The `Station` of a server, for the panes of its own host and user."""
+    """The `PanePort` of a server, for the panes of its own host and user."""
 
     def __init__(self, deps: MemberPanesDeps) -> None:
         self._deps = deps
         self._pane_access = deps.pane_access
         self._in_progress: dict[Key, asyncio.Event] = {}
-        """Keys with which members are made at this moment."""
+        """Idempotency keys of members that are being created."""
 
-    # -- making --------------------------------------------------------------------------------------------------
+    # -- creating ------------------------------------------------------------------------------------------------
 
     async def locate_pane(self, call: Call, pane: Pane, coding_agent: str) -> PaneLocation:
-        """The caller's own pane, for the director of a fleet that is created in it."""
         require_exec(call)
         self.require_coding_agent(coding_agent)
         return self._build_location(pane.socket, await self._require_caller_pane(pane), pane.pane_id, coding_agent)
 
     async def create(self, call: Call, body: MemberBody) -> RegisterMemberResult:
-        """A member and its pane, or neither."""
+        """Create a member and its pane, or neither."""
         require_exec(call)
         plan = await self._plan_member(call, body)
         command = _register_command(call, body, plan.location)
@@ -122,15 +119,14 @@ class MemberPanes:
             assert isinstance(result, RegisterMemberResult)
             if result.created:
                 return await self._start_agent(result.member, plan)
-        # A key that was used before stands for a member that has its pane. Where it has none, another server is about
-        # to make it, or was killed before it had.
+        # The key was used before. If its member has no pane, another server is creating the pane, or was killed before.
         if result.placement is None or result.placement.tmux_pane_id is None:
             raise errors.member_being_created(result.member.agent_id)
         return result
 
     @contextlib.asynccontextmanager
     async def _exclusive(self, key: Key | None) -> AsyncIterator[None]:
-        """Of those who use one key, one after the other: the second is answered when the first has its pane, or not."""
+        """Serialize requests with the same key: the second runs after the first has its pane or has failed."""
         if key is None:
             yield
             return
@@ -153,7 +149,7 @@ class MemberPanes:
         return MemberPlan(body, agent, director.member, await self._locate_window(director, body, agent))
 
     async def _locate_window(self, director: MemberPlacement, body: MemberBody, agent: CodingAgent) -> PaneLocation:
-        """The window of the director's pane; where that has none, of the caller's."""
+        """The window of the director's pane. If the director has no pane, the window of the caller's pane."""
         placement = director.placement
         if placement is not None and not isinstance(
             pane := await self._pane_access.find_pane(placement), NoticeFailure
@@ -164,7 +160,7 @@ class MemberPanes:
         return self._build_location(body.pane.socket, await self._require_caller_pane(body.pane), None, agent.name)
 
     async def _require_caller_pane(self, pane: Pane) -> PaneInfo:
-        """The pane that a caller says it is in, as its tmux server tells."""
+        """The caller's pane as its tmux server reports it."""
         info = (await run_tmux(Tmux(pane.socket, self._pane_access.call_seconds).panes())).get(pane.pane_id)
         if info is None or info.is_dead:
             raise errors.unknown_pane(pane.pane_id)
@@ -189,7 +185,7 @@ class MemberPanes:
             await self._undo_create(tmux, member, pane_id)
             raise errors.pane_not_created(str(error)) from None
         except BaseException:
-            # Also where the request is cut: nobody else knows of a pane that was made, or of a member without one.
+            # Also when the request is canceled: nothing else cleans up the new pane and the new member.
             await self._undo_create(tmux, member, pane_id)
             raise
 
@@ -197,7 +193,7 @@ class MemberPanes:
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         while not isinstance(found := await self._pane_access.find_target(placement), TypingTarget):
             if found is not NoticeFailure.NOT_THE_AGENT:
-                raise TmuxError(f"{placement.coding_agent} ended as soon as it had begun.")
+                raise TmuxError(f"{placement.coding_agent} ended immediately after it was started.")
             if asyncio.get_running_loop().time() >= deadline:
                 return
             await asyncio.sleep(POLL_SECONDS)
@@ -207,13 +203,13 @@ class MemberPanes:
             try:
                 await tmux.kill(pane_id)
             except TmuxError as error:
-                log.warning("the pane %s of member %d was not closed: %s", pane_id, member.agent_id, error)
+                log.warning("pane %s of member %d was not closed: %s", pane_id, member.agent_id, error)
         command = DeregisterMember(zone_id=member.zone_id, fleet_id=member.fleet_id, agent_id=member.agent_id)
         try:
             await self._deps.submit(command)
         except Problem as problem:
-            # It was deleted meanwhile; or the database is away, and it can be deleted when that is back.
-            log.warning("member %d, which has no pane, was not taken back: %r", member.agent_id, problem)
+            # It was deleted in the meantime, or the database is unavailable. It can be deleted later.
+            log.warning("member %d without a pane was not deregistered: %r", member.agent_id, problem)
 
     def _build_environment(self, member: Member) -> dict[str, str]:
         return {
@@ -224,7 +220,7 @@ class MemberPanes:
             "QD_TOKEN": self._deps.mint_token(member),
         }
 
-    # -- looking and typing --------------------------------------------------------------------------------------
+    # -- reading and typing --------------------------------------------------------------------------------------
 
     async def capture(self, call: Call, fleet_id: int, agent_id: int) -> PaneCaptureView:
         query = call.query
@@ -260,12 +256,12 @@ class MemberPanes:
             raise errors.no_placement(agent_id)
         return placement
 
-    # -- ending --------------------------------------------------------------------------------------------------
+    # -- deleting ------------------------------------------------------------------------------------------------
 
     async def delete(self, call: Call, fleet_id: int, agent_id: int, force: bool) -> FleetMemberDeleted:
-        """The pane first: a member that is still at work stays registered."""
+        """Close the pane first: a member whose agent still runs stays registered."""
         found = await self._load_member(call, fleet_id, agent_id)
-        # Whom the lane will refuse to let go is not told to leave.
+        # The lane will refuse to deregister the director and the administrator, so their panes stay open.
         is_protected = found.is_director or member_kind(found.member.agent_card_json) == ADMINISTRATOR_KIND
         outcome = None if is_protected else await self._close_pane(call, found.placement, force)
         result = await self._deps.submit(
@@ -276,24 +272,24 @@ class MemberPanes:
         assert isinstance(result, DeregisterMemberResult)
         placement = found.placement if outcome is not None else result.placement
         if outcome is None and placement is not None and placement.tmux_pane_id is not None:
-            # It was still being made when it was looked at, and got its pane before it was let go.
+            # The member was still being created when it was loaded, and got its pane before it was deregistered.
             outcome = await self._close_late_pane(call, placement)
         pane_id = None if placement is None else placement.tmux_pane_id
         return FleetMemberDeleted(agent_id, fleet_id, result.member.name, pane_id, outcome)
 
     async def _close_late_pane(self, call: Call, placement: Placement) -> PaneOutcome | NoticeFailure:
-        """The pane of one who is deregistered already: nobody can ask for its end once more."""
+        """Close the pane of a member that is already deregistered. Logs failures: the request cannot be repeated."""
         try:
             require_exec(call)
             return await self._pane_access.close(placement)
         except Problem as problem:
-            log.warning("the pane of member %d, which is gone, was left: %r", placement.agent_id, problem)
+            log.warning("the pane of deregistered member %d was left open: %r", placement.agent_id, problem)
             return NoticeFailure.FAILED
 
     async def _close_pane(
         self, call: Call, placement: Placement | None, force: bool
     ) -> PaneOutcome | NoticeFailure | None:
-        """What is elsewhere, or gone, needs nobody who may reach into panes."""
+        """A pane on another host, or one that is gone, needs no `fleet:exec`: nothing is done to it."""
         if placement is None or placement.tmux_pane_id is None:
             return None
         if isinstance(pane := await self._pane_access.find_pane(placement), NoticeFailure):
@@ -302,7 +298,7 @@ class MemberPanes:
         return await (self._pane_access.kill(placement) if force else self._pane_access.exit_agent(placement))
 
     async def close_panes(self, call: Call, placements: Sequence[Placement]) -> dict[int, PaneOutcome | NoticeFailure]:
-        """All of them are tried before it is said that one was not closed."""
+        """Try all panes before reporting failures."""
         require_exec(call)
         outcomes: dict[int, PaneOutcome | NoticeFailure] = {}
         problems: dict[int, Problem] = {}
@@ -336,7 +332,7 @@ class MemberPanes:
 
 
 def require_exec(call: Call) -> None:
-    """Whoever types into panes is their user: they hold the scope, and come where nobody else can."""
+    """Refuse callers other than the panes' own user, who has the scope and can open the Unix socket."""
     if FLEET_EXEC not in call.caller.scopes:
         raise errors.scope_missing(FLEET_EXEC)
     if not call.is_unix_socket:

@@ -1,4 +1,4 @@
-"""The route table of members, and of what is done with their panes."""
+"""The routes of members and their panes."""
 
 from __future__ import annotations
 
@@ -49,12 +49,10 @@ PANE_FIELDS = ("coding_agent", "model", "prompt", "pane")
 
 @dataclass(frozen=True, slots=True)
 class MemberHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
     panes: PanePort | None = None
-    """Who has panes, if this server has any."""
+    """None: this server has no access to panes."""
 
     async def create(self, call: Call) -> Reply:
         body = call.body
@@ -65,7 +63,7 @@ class MemberHandlers:
 
     async def _register(self, call: Call, body: MemberBody) -> RegisterMemberResult:
         if pane_fields := [name for name in PANE_FIELDS if getattr(body, name) is not None]:
-            detail = "Only a member with a pane has this, and a pane is made for the director that is named."
+            detail = f"`{pane_fields[0]}` is only for members with a pane. Set `director_id` to create a pane."
             raise Invalid("invalid_body", detail, field=pane_fields[0])
         key, digest = route_params.key_and_digest(call)
         result = await self.submit(
@@ -82,7 +80,6 @@ class MemberHandlers:
         return result
 
     async def _create_with_pane(self, call: Call, body: MemberBody) -> RegisterMemberResult:
-        """With a pane."""
         request = route_params.fleet_request(call)
         await route_params.read_for_call(self.engine, call, lambda tx: fleet_reads.require_changeable(tx, request))
         if self.panes is None:
@@ -116,7 +113,7 @@ class MemberHandlers:
         result = await self.submit(DeregisterMember(**command_fields(call), agent_id=path_agent_id(call)))
         assert isinstance(result, DeregisterMemberResult)
         member, placement = result.member, result.placement
-        # A server without panes cannot have one closed: it is left where it is, and that is said.
+        # A server without panes cannot close one. The pane stays open, and the response gives the reason.
         pane_id, failure = (None, None) if placement is None else (placement.tmux_pane_id, NoticeFailure.OTHER_HOST)
         return FleetMemberDeleted(member.agent_id, member.fleet_id, member.name, pane_id, failure)
 
@@ -135,7 +132,7 @@ class MemberHandlers:
         return await (await self._require_panes(call)).ping(call, path_fleet_id(call), path_agent_id(call))
 
     async def _require_panes(self, call: Call) -> PanePort:
-        """Whoever may not, or asks for a member that is not there, is told that before anything about panes."""
+        """Check the permission and the member first: their errors come before `no_panes_here`."""
         lookup = MemberLookup(call.zone_id, path_fleet_id(call), path_agent_id(call), call.caller)
         await route_params.read_for_call(self.engine, call, lambda tx: load_member_placement(tx, lookup))
         if self.panes is None:
@@ -144,15 +141,15 @@ class MemberHandlers:
 
 
 CREATE_DESCRIPTION = (
-    "Without `director_id` a member is registered, and that is all. With it a pane is made beside the director's and "
-    "the coding agent begun in it: over the unix socket only, with the scope `fleet:exec`."
+    "Without `director_id` the member is only registered. With it, a pane is created in the director's window and the "
+    "coding agent is started there; this needs the Unix socket and the scope `fleet:exec`."
 )
 DELETE_DESCRIPTION = (
-    "One with a pane is told to exit, and deregistered when its pane has gone; one that does not go, or that something "
-    "else is in front of, stays. `force` kills it. This is done over the unix socket only, with the scope "
-    "`fleet:exec`. One without a pane is deregistered."
+    "An agent in a pane gets its exit command, and the member is deregistered after the pane has closed. If the agent "
+    "does not exit, or is not in the foreground of its pane, the member stays; `force` kills the pane. This needs the "
+    "Unix socket and the scope `fleet:exec`. A member without a pane is deregistered at once."
 )
-PANE_DESCRIPTION = "Over the unix socket only, with the scope `fleet:exec`, on the host that the pane is on."
+PANE_DESCRIPTION = "Needs the Unix socket and the scope `fleet:exec`, on the host of the pane."
 
 
 def routes(handlers: MemberHandlers) -> list[Route]:
@@ -163,31 +160,34 @@ def routes(handlers: MemberHandlers) -> list[Route]:
     pane_errors = (*change_errors, *access_errors, "no_placement", "pane_out_of_reach")
     return [
         Route(
-            "POST", members_path, handlers.create, "Register a member", LIFECYCLE, body=MemberBody, response=FleetMemberView,
-            status=201, tags=tags, description=CREATE_DESCRIPTION, permission=CHANGE_PERMISSION,
+            "POST", members_path, handlers.create, "Register a member", LIFECYCLE, body=MemberBody,
+            response=FleetMemberView, status=201, tags=tags, description=CREATE_DESCRIPTION,
+            permission=CHANGE_PERMISSION,
             errors=(
-                *change_errors, *access_errors, "zone_ended", "fleet_full", "nested_teams", "administrator_protected", "no_placement",
-                "unknown_coding_agent", "unknown_pane", "pane_not_made", "member_being_made",
+                *change_errors, *access_errors, "zone_ended", "fleet_full", "nested_teams", "administrator_protected",
+                "no_placement", "unknown_coding_agent", "unknown_pane", "pane_not_made", "member_being_made",
                 "idempotency_key_conflict",
             ),
         ),
         Route(
             "GET", members_path, handlers.list_members, "List the members of a fleet", LIFECYCLE, query=MembersQuery,
-            response=FleetMemberList, tags=tags, errors=(*not_found_errors, "invalid_cursor"), permission=READ_PERMISSION,
+            response=FleetMemberList, tags=tags, errors=(*not_found_errors, "invalid_cursor"),
+            permission=READ_PERMISSION,
         ),
         Route(
-            "GET", MEMBER_PATH, handlers.show, "Show a member", LIFECYCLE, response=FleetMemberView, tags=tags, errors=member_errors,
-            permission=READ_PERMISSION,
+            "GET", MEMBER_PATH, handlers.show, "Show a member", LIFECYCLE, response=FleetMemberView, tags=tags,
+            errors=member_errors, permission=READ_PERMISSION,
         ),
         Route(
             "DELETE", MEMBER_PATH, handlers.delete, "Deregister a member", LIFECYCLE, query=DeleteMemberQuery,
             response=FleetMemberDeleted, tags=tags, description=DELETE_DESCRIPTION, permission=CHANGE_PERMISSION,
-            errors=(*change_errors, *access_errors, "member_still_there", "unknown_coding_agent", "administrator_protected",
-                      "director_protected"),
+            errors=(*change_errors, *access_errors, "member_still_there", "unknown_coding_agent",
+                    "administrator_protected", "director_protected"),
         ),
         Route(
-            "GET", f"{MEMBER_PATH}/capture", handlers.capture, "Show what a member's pane shows", LIFECYCLE, query=CaptureQuery,
-            response=PaneCaptureView, tags=tags, errors=pane_errors, description=PANE_DESCRIPTION, permission=CHANGE_PERMISSION,
+            "GET", f"{MEMBER_PATH}/capture", handlers.capture, "Read the last lines of a member's pane", LIFECYCLE,
+            query=CaptureQuery, response=PaneCaptureView, tags=tags, errors=pane_errors, description=PANE_DESCRIPTION,
+            permission=CHANGE_PERMISSION,
         ),
         *(
             Route(
@@ -195,12 +195,13 @@ def routes(handlers: MemberHandlers) -> list[Route]:
                 tags=tags, errors=pane_errors, description=PANE_DESCRIPTION, permission=CHANGE_PERMISSION,
             )
             for verb, handler, summary in (
-                ("send-input", handlers.type_text, "Type a text into a member's pane"),
-                ("exec", handlers.execute, "Have a member's agent execute a command"),
+                ("send-input", handlers.type_text, "Type text into a member's pane"),
+                ("exec", handlers.execute, "Let a member's agent execute a shell command"),
             )
         ),
         Route(
-            "POST", f"{MEMBER_PATH}/ping", handlers.ping, "Have a member look for its messages", LIFECYCLE, response=PaneInputView,
-            tags=tags, errors=pane_errors, description=PANE_DESCRIPTION, permission=CHANGE_PERMISSION,
+            "POST", f"{MEMBER_PATH}/ping", handlers.ping, "Make a member check its messages", LIFECYCLE,
+            response=PaneInputView, tags=tags, errors=pane_errors, description=PANE_DESCRIPTION,
+            permission=CHANGE_PERMISSION,
         ),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The route table of messages: what members say to each other, and how it is read."""
+"""The routes of messages: send, acknowledge, cancel, and read them."""
 
 from __future__ import annotations
 
@@ -65,22 +65,20 @@ from quarterdeck.engine.transaction import Engine
 
 TIMELINE_LISTING = "timeline"
 MESSAGE_BYTES_MAX = 2 * 1024 * 1024
-"""Bytes of a body: a message of so many characters may need several for each."""
+"""Bytes of a request body: a character of a message may need several bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     submit: Callable[[MessageCommand], Awaitable[MessageOutcome]]
     load_names: Callable[[LoadNames], Awaitable[MemberNames]]
     inbox_long_poll: InboxLongPoll
     wait_max_ms: int
     wait_for_receipts: Callable[[Message, float], Awaitable[None]]
-    """Returns when the notices of a broadcast have their receipts, or so many seconds have passed."""
+    """Returns when the notices of a broadcast have their receipts, or after that many seconds."""
     open_stream: Callable[[Call], Awaitable[object]]
-    """Opens a stream of what is said. Streams are the shell's, so the composition root lends this."""
+    """Opens a stream of the timeline. Streams belong to the HTTP layer, so the wiring passes this function."""
 
     async def send(self, call: Call) -> Reply:
         body = call.body
@@ -151,7 +149,7 @@ class MessageHandlers:
         query = call.query
         assert isinstance(query, InboxQuery)
         if query.wait_ms and (query.status is not MessageState.INPUT_REQUIRED or query.cursor):
-            detail = "Only whoever asks for what is `input_required`, and is on the first page, can wait for more."
+            detail = "`wait_ms` needs `status=input_required` and no `cursor`: only the first page can wait."
             raise Invalid("invalid_query", detail, field="wait_ms")
         listing = f"inbox.{query.order}"
         filters = InboxFilter(
@@ -207,7 +205,7 @@ def _send_command(call: Call, body: MessageBody) -> Send | Broadcast:
 
 
 class PageFields(TypedDict):
-    """What every page of messages is asked for by."""
+    """The fields that all filters of message lists have."""
 
     limit: int
     after: int
@@ -216,7 +214,7 @@ class PageFields(TypedDict):
 
 
 def _page_fields(query: MessagesQuery, listing: str) -> PageFields:
-    """One more than is shown, so that it is known whether there are more."""
+    """The limit is one more than the client requested, to know whether another page follows."""
     return PageFields(
         limit=query.limit + 1,
         after=query.after,
@@ -236,20 +234,21 @@ def _list_reply(call: Call, found: MessagePage, listing: str) -> Reply:
 
 
 SEND_DESCRIPTION = (
-    "To one member, or to `*`: a broadcast, which goes to everybody who is there but the sender and the administrator, "
-    "and is answered with its summary; with `wait_ms` also with how many were told of it in their panes. A token of a "
-    "member's own sends as that member alone."
+    "To one member, or to `*`: a broadcast to all active members except the sender and the administrator. The response "
+    "to a broadcast is its summary; with `wait_ms` also the number of members notified in their panes. A member's own "
+    "token sends as that member only."
 )
 INBOX_DESCRIPTION = (
-    "What still waits for the member is `status=input_required`, newest first; with `wait_ms` the answer comes when "
-    "there is something with an id higher than `after`, or when the time is up. To poll, by `wait_ms` (also 0), is for "
-    "members that are there: one that has left, or whose fleet is deleted, is refused, also while it waits. Without it "
-    "their messages can still be read. Everything else is listed by when it last moved."
+    "`status=input_required` lists the unread messages, newest first. With `wait_ms` the request waits until there is "
+    "a message with an id higher than `after`, or until the time has passed. Polling, with any `wait_ms` (also 0), is "
+    "for active members: a member that was deregistered, or whose fleet was deleted, is refused, also while it waits. "
+    "Without `wait_ms` its messages can still be read. All other lists are ordered by the last change of state."
 )
 STREAM_DESCRIPTION = (
-    "Server-sent events. When something is said: `entry`, as the timeline shows it. When a message is acknowledged or "
-    "canceled: `moved`, with the entry's id and those of its recipients who have moved, as they are then. The id of an "
-    "event is a position of the log: who comes again with `Last-Event-ID` misses nothing, and may hear of a move twice."
+    "Server-sent events. `entry`: a message was sent; the data is a timeline entry. `moved`: a message was "
+    "acknowledged or canceled; the data has the entry's id and the changed recipients with their present state. The "
+    "id of an event is a position of the event log: a client that reconnects with `Last-Event-ID` misses nothing, and "
+    "may get a change twice."
 )
 
 
@@ -260,45 +259,50 @@ def routes(handlers: MessageHandlers) -> list[Route]:
     end_errors = (*acting_errors, "message_not_found", "message_state_conflict")
     return [
         Route(
-            "POST", messages_path, handlers.send, "Send a message, or broadcast one", LIFECYCLE, body=MessageBody, status=201,
-            response=MessageView | BroadcastView, tags=tags, description=SEND_DESCRIPTION, permission=SPEAK_PERMISSION, body_bytes_max=MESSAGE_BYTES_MAX,
+            "POST", messages_path, handlers.send, "Send a message, or broadcast one", LIFECYCLE, body=MessageBody,
+            status=201, response=MessageView | BroadcastView, tags=tags, description=SEND_DESCRIPTION,
+            permission=SPEAK_PERMISSION, body_bytes_max=MESSAGE_BYTES_MAX,
             errors=(*acting_errors, "destination_not_found", "administrator_protected", "message_not_found",
-                      "broadcast_too_large", "zone_ended", "idempotency_key_conflict"),
+                    "broadcast_too_large", "zone_ended", "idempotency_key_conflict"),
         ),
         Route(
-            "GET", messages_path, handlers.list_messages, "List a fleet's messages, newest first", LIFECYCLE, query=MessagesQuery,
-            response=MessageList, tags=tags, errors=list_errors, permission=READ_PERMISSION,
+            "GET", messages_path, handlers.list_messages, "List a fleet's messages, newest first", LIFECYCLE,
+            query=MessagesQuery, response=MessageList, tags=tags, errors=list_errors, permission=READ_PERMISSION,
         ),
         Route(
             "GET", MESSAGE_PATH, handlers.show, "Show a message", LIFECYCLE, response=MessageView, tags=tags,
             errors=(*not_found_errors, "message_not_found"), permission=READ_PERMISSION,
         ),
         Route(
-            "POST", f"{MESSAGE_PATH}/ack", handlers.acknowledge, "Acknowledge a message", LIFECYCLE, body=ActingAgentBody,
-            response=MessageView, tags=tags, errors=(*end_errors, "not_the_recipient"), permission=SPEAK_PERMISSION,
-            description="By its recipient, once.",
+            "POST", f"{MESSAGE_PATH}/ack", handlers.acknowledge, "Acknowledge a message", LIFECYCLE,
+            body=ActingAgentBody, response=MessageView, tags=tags, errors=(*end_errors, "not_the_recipient"),
+            permission=SPEAK_PERMISSION, description="Only its recipient can acknowledge a message, and only once.",
         ),
         Route(
             "POST", f"{MESSAGE_PATH}/cancel", handlers.cancel, "Cancel a message", LIFECYCLE, body=ActingAgentBody,
             response=MessageView, tags=tags, errors=(*end_errors, "not_the_sender"), permission=SPEAK_PERMISSION,
-            description="By its sender, before it was acknowledged.",
+            description="Only its sender can cancel a message, and only before it is acknowledged.",
         ),
         Route(
-            "GET", f"{MEMBER_PATH}/inbox", handlers.list_inbox, "List what a member was sent", LIFECYCLE, query=InboxQuery,
-            response=MessageList, tags=tags, errors=(*list_errors, "fleet_deleted", "fleet_member_not_found"), permission=READ_PERMISSION,
+            "GET", f"{MEMBER_PATH}/inbox", handlers.list_inbox, "List the messages to a member", LIFECYCLE,
+            query=InboxQuery, response=MessageList, tags=tags, permission=READ_PERMISSION,
+            errors=(*list_errors, "fleet_deleted", "fleet_member_not_found"),
             is_long_poll=True, description=INBOX_DESCRIPTION,
         ),
         Route(
-            "GET", f"{MEMBER_PATH}/sent", handlers.list_sent, "List what a member has sent", LIFECYCLE, query=SentQuery,
-            response=MessageList, tags=tags, errors=(*list_errors, "fleet_member_not_found"), permission=READ_PERMISSION,
+            "GET", f"{MEMBER_PATH}/sent", handlers.list_sent, "List the messages from a member", LIFECYCLE,
+            query=SentQuery, response=MessageList, tags=tags, errors=(*list_errors, "fleet_member_not_found"),
+            permission=READ_PERMISSION,
         ),
         Route(
-            "GET", f"{FLEET_PATH}/timeline", handlers.list_timeline, "Show what was said, broadcasts as one", LIFECYCLE,
-            query=TimelineQuery, response=TimelineView, tags=tags, errors=list_errors, permission=READ_PERMISSION,
+            "GET", f"{FLEET_PATH}/timeline", handlers.list_timeline, "Show the timeline: each broadcast is one entry",
+            LIFECYCLE, query=TimelineQuery, response=TimelineView, tags=tags, errors=list_errors,
+            permission=READ_PERMISSION,
         ),
         Route(
-            "GET", f"{FLEET_PATH}/timeline/live", handlers.open_stream, "Follow what is said", LIFECYCLE,
-            stream_event=TimelineEntryView | TimelineChangeView, tags=tags, permission=READ_PERMISSION, description=STREAM_DESCRIPTION,
+            "GET", f"{FLEET_PATH}/timeline/live", handlers.open_stream, "Stream the timeline", LIFECYCLE,
+            stream_event=TimelineEntryView | TimelineChangeView, tags=tags, permission=READ_PERMISSION,
+            description=STREAM_DESCRIPTION,
             errors=(*not_found_errors, "invalid_last_event_id", "too_many_streams", "draining"),
         ),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The route table of the monitor: who watches over a fleet, and how its members are watched over."""
+"""The routes of the monitor: which process monitors a fleet, and how often it pings each member."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ from quarterdeck.engine.transaction import Engine
 
 @dataclass(frozen=True, slots=True)
 class MonitorHandlers:
-    """What the handlers need, handed over by the composition root."""
-
     engine: Engine
     submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
 
@@ -102,12 +100,12 @@ class MonitorHandlers:
 
 
 CLAIM_DESCRIPTION = (
-    "One process watches over a fleet: a second one is refused while the first is heard of. Only on the same host can "
-    "be told that the process before has ended, by `previous_pid` and `previous_is_alive`."
+    "One process monitors a fleet. A second process is refused while the heartbeat of the first is recent. A process "
+    "of the same user on the same host can report with `previous_pid` and `previous_is_alive` that the first has ended."
 )
 HEARTBEAT_DESCRIPTION = (
-    "Still there, and whom it has pinged since the last time. The answer says who is watched over, and whose turn has "
-    "come. A process that watches over the fleet no more is refused, and is to stop."
+    "Records the heartbeat and the members pinged since the last one. The response lists the monitored members and "
+    "which of them are due for a ping. A process that no longer monitors the fleet is refused and must stop."
 )
 
 
@@ -117,27 +115,32 @@ def routes(handlers: MonitorHandlers) -> list[Route]:
     change_errors = (*not_found_errors, "fleet_deleted")
     return [
         Route(
-            "GET", monitor_path, handlers.show, "Show who watches over a fleet, and over whom", LIFECYCLE, response=MonitorView,
-            tags=tags, errors=not_found_errors, permission=READ_PERMISSION,
+            "GET", monitor_path, handlers.show, "Show the monitor of a fleet and its members", LIFECYCLE,
+            response=MonitorView, tags=tags, errors=not_found_errors, permission=READ_PERMISSION,
         ),
         Route(
-            "POST", f"{monitor_path}/claim", handlers.claim, "Begin to watch over a fleet", LIFECYCLE, body=ClaimMonitorBody,
-            response=MonitorView, tags=tags, errors=(*change_errors, "monitor_running"), description=CLAIM_DESCRIPTION, permission=CHANGE_PERMISSION,
+            "POST", f"{monitor_path}/claim", handlers.claim, "Become the monitor of a fleet", LIFECYCLE,
+            body=ClaimMonitorBody, response=MonitorView, tags=tags, errors=(*change_errors, "monitor_running"),
+            description=CLAIM_DESCRIPTION, permission=CHANGE_PERMISSION,
         ),
         Route(
-            "POST", f"{monitor_path}/beat", handlers.record_heartbeat, "Tell that one still watches", LIFECYCLE, body=MonitorHeartbeatBody,
-            response=MonitorView, tags=tags, errors=(*change_errors, "not_the_monitor"), description=HEARTBEAT_DESCRIPTION, permission=CHANGE_PERMISSION,
+            "POST", f"{monitor_path}/beat", handlers.record_heartbeat, "Send a monitor heartbeat", LIFECYCLE,
+            body=MonitorHeartbeatBody, response=MonitorView, tags=tags, errors=(*change_errors, "not_the_monitor"),
+            description=HEARTBEAT_DESCRIPTION, permission=CHANGE_PERMISSION,
         ),
         Route(
-            "POST", f"{monitor_path}/release", handlers.release, "Watch over a fleet no more", LIFECYCLE, body=ReleaseMonitorBody,
-            response=MonitorView, tags=tags, errors=(*change_errors, "not_the_monitor"), permission=CHANGE_PERMISSION,
+            "POST", f"{monitor_path}/release", handlers.release, "Stop monitoring a fleet", LIFECYCLE,
+            body=ReleaseMonitorBody, response=MonitorView, tags=tags, errors=(*change_errors, "not_the_monitor"),
+            permission=CHANGE_PERMISSION,
         ),
         Route(
-            "GET", member_monitor_path, handlers.show_member, "Show how a member is watched over", LIFECYCLE, response=MonitoredMemberView,
-            tags=tags, errors=(*not_found_errors, *member_errors), permission=READ_PERMISSION,
+            "GET", member_monitor_path, handlers.show_member, "Show the monitoring of a member", LIFECYCLE,
+            response=MonitoredMemberView, tags=tags, errors=(*not_found_errors, *member_errors),
+            permission=READ_PERMISSION,
         ),
         Route(
-            "PATCH", member_monitor_path, handlers.configure, "Change how a member is watched over", LIFECYCLE, body=ConfigureMonitorBody,
-            response=MonitoredMemberView, tags=tags, errors=(*change_errors, *member_errors), permission=CHANGE_PERMISSION,
+            "PATCH", member_monitor_path, handlers.configure, "Configure the monitoring of a member", LIFECYCLE,
+            body=ConfigureMonitorBody, response=MonitoredMemberView, tags=tags,
+            errors=(*change_errors, *member_errors), permission=CHANGE_PERMISSION,
         ),
     ]  # fmt: skip

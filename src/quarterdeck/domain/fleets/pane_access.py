@@ -1,7 +1,7 @@
-"""Reaching into the pane of a placement, as far as it is this server's to reach: whether it is there, typing, ending.
+"""Access to the pane of a placement: find it, type into it, close it.
 
-Only the tmux server that a placement names is ever touched, on this host and of this user. Nothing is typed but to the
-member's own agent. Whatever tmux does not do is a refusal with a sentence.
+Only the tmux server that the placement names is used, and only on this host and as this user. Text is typed only while
+the member's own agent runs in the foreground of the pane. Every failure of tmux becomes a `Problem`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quarterdeck.tmux.wait_closed import PaneCloseWaiter
 
 log = logging.getLogger("quarterdeck.fleets")
 CLOSE_CONCURRENT_MAX = 16
-"""Panes that are told to leave, or killed: each takes several calls, and looks at all processes."""
+"""Panes that are closed at the same time: each needs several tmux calls and a scan of all processes."""
 TAIL_LINES = 80
 T = TypeVar("T")
 
@@ -36,19 +36,19 @@ class PaneAccess:
     host: Host
     coding_agents: Mapping[str, CodingAgent]
     call_seconds: float
-    """For one call of tmux."""
+    """Timeout of one tmux call."""
     exit_seconds: float
-    """For a pane to go, after its agent was told to exit."""
+    """How long a pane may take to close after its agent got the exit command."""
     close_waiter: PaneCloseWaiter = field(default_factory=PaneCloseWaiter)
     close_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CLOSE_CONCURRENT_MAX))
 
     def tmux_of(self, placement: Placement) -> Tmux:
         return Tmux(placement.tmux_socket, self.call_seconds, placement.tmux_pid)
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- finding -------------------------------------------------------------------------------------------------
 
     async def find_pane(self, placement: Placement) -> PaneInfo | NoticeFailure:
-        """The pane, if it is there, whatever runs in it."""
+        """The pane, if it exists, whatever runs in it."""
         if failure := keystrokes.check_host(placement, self.host):
             return NoticeFailure(failure)
         found = keystrokes.find_pane(await run_tmux(self.tmux_of(placement).panes()), placement)
@@ -66,18 +66,21 @@ class PaneAccess:
     # -- typing --------------------------------------------------------------------------------------------------
 
     async def type_line(self, placement: Placement, text: str, *, press_enter: bool = True) -> PaneInfo | NoticeFailure:
-        """Where it was typed, or why it was not."""
+        """The pane into which the text was typed, or the reason why it was not typed."""
         target = await self.find_target(placement)
         if isinstance(target, NoticeFailure):
             return target
         failure = await run_tmux(keystrokes.type_line(self.tmux_of(placement), target, text, press_enter=press_enter))
         return target.pane if failure is None else NoticeFailure(failure)
 
-    # -- ending --------------------------------------------------------------------------------------------------
+    # -- closing -------------------------------------------------------------------------------------------------
 
     async def exit_agent(self, placement: Placement) -> PaneOutcome | NoticeFailure:
-        """Tells the agent to exit and waits for its pane to go. Raises if it does not go, and if the agent cannot be
-        told although it may be there: only a shell that it has left behind is no reason to stay."""
+        """Type the agent's exit command and wait until its pane closes.
+
+        Raises if the pane stays open, or if the agent may still run but cannot be typed to. If the agent has exited and
+        left only a shell, returns `NOT_THE_AGENT`.
+        """
         async with self.close_slots:
             pane = await self._type_exit(placement)
         if isinstance(pane, NoticeFailure):
@@ -89,7 +92,7 @@ class PaneAccess:
     async def _type_exit(self, placement: Placement) -> PaneInfo | NoticeFailure:
         agent = self.coding_agents.get(placement.coding_agent)
         if agent is None:
-            # Nobody knows how it is told to leave, nor whether it has.
+            # Without its configuration, neither its exit command nor its process names are known.
             raise errors.coding_agent_not_configured(placement)
         result = await self.type_line(placement, agent.exit)
         if result is not NoticeFailure.NOT_THE_AGENT:
@@ -103,14 +106,14 @@ class PaneAccess:
         return result
 
     async def kill(self, placement: Placement) -> PaneOutcome:
-        """Returns when nothing of what ran in it is left."""
-        assert placement.tmux_pane_id is not None  # it was seen
+        """Returns when all processes of the pane have ended."""
+        assert placement.tmux_pane_id is not None  # the caller has found the pane
         async with self.close_slots:
             await run_tmux(self.tmux_of(placement).kill(placement.tmux_pane_id))
         return PaneOutcome.KILLED
 
     async def close(self, placement: Placement) -> PaneOutcome | NoticeFailure:
-        """A pane that is there, by its agent, and where that does not, by us; raises if neither can."""
+        """Close the pane by the agent's exit command, or kill it if the agent does not exit. Raises if both fail."""
         async with self.close_slots:
             pane = await self.find_pane(placement)
         if isinstance(pane, NoticeFailure):
@@ -119,19 +122,19 @@ class PaneAccess:
             if (outcome := await self.exit_agent(placement)) is PaneOutcome.EXITED:
                 return outcome
         except Problem as problem:
-            log.info("member %d is not waited for any longer: %r", placement.agent_id, problem)
+            log.info("member %d did not exit and will be killed: %r", placement.agent_id, problem)
         return await self.kill(placement)
 
     async def _capture_tail(self, placement: Placement) -> str:
-        assert placement.tmux_pane_id is not None  # it was seen
+        assert placement.tmux_pane_id is not None  # the caller has found the pane
         try:
             return await self.tmux_of(placement).capture(placement.tmux_pane_id, TAIL_LINES)
         except TmuxError as error:
-            return f"(its pane cannot be read: {error})"
+            return f"(the pane cannot be read: {error})"
 
 
 async def run_tmux(call: Awaitable[T]) -> T:
-    """What tmux says; that it cannot be asked is a refusal like others."""
+    """The result of a tmux call. A `TmuxError` becomes a `Problem`."""
     try:
         return await call
     except TmuxError as error:

@@ -1,19 +1,19 @@
-"""Notices: what was delivered is typed into its recipient's pane, after the commit, and a receipt says so, or why not.
+"""Notices: after the commit, each new message is typed into its recipient's pane, and a receipt records the outcome.
 
-    committed ─► where the panes are ─► one look at each tmux server ─► a line into each pane ─► a receipt
-                    │                       │                              │
-                    └ no pane, another      └ gone, another tmux server,   └ one after the other in a pane,
-                      host                    a shell: nothing is typed      side by side otherwise
+    commit ─► load placements ─► one snapshot per tmux server ─► type one line per pane ─► write the receipt
+                 │                   │                              │
+                 └ no pane,          └ pane gone, another tmux      └ one notice at a time per pane,
+                   another host        server, a shell: skip          up to 64 panes in parallel
 
-Each line is looked at the pane for anew: the one before it may have told the agent to leave, and what is typed at the
-shell's prompt behind it would be executed. And so is the database, with one statement for a look: a member that has
-left meanwhile may have left its pane to another, and what was canceled, or acknowledged already, is nobody's news.
+The pane is checked again before each line: the line before may have made the agent exit, and a shell would execute the
+next one. The database is checked too, with one statement per snapshot: the member may have left and its pane may belong
+to another member, or the message was acknowledged or canceled.
 
-How it fails. A notice is a courtesy: the message waits for its recipient, notified or not. What cannot be typed in time
-has failed, and its receipt says so; a pane that is stuck holds up nothing but its own notices, and a tmux server that
-is stuck only its own panes. Beyond so many that wait, notices fail at once. While the database is away receipts are
-tried again for a while. A server that stops takes no new ones and gives what is under way its time; one that is killed
-leaves messages without a receipt.
+How it fails. The message stays in the inbox whether or not the notice is typed. A notice that is not typed in time
+fails, and its receipt gives the reason. A stuck pane delays only its own notices, and a stuck tmux server only its own
+panes. With 10,000 notices pending, further ones fail at once. While the database is unavailable, a receipt is retried
+for 30 s. A server that stops accepts no new notices and finishes those in progress within its grace period. A server
+that is killed leaves messages without a receipt.
 """
 
 from __future__ import annotations
@@ -52,24 +52,22 @@ from quarterdeck.tmux.panes import Tmux
 log = logging.getLogger("quarterdeck.fleets")
 TYPED = "typed"
 OUTCOMES = (TYPED, *NoticeFailure)
-"""What may come of a notice: what is counted."""
+"""The outcomes of notices, as the metric counts them."""
 PENDING_MAX = 10_000
-"""Notices that have no receipt yet: more would be a queue that nobody catches up with."""
+"""Notices without a receipt. A longer queue would never be worked off."""
 PANES_CONCURRENT_MAX = 64
 """Panes of one tmux server that are typed into at the same time."""
 LOOKUP_MAX = 1_000
-"""Recipients whose panes are looked up with one statement."""
+"""Messages whose placements are loaded with one statement."""
 RECEIPT_TIMEOUT_SECONDS = 30.0
 TYPED_LENGTH_MAX = 8_000
-"""Code points of a message that are typed: a pane is no pipe, and the whole can be polled for."""
+"""Characters of a message that are typed. The recipient reads the complete message from its inbox."""
 KEPT_LENGTH_MAX = TYPED_LENGTH_MAX + 1
-"""What is kept of a text that waits to be typed: one more tells that there was more."""
+"""Characters kept of a text in the queue: one more than is typed, to know that the text was longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotifierDeps:
-    """What it acts through."""
-
     cross_zone_engine: Engine
     submit_receipt: Callable[[RecordReceipt], Awaitable[MessageOutcome]]
     host: Host
@@ -78,7 +76,7 @@ class NotifierDeps:
 
 @dataclass(frozen=True, slots=True)
 class PendingNotice:
-    """One notice, and the pane it is for."""
+    """A message that is to be typed into a pane."""
 
     message: Message
     placement: Placement
@@ -89,7 +87,7 @@ OnNoticeDone = Callable[[Message, NoticeFailure | None], None]
 
 
 class _BroadcastProgress:
-    """How many of its notices have no receipt yet."""
+    """The number of a broadcast's notices without a receipt."""
 
     def __init__(self) -> None:
         self.pending = 0
@@ -111,31 +109,31 @@ class PaneNotifier:
         self._idle.set()
         self._is_stopping = False
         self.counts: Counter[str] = Counter()
-        """Notices, by what came of them."""
+        """Notices by outcome."""
 
     def __len__(self) -> int:
-        """Notices that have no receipt yet."""
+        """The number of notices without a receipt."""
         return self._pending
 
     def start(self) -> None:
-        """Nothing goes on here until something is delivered."""
+        """Does nothing: `notify` starts the background work."""
 
     async def stop(self) -> None:
-        """Returns when what was under way has its receipts, or has had its time."""
+        """Returns when all pending notices have their receipts, or when the grace period has passed."""
         self._is_stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._grace_seconds):
                 await self._idle.wait()
         if pending := self._pending:
-            log.warning("%d notices were cut; their messages wait to be polled for", pending)
-        # Whoever is cut may begin with its receipt: that is cut as well, before it has begun.
+            log.warning("%d notices were canceled by the shutdown; their messages stay in the inboxes", pending)
+        # A canceled notice starts to write its receipt. That is canceled too, until nothing new is started.
         while await self._background.stop(0):
             pass
 
     def notify(self, messages: Sequence[Message]) -> None:
-        """Told after a commit, and in a hurry: everything else happens in an errand."""
+        """Queue notices of delivered messages. Called after a commit, so the work is done in the background."""
         if self._is_stopping:
-            log.info("%d messages were delivered while the server stopped: nobody is notified", len(messages))
+            log.info("%d messages were delivered during the shutdown: no notices are typed", len(messages))
             return
         self._pending += len(messages)
         for message in messages:
@@ -155,14 +153,14 @@ class PaneNotifier:
             self._background.start(self._process_incoming(), "notices")
 
     async def wait_for_receipts(self, summary: Message, timeout_seconds: float) -> None:
-        """Returns when all that was delivered of a broadcast has its receipt, or after so many seconds."""
+        """Returns when all deliveries of a broadcast have their receipts, or after the timeout."""
         broadcast = self._broadcasts.get(summary.ref)
         if broadcast is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_seconds):
                     await broadcast.finished.wait()
 
-    # -- where the panes are -------------------------------------------------------------------------------------
+    # -- placements ----------------------------------------------------------------------------------------------
 
     async def _process_incoming(self) -> None:
         try:
@@ -171,8 +169,8 @@ class PaneNotifier:
                 try:
                     await self._enqueue(messages)
                 except Exception:
-                    # Whatever it was, nobody else would write the receipts of these, nor go on with the next.
-                    log.exception("%d notices failed: their panes could not be looked up", len(messages))
+                    # Any error: these messages still need their receipts, and the next ones must be processed.
+                    log.exception("%d notices failed: their placements could not be loaded", len(messages))
                     for message in messages:
                         self._finish_notice(message, NoticeFailure.FAILED)
         finally:
@@ -230,7 +228,7 @@ class PaneNotifier:
 
 
 class _PaneQueue:
-    """What is to be typed in one tmux server: in each pane one after the other, in all of them at once."""
+    """The notices of one tmux server: one at a time per pane, several panes in parallel."""
 
     def __init__(
         self, deps: NotifierDeps, background: Background, on_done: OnNoticeDone, socket: str, timeout_seconds: float
@@ -246,7 +244,7 @@ class _PaneQueue:
         self._is_checking = False
 
     def __len__(self) -> int:
-        """0: nothing goes on here, and another desk may take its place."""
+        """0 if the queue is idle and can be dropped."""
         return len(self._queues) + len(self._typing_panes) + self._is_checking
 
     def add(self, notice: PendingNotice) -> None:
@@ -256,15 +254,15 @@ class _PaneQueue:
     def _start_check(self) -> None:
         if not self._is_checking and self._free_panes():
             self._is_checking = True
-            self._background.start(self._check_panes(), f"a look at {self._socket}")
+            self._background.start(self._check_panes(), f"the pane check of {self._socket}")
 
     def _free_panes(self) -> list[str]:
-        """Panes that something waits for and nobody types into, as many as there may be at once."""
+        """Panes with queued notices that are not being typed into, up to the concurrency limit."""
         free = [pane_id for pane_id in self._queues if pane_id not in self._typing_panes]
         return free[: max(0, PANES_CONCURRENT_MAX - len(self._typing_panes))]
 
     async def _check_panes(self) -> None:
-        """One look for all that wait, and again for those that came meanwhile."""
+        """One check for the next notice of every free pane, repeated until no free pane has one."""
         try:
             while pane_ids := self._free_panes():
                 notices = [self._pop_notice(pane_id) for pane_id in pane_ids]
@@ -294,18 +292,18 @@ class _PaneQueue:
                 states = await self._deps.cross_zone_engine.read(lambda tx: load_notice_states(tx, refs))
                 return await asyncio.to_thread(self._check_notices, notices, snapshot, states)
         except Problem as problem:
-            log.warning("%d notices failed: their messages could not be looked up: %r", len(notices), problem)
+            log.warning("%d notices failed: their messages could not be loaded: %r", len(notices), problem)
         except (TmuxError, TimeoutError) as error:
-            log.warning("%d notices failed: %s cannot be looked at: %r", len(notices), self._socket, error)
+            log.warning("%d notices failed: the panes of %s could not be listed: %r", len(notices), self._socket, error)
         except Exception:
-            # These were taken: their receipts are written here or never, and the next must be looked at.
-            log.exception("%d notices failed: a look at %s", len(notices), self._socket)
+            # Any error: these were removed from the queue and need their receipts, and the next must be checked.
+            log.exception("%d notices failed: the check of %s raised", len(notices), self._socket)
         return [NoticeFailure.FAILED for _ in notices]
 
     def _check_notices(
         self, notices: Sequence[PendingNotice], snapshot: TmuxSnapshot, states: Mapping[MessageRef, NoticeState]
     ) -> list[TypingTarget | NoticeFailure]:
-        """Blocks."""
+        """Blocks: reads the process table."""
         return [
             skip_reason(notice, states.get(notice.message.ref)) or self._check_notice(notice, snapshot)
             for notice in notices
@@ -331,16 +329,16 @@ class _PaneQueue:
 
 
 def skip_reason(notice: PendingNotice, state: NoticeState | None) -> NoticeFailure | None:
-    """Why nobody is to be told of it any more."""
+    """Why the notice is no longer needed, or None."""
     if state is None or state.state is not MessageState.INPUT_REQUIRED:
         return NoticeFailure.ENDED
     return None if state.pane_id == notice.pane_id else NoticeFailure.NO_PANE
 
 
 def format_line(message: Message) -> str:
-    """What is typed: of whom, and what. One line, without anything that a terminal would obey."""
+    """The line to type: message id, sender, time and text, without control characters."""
     header = f"[{message.task_id} | from:{message.from_agent_id} | {iso(message.created_at)}]"
     text = message.text
     if len(text) > TYPED_LENGTH_MAX:
-        text = f"{text[:TYPED_LENGTH_MAX]}… (the whole: qd message show --task-id {message.task_id})"
+        text = f"{text[:TYPED_LENGTH_MAX]}… (full message: qd message show --task-id {message.task_id})"
     return format_notice(header, text)

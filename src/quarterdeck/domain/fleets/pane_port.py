@@ -1,7 +1,7 @@
-"""What the routes of fleets need of whoever has the panes.
+"""The interface through which the routes of fleets use panes.
 
-Panes are on one host, and only the server that runs there, as their user, can make, read and close them. A server
-without panes has no station, and says so.
+Panes are on one host. Only a server that runs there, as the user who owns them, can create, read and close them. A
+server without panes has no `PanePort`, and its routes refuse with `no_panes_here`.
 """
 
 from __future__ import annotations
@@ -17,32 +17,31 @@ from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, PaneCaptur
 
 
 class PanePort(Protocol):
-    """Whoever reaches into a pane comes over the unix socket with the scope `fleet:exec`: all of these but the
-    first refuse others."""
+    """All methods except `require_coding_agent` need the scope `fleet:exec` and the Unix socket."""
 
     def require_coding_agent(self, name: str) -> None:
-        """Refuses one that the configuration does not name."""
+        """Refuse a coding agent that is not configured."""
 
     async def locate_pane(self, call: Call, pane: Pane, coding_agent: str) -> PaneLocation:
-        """Where the caller is, as its own tmux server tells: for the director of a fleet that is to be made."""
+        """The location of the caller's own pane, as its tmux server reports it: for the director of a new fleet."""
 
     async def create(self, call: Call, body: MemberBody) -> RegisterMemberResult:
-        """A member with a pane beside the director's: registered, its pane made, its coding agent begun in it."""
+        """Register a member, create its pane in the director's window and start its coding agent there."""
 
     async def delete(self, call: Call, fleet_id: int, agent_id: int, force: bool) -> FleetMemberDeleted:
-        """Has its agent exit, and deregisters it once the pane has gone."""
+        """Make the agent exit, and deregister the member after its pane has closed."""
 
     async def capture(self, call: Call, fleet_id: int, agent_id: int) -> PaneCaptureView:
-        """What its pane shows; the query says how much of it."""
+        """The last lines of the member's pane, as many as the query requests."""
 
     async def type_text(self, call: Call, fleet_id: int, agent_id: int) -> PaneInputView:
-        """Types the text of the body into its pane."""
+        """Type the text of the body into the member's pane."""
 
     async def execute(self, call: Call, fleet_id: int, agent_id: int) -> PaneInputView:
-        """Has its agent execute the text of the body as a command."""
+        """Let the member's agent execute the text of the body as a shell command."""
 
     async def ping(self, call: Call, fleet_id: int, agent_id: int) -> PaneInputView:
-        """Types the line that has an agent look for its messages."""
+        """Type the line that makes an agent check its messages."""
 
     async def close_panes(self, call: Call, placements: Sequence[Placement]) -> dict[int, PaneOutcome | NoticeFailure]:
-        """Of a fleet that is to be deleted: what became of each, by member. Raises if one could not be closed."""
+        """Close the panes of a fleet before it is deleted; outcomes by member. Raises if one could not be closed."""

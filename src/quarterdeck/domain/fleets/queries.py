@@ -1,4 +1,4 @@
-"""The statements of fleets."""
+"""The SQL statements of fleets."""
 
 from quarterdeck.store.sql import load
 

@@ -1,30 +1,30 @@
--- The row of a fleet, in the order of `model.rows.Fleet`.
+-- The columns of a fleet, in the field order of `model.rows.Fleet`.
 -- columns: zone_id, fleet_id, label, created_at, deleted_at, director_agent_id, created_by
 --
--- Of a member, in the order of `Member`.
+-- Of a member, in the field order of `Member`.
 -- columns member: zone_id, agent_id, fleet_id, registry_id, name, description, status, registered_at, deregistered_at
 -- columns member: agent_card_json
 --
--- Of a message, in the order of `Message`.
+-- Of a message, in the field order of `Message`.
 -- columns message: zone_id, task_id, fleet_id, context_id, from_agent_id, to_agent_id, type, created_at, status_state
 -- columns message: status_timestamp, origin_task_id, text, notified_at, notice
 --
--- Of a placement, in the order of `Placement`.
+-- Of a placement, in the field order of `Placement`.
 -- columns placement: zone_id, agent_id, director_agent_id, tmux_session, tmux_window_id, tmux_pane_id, coding_agent
 -- columns placement: created_at, host_id, user_id, tmux_socket, tmux_pid
 --
--- Of the monitor's rows, in the order of `MonitorConfig` and `MonitorRuntime`.
+-- Of the monitor's rows, in the field order of `MonitorConfig` and `MonitorRuntime`.
 -- columns config: zone_id, agent_id, interval_seconds, last_ping_at, enabled
 -- columns runtime: zone_id, fleet_id, pid, started_at, last_tick_at, tick_seconds, host_id, user_id, policy
 
 -- name: fleet_counters_get
--- The highest ids so far. Under the zone's lock: whoever counts on is alone.
+-- The highest ids so far. Read under the zone's lock, so no other transaction can take the next ids.
 select c.zone_id, c.fleets, c.members, c.messages
 from rows(:batch as b, zone_id text)
 join fleet_counters c on c.zone_id = b.zone_id;
 
 -- name: fleet_counters_set
--- They only rise, so that no id is ever given out again.
+-- Counters never decrease, so no id is used twice.
 insert into fleet_counters (zone_id, fleets, members, messages)
 select b.zone_id, b.fleets, b.members, b.messages
 from rows(:batch as b, zone_id text, fleets bigint, members bigint, messages bigint)
@@ -34,66 +34,66 @@ where fleet_counters.fleets <= excluded.fleets and fleet_counters.members <= exc
   and fleet_counters.messages <= excluded.messages;
 
 -- name: fleets_get
--- Gathered: one statement answers for everything that a batch names by id.
+-- One statement for all fleets that a batch names by id.
 select columns(f)
 from rows(:batch as b, zone_id text, fleet_id bigint)
 join fleets f on f.zone_id = b.zone_id and f.fleet_id = b.fleet_id;
 
 -- name: members_get
--- Also those that have left: their names are shown beside what they said.
+-- Includes deregistered members: messages still show their names.
 select columns(m as member)
 from rows(:batch as b, zone_id text, agent_id bigint)
 join members m on m.zone_id = b.zone_id and m.agent_id = b.agent_id;
 
 -- name: members_of_fleets
--- Those who are there. What has left does not count, however many that are.
+-- The members in the given state. The index includes the status, so deregistered members cost nothing here.
 select columns(m as member)
 from rows(:batch as b, zone_id text, fleet_id bigint, state text)
 join members m on m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state;
 
 -- name: placements_of_fleets
--- The panes of those who are there.
+-- The placements of the members in the given state.
 select columns(p as placement)
 from rows(:batch as b, zone_id text, fleet_id bigint, state text)
 join members m on m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state
 join agent_placements p on p.zone_id = m.zone_id and p.agent_id = m.agent_id;
 
 -- name: monitor_configs_get
--- Of those that a batch names, how they are watched over.
+-- The monitor configuration of the members that a batch names.
 select columns(c as config)
 from rows(:batch as b, zone_id text, agent_id bigint)
 join monitor_config c on c.zone_id = b.zone_id and c.agent_id = b.agent_id;
 
 -- name: monitor_configs_of_fleets
--- Of everybody in a fleet, how they are watched over.
+-- The monitor configuration of all members in the given state.
 select columns(c as config)
 from rows(:batch as b, zone_id text, fleet_id bigint, state text)
 join members m on m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state
 join monitor_config c on c.zone_id = m.zone_id and c.agent_id = m.agent_id;
 
 -- name: monitor_runtimes_get
--- By whom. Fleets nobody ever watched over have no row.
+-- The process that monitors each fleet. A fleet that was never monitored has no row.
 select columns(r as runtime)
 from rows(:batch as b, zone_id text, fleet_id bigint)
 join monitor_runtime r on r.zone_id = b.zone_id and r.fleet_id = b.fleet_id;
 
 -- name: fleets_insert
--- Without its director, who is not there yet: that is said by `fleets_set_director`.
+-- Without the director, whose row does not exist yet: `fleets_set_director` sets it.
 insert into fleets (zone_id, fleet_id, label, created_at, deleted_at, created_by)
 select b.zone_id, b.fleet_id, b.label, b.created_at, b.deleted_at, b.created_by
 from rows(:batch as b, zone_id text, fleet_id bigint, label text, created_at bigint, deleted_at bigint,
     created_by text);
 
 -- name: fleets_set_director
--- The reference back, once the director is there.
+-- The reference to the director, after the director's row was inserted.
 update fleets
 set director_agent_id = b.director
 from rows(:batch as b, zone text, fleet bigint, director bigint)
 where zone_id = b.zone and fleet_id = b.fleet;
 
 -- name: fleets_delete
--- Once, and for good. (What it must be stands in the batch: said of the table alone, a plan made when that was empty
--- would begin with all that are so.)
+-- Marks a fleet as deleted, at most once. The expected old value is a column of the batch: with a constant condition,
+-- a plan cached while the table was empty would start with all fleets that are not deleted.
 update fleets
 set deleted_at = b.at
 from rows(:batch as b, zone text, fleet bigint, at bigint, was bigint)
@@ -101,7 +101,7 @@ where zone_id = b.zone and fleet_id = b.fleet and coalesce(deleted_at, 0) = b.wa
 returning fleet_id;
 
 -- name: members_insert
--- Directors before their placements, administrators last: what writes them says which.
+-- The caller decides the order: directors before their placements, administrators last.
 insert into members (zone_id, agent_id, fleet_id, registry_id, name, description, status, registered_at, deregistered_at,
     agent_card_json)
 select columns(b as member)
@@ -109,7 +109,7 @@ from rows(:batch as b, zone_id text, agent_id bigint, fleet_id bigint, registry_
     status text, registered_at bigint, deregistered_at bigint, agent_card_json text);
 
 -- name: members_deregister
--- Guarded by where it comes from, although the zone's lock has kept everybody else away since it was read.
+-- Checks the old status, although the zone's lock already prevents concurrent changes.
 update members
 set status = b.left_as, deregistered_at = b.at
 from rows(:batch as b, zone text, agent bigint, was text, left_as text, at bigint)
@@ -117,7 +117,7 @@ where zone_id = b.zone and agent_id = b.agent and status = b.was
 returning agent_id;
 
 -- name: placements_insert
--- Where a pane is, or is to be.
+-- Where a pane is, or where it will be created.
 insert into agent_placements (zone_id, agent_id, director_agent_id, tmux_session, tmux_window_id, tmux_pane_id,
     coding_agent, created_at, host_id, user_id, tmux_socket, tmux_pid)
 select columns(b as placement)
@@ -126,7 +126,7 @@ from rows(:batch as b, zone_id text, agent_id bigint, director_agent_id bigint, 
     tmux_pid bigint);
 
 -- name: placements_set_pane
--- The pane is there: said once. (What it was stands in the batch, as in `fleets_delete`.)
+-- Sets the id of a created pane, at most once. The expected old value is in the batch, as in `fleets_delete`.
 update agent_placements
 set tmux_pane_id = b.pane
 from rows(:batch as b, zone text, agent bigint, pane text, was text)
@@ -134,12 +134,12 @@ where zone_id = b.zone and agent_id = b.agent and coalesce(tmux_pane_id, '') = b
 returning agent_id;
 
 -- name: placements_delete
--- It describes nobody any more, and has no history.
+-- Placements of deregistered members. They have no history.
 delete from agent_placements
 where (zone_id, agent_id) in (select b.zone_id, b.agent_id from rows(:batch as b, zone_id text, agent_id bigint));
 
 -- name: monitor_configs_set
--- Of those who got a pane, are watched over otherwise, or were pinged.
+-- For members that got a pane, were reconfigured or were pinged.
 insert into monitor_config (zone_id, agent_id, interval_seconds, last_ping_at, enabled)
 select columns(b as config)
 from rows(:batch as b, zone_id text, agent_id bigint, interval_seconds bigint, last_ping_at bigint, enabled smallint)
@@ -148,12 +148,12 @@ on conflict (zone_id, agent_id) do update
 set interval_seconds = excluded.interval_seconds, last_ping_at = excluded.last_ping_at, enabled = excluded.enabled;
 
 -- name: monitor_configs_delete
--- With the pane goes the watch over it.
+-- A member without a pane is not monitored.
 delete from monitor_config
 where (zone_id, agent_id) in (select b.zone_id, b.agent_id from rows(:batch as b, zone_id text, agent_id bigint));
 
 -- name: monitor_runtimes_set
--- Whoever has claimed it, is still there, or has gone.
+-- Written by a monitor's claim, heartbeat and release.
 insert into monitor_runtime (zone_id, fleet_id, pid, started_at, last_tick_at, tick_seconds, host_id, user_id, policy)
 select columns(b as runtime)
 from rows(:batch as b, zone_id text, fleet_id bigint, pid bigint, started_at bigint, last_tick_at bigint, tick_seconds
@@ -165,25 +165,25 @@ set pid = excluded.pid, started_at = excluded.started_at, last_tick_at = exclude
     policy = excluded.policy;
 
 -- name: monitor_runtimes_delete
--- With the fleet goes whoever watches over it.
+-- A deleted fleet has no monitor.
 delete from monitor_runtime
 where (zone_id, fleet_id) in (select b.zone_id, b.fleet_id from rows(:batch as b, zone_id text, fleet_id bigint));
 
 -- name: messages_get
--- Those that a batch names by id.
+-- The messages that a batch names by id.
 select columns(t as message)
 from rows(:batch as b, zone_id text, task_id bigint)
 join messages t on t.zone_id = b.zone_id and t.task_id = b.task_id;
 
 -- name: messages_get_deliveries
--- Of broadcasts that are asked for once more: what was delivered follows each summary, one id after the other.
+-- The deliveries of broadcasts that are repeated with an idempotency key. Their ids follow the id of the summary.
 select columns(t as message)
 from rows(:batch as b, zone_id text, first_id bigint, last_id bigint)
 join messages t on t.zone_id = b.zone_id and t.task_id > b.first_id and t.task_id <= b.last_id
 where t.origin_task_id = b.first_id;
 
 -- name: messages_insert
--- A broadcast's summary and its deliveries come in one piece, or not at all.
+-- A broadcast's summary and its deliveries, in one transaction.
 insert into messages (zone_id, task_id, fleet_id, context_id, from_agent_id, to_agent_id, type, created_at, status_state,
     status_timestamp, origin_task_id, text, notified_at, notice)
 select columns(b as message)
@@ -192,7 +192,7 @@ from rows(:batch as b, zone_id text, task_id bigint, fleet_id bigint, context_id
     notified_at bigint, notice text);
 
 -- name: messages_update
--- Guarded by where it comes from: of two who end it at once, one does.
+-- Checks the old state: of two concurrent changes, one succeeds.
 update messages
 set status_state = b.to_state, status_timestamp = b.at, notified_at = b.notified, notice = b.why
 from rows(:batch as b, zone text, message bigint, was text, to_state text, at bigint, notified bigint, why text)

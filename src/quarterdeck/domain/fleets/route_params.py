@@ -1,4 +1,4 @@
-"""What the handlers of fleets share: which fleet, member and message a path names, and where lists go on."""
+"""What the handlers of fleets share: path parameters, idempotency keys, size checks and cursors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ MEMBER_PATH = FLEET_PATH + "/members/{member}"
 MESSAGE_PATH = FLEET_PATH + "/messages/{message}"
 READ_PERMISSION, SPEAK_PERMISSION, CHANGE_PERMISSION = "fleets.read", "fleets.speak", "fleets.change"
 SKILLS_BYTES_MAX = 8 * 1024
-"""Bytes."""
 PROMPT_BYTES_MAX = 120 * 1024
-"""Bytes: a program is begun with a prompt as one of its arguments, and none of these is longer than 128 KiB."""
+"""The prompt is one argument of the agent's command line, and Linux limits an argument to 128 KiB."""
 _Number = Annotated[int, Meta(ge=0, le=2**62)]
 
 
@@ -41,7 +40,7 @@ def path_message_id(call: Call) -> int:
 
 
 class CommandFields(TypedDict):
-    """What everything has that is asked in a fleet."""
+    """The fields of every command and read that concerns one fleet."""
 
     zone_id: str
     caller: Caller
@@ -50,7 +49,7 @@ class CommandFields(TypedDict):
 
 
 def command_fields(call: Call) -> CommandFields:
-    """By whom, and in which fleet: `Cancel(**here(call), …)`."""
+    """Caller, trace and fleet of a request: `Cancel(**command_fields(call), …)`."""
     return CommandFields(zone_id=call.zone_id, caller=call.caller, trace=call.trace, fleet_id=path_fleet_id(call))
 
 
@@ -63,12 +62,12 @@ def member_request(call: Call) -> MemberRequest:
 
 
 async def read_for_call(engine: Engine, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-    """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
+    """Read under row security: the zone that is read, and the zone of the caller's own session."""
     return await engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
 
 def key_and_digest(call: Call) -> tuple[str | None, str]:
-    """The request's key, and the digest of what it stands for."""
+    """The idempotency key of a request, and the digest of its body."""
     key = idempotency.request_key(call.idempotency_key, None)
     if key is None:
         return None, ""
@@ -77,10 +76,11 @@ def key_and_digest(call: Call) -> tuple[str | None, str]:
 
 
 def encode_skills(body: MemberBody) -> str:
-    """As JSON. They stand in the member's card, and all cards of a fleet are read together."""
+    """The skills as JSON. Their size is limited because all agent cards of a fleet are loaded together."""
     skills = msgspec.json.encode(body.skills)
     if len(skills) > SKILLS_BYTES_MAX:
-        raise Invalid("invalid_body", f"The skills are larger than {SKILLS_BYTES_MAX} bytes.", field="skills")
+        detail = f"The skills have {len(skills)} bytes as JSON; at most {SKILLS_BYTES_MAX} are allowed."
+        raise Invalid("invalid_body", detail, field="skills")
     return skills.decode()
 
 
@@ -88,17 +88,17 @@ def check_prompt_size(body: MemberBody) -> None:
     size = len((body.prompt or "").encode())
     if size > PROMPT_BYTES_MAX:
         detail = (
-            f"The prompt has {size} bytes, and an agent can be begun with {PROMPT_BYTES_MAX} at most: put it into a file, "
-            "and have the agent read that."
+            f"The prompt has {size} bytes; at most {PROMPT_BYTES_MAX} are allowed. "
+            "Write it to a file and let the agent read the file."
         )
         raise Invalid("invalid_body", detail, field="prompt")
 
 
 def no_panes_error() -> Conflict:
-    return Conflict("no_panes_here", "This server has no panes: it cannot make, read or close one.")
+    return Conflict("no_panes_here", "This server has no access to panes: it cannot create, read or close them.")
 
 
-# -- where lists go on -------------------------------------------------------------------------------------------
+# -- cursors -----------------------------------------------------------------------------------------------------
 
 
 def decode_id_cursor(listing: str, cursor: str) -> int:
@@ -115,5 +115,6 @@ def _decode_numbers(text: str, count: int) -> list[int]:
     except msgspec.ValidationError:
         numbers = []
     if len(numbers) != count:
-        raise Invalid("invalid_cursor", "This cursor was not given out by this list.", field="cursor")
+        detail = "The cursor is not from this list. Use the `next_cursor` of its previous page."
+        raise Invalid("invalid_cursor", detail, field="cursor")
     return numbers

@@ -1,10 +1,10 @@
-"""What fleets are made of.
+"""The data types of fleets.
 
-| module   | what it holds                                                                 |
+| module   | holds                                                                         |
 |----------|-------------------------------------------------------------------------------|
-| rows     | what is stored: fleets, members, messages, placements, the monitor's rows       |
-| commands | what the lanes are asked for, and what comes of it                              |
-| bodies   | what requests say, with their bounds                                            |
-| filters  | what is looked for, where, and by whom                                          |
-| views    | what answers show                                                               |
+| rows     | database rows: fleets, members, messages, placements, the monitor; settings   |
+| commands | commands of the lanes `fleet` and `message`, and their results                |
+| bodies   | request bodies and query parameters, with their limits                        |
+| filters  | parameters of the reads                                                       |
+| views    | response bodies                                                               |
 """

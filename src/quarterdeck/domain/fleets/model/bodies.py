@@ -1,4 +1,7 @@
-"""What requests of the fleet plane say, with their bounds. The wire is snake_case, as the seed's columns are."""
+"""Request bodies and query parameters of fleets, with their limits.
+
+Field names are snake_case, like the columns of the original system.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from quarterdeck.domain.fleets.model.rows import MessageState, PingPolicy
 
 Id = Annotated[int, Meta(ge=1, le=2**53)]
 MESSAGE_LENGTH_MAX = 256 * 1024
-"""Characters of one message."""
+"""In characters."""
 MessageText = Annotated[str, Meta(min_length=1, max_length=MESSAGE_LENGTH_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$(?!\n)")]
 Description = Annotated[str, Meta(max_length=4_096)]
@@ -28,7 +31,7 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Pane(_Body, frozen=True):
-    """Where the caller is, as tmux told it: `$TMUX` and `$TMUX_PANE`. Heard over the unix socket only."""
+    """The caller's own pane, from `$TMUX` and `$TMUX_PANE`. Accepted over the Unix socket only."""
 
     socket: SocketPath
     pane_id: PaneId
@@ -38,12 +41,12 @@ class FleetBody(_Body, frozen=True):
     label: Label | None = None
     coding_agent: CodingAgentName | None = None
     pane: Pane | None = None
-    """Without it the director has no pane."""
+    """The director's pane. Without it the director has none."""
 
 
 class FleetsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deleted: bool = False
-    """Whether those that were deleted are shown, too."""
+    """Include deleted fleets."""
     cursor: Cursor | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
 
@@ -57,18 +60,18 @@ class MemberBody(_Body, frozen=True):
     description: Description
     skills: Annotated[list[dict[str, object]], Meta(max_length=100)] = []
     director_id: Id | None = None
-    """With it, a pane is made beside the director's, and the coding agent begun in it."""
+    """With it, a pane is created in the director's window and the coding agent is started there."""
     coding_agent: CodingAgentName | None = None
     model: Name | None = None
     prompt: Annotated[str, Meta(max_length=64 * 1024)] | None = None
-    """Its bytes are bounded, too: `asking.refuse_long_prompt`."""
+    """`route_params.check_prompt_size` limits its size in bytes."""
     pane: Pane | None = None
 
 
 class MembersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status: Literal["active", "deregistered", "all"] = "active"
     activity: bool = False
-    """Whether it is counted how many messages wait for each."""
+    """Include the number of unread messages of each member."""
     cursor: Cursor | None = None
     limit: Annotated[int, Meta(ge=1, le=PAGE_LIMIT_MAX)] = 100
 
@@ -80,20 +83,20 @@ class DeleteMemberQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class MessageBody(_Body, frozen=True):
     from_agent_id: Id
     to_agent_id: Id | Literal["*"]
-    """`*`: everybody but oneself."""
+    """`*`: a broadcast to all other members except the administrator."""
     text: MessageText
     wait_ms: Annotated[int, Meta(ge=0, le=10_000)] = 0
-    """Of a broadcast: how long to wait until its recipients were told in their panes, and counted."""
+    """For a broadcast: how long to wait for the receipts of its notices, to count the notified members."""
 
 
 class ActingAgentBody(_Body, frozen=True):
-    """Who acts."""
+    """The member that acts."""
 
     agent_id: Id
 
 
 class MessagesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    after: Annotated[int, Meta(ge=0, le=2**53, description="only those with a higher id")] = 0
+    after: Annotated[int, Meta(ge=0, le=2**53, description="only messages with a higher id")] = 0
     cursor: Cursor | None = None
     limit: Annotated[int, Meta(ge=1, le=PAGE_LIMIT_MAX)] = 100
     order: Literal["asc", "desc"] = "desc"
@@ -110,7 +113,7 @@ class InboxQuery(SentQuery, frozen=True, forbid_unknown_fields=True):
             Meta(
                 ge=0,
                 le=300_000,
-                description="how long to wait for one, if there is none; only for a member that is there",
+                description="how long to wait for a message if there is none; only for an active member",
             ),
         ]
         | None
@@ -134,9 +137,9 @@ class ClaimMonitorBody(_Body, frozen=True):
     tick_seconds: Annotated[int, Meta(ge=1, le=3_600)] = 5
     policy: PingPolicy = PingPolicy.QUIET
     previous_pid: Annotated[int, Meta(ge=1, le=2**31)] | None = None
-    """Who held it when somebody looked."""
+    """The pid of the previous monitor, as the claiming process last read it."""
     previous_is_alive: bool | None = None
-    """Whether that pid is alive, if it is of this host: only there can anybody tell."""
+    """Whether that process is alive. Set only on the same host, which alone can know."""
 
 
 class MonitorHeartbeatBody(_Body, frozen=True):
@@ -151,7 +154,7 @@ class ReleaseMonitorBody(_Body, frozen=True):
 
 
 class ExecBody(_Body, frozen=True):
-    """What is typed into a member's pane, by hand."""
+    """Text to type into a member's pane."""
 
     text: Annotated[str, Meta(min_length=1, max_length=64 * 1024)]
     enter: bool = True

@@ -1,7 +1,7 @@
-"""What the lanes of fleets are asked for, and what comes of it.
+"""The commands of fleets and their results.
 
-`Fleetwide` commands go through the lane `fleet`, `Spoken` ones through the lane `message`. A caller of None is the
-server itself.
+A `FleetCommand` goes through the lane `fleet`, a `MessageCommand` through the lane `message`. A command without a
+caller comes from the server itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quarterdeck.domain.fleets.model.rows import (
 
 
 class PaneLocation(msgspec.Struct, frozen=True):
-    """A pane, or the window in which one is to be made."""
+    """A pane, or the window in which a pane will be created."""
 
     session: str
     window_id: str
@@ -42,7 +42,7 @@ class BaseFleetCommand(Command, frozen=True, kw_only=True):
 
 
 class CreateFleet(BaseFleetCommand, frozen=True, kw_only=True):
-    """A fleet, its director (with the pane it is in), and its administrator: all or nothing."""
+    """Create a fleet, its director with the director's pane, and its administrator."""
 
     label: str | None
     location: PaneLocation | None
@@ -51,7 +51,7 @@ class CreateFleet(BaseFleetCommand, frozen=True, kw_only=True):
 
 
 class DeleteFleet(BaseFleetCommand, frozen=True, kw_only=True):
-    """For good: everybody is deregistered, messages stay."""
+    """Deregister all members and mark the fleet as deleted. Messages stay."""
 
 
 class RegisterMember(BaseFleetCommand, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class RegisterMember(BaseFleetCommand, frozen=True, kw_only=True):
     skills: str = "[]"
     """JSON."""
     director_id: int | None = None
-    """Who asks for a member with a pane: the fleet's root director, and nobody else."""
+    """Set for a member with a pane. It must be the fleet's director."""
     location: PaneLocation | None = None
     idempotency_key: str | None = None
     request_digest: str = ""
@@ -71,7 +71,7 @@ class DeregisterMember(BaseFleetCommand, frozen=True, kw_only=True):
 
 
 class SetMemberPane(BaseFleetCommand, frozen=True, kw_only=True):
-    """Its pane is there now."""
+    """Store the id of the created pane."""
 
     agent_id: int
     pane_id: str
@@ -84,7 +84,7 @@ class ConfigureMonitor(BaseFleetCommand, frozen=True, kw_only=True):
 
 
 class ClaimMonitor(BaseFleetCommand, frozen=True, kw_only=True):
-    """One process watches over a fleet. `is_alive`: of `previous_pid`, as far as one on its host knows."""
+    """Become the monitor of a fleet. `previous_is_alive` is about `previous_pid`; None if the claimer cannot know."""
 
     pid: int
     host_id: str
@@ -96,7 +96,7 @@ class ClaimMonitor(BaseFleetCommand, frozen=True, kw_only=True):
 
 
 class RecordMonitorHeartbeat(BaseFleetCommand, frozen=True, kw_only=True):
-    """Still there; and whom it has pinged since the last time."""
+    """Record a monitor's heartbeat and the members pinged since the last one."""
 
     pid: int
     host_id: str
@@ -114,14 +114,14 @@ class CreateFleetResult(msgspec.Struct, frozen=True):
     administrator: Member
     placement: Placement | None
     created: bool = True
-    """False: the key was used before."""
+    """False: the idempotency key was used before."""
 
 
 class DeleteFleetResult(msgspec.Struct, frozen=True):
     fleet: Fleet
     deregistered_count: int
     placements: tuple[Placement, ...] = ()
-    """Where panes are to be closed."""
+    """The placements of the deregistered members."""
 
 
 class RegisterMemberResult(msgspec.Struct, frozen=True):
@@ -190,15 +190,15 @@ class Cancel(BaseMessageCommand, frozen=True, kw_only=True):
 
 
 class RecordReceipt(BaseMessageCommand, frozen=True, kw_only=True):
-    """By the server: whether a message was typed into its recipient's pane."""
+    """Record whether a message was typed into its recipient's pane. Sent by the server."""
 
     message_id: int
     failure: NoticeFailure | None
-    """None: it was."""
+    """None: it was typed."""
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """One message, or of a broadcast the summary and what was delivered."""
+    """A message, or the summary of a broadcast and its deliveries."""
 
     message: Message
     deliveries: tuple[Message, ...] = ()

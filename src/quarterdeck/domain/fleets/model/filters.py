@@ -1,4 +1,4 @@
-"""What is looked for, where, and by whom."""
+"""Parameters of the reads: what to read, in which zone, for which caller."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from quarterdeck.core.command import Command
 from quarterdeck.domain.fleets.model.rows import MemberStatus, MessageState
 
 UPPER_BOUND = 2**62
-"""Above every id and every instant."""
+"""Higher than every id and every timestamp."""
 
 
 class Position(NamedTuple):
-    """Where a list of messages goes on: by when they last moved, and then by their ids."""
+    """The end of the previous page: lists of messages are ordered by status timestamp, then by id."""
 
     timestamp: Millis
     id: int
@@ -50,7 +50,7 @@ class TimelineFilter(FleetRequest, frozen=True, kw_only=True):
 
 
 class MessagesFilter(FleetRequest, frozen=True, kw_only=True):
-    """Of a fleet."""
+    """All messages of a fleet."""
 
     limit: int
     after: int = 0
@@ -59,16 +59,16 @@ class MessagesFilter(FleetRequest, frozen=True, kw_only=True):
 
 
 class SentFilter(MessagesFilter, frozen=True, kw_only=True):
-    """Of a member: what it has sent."""
+    """The messages from a member."""
 
     agent_id: int
     state: MessageState | None = None
 
 
 class InboxFilter(SentFilter, frozen=True, kw_only=True):
-    """Of a member: what it was sent."""
+    """The messages to a member."""
 
     is_poll: bool = False
-    """Asked by who acts as the member: whoever has left has nothing to wait for any more."""
+    """The caller acts as the member. Refused if the member is not active."""
     waiter: object = None
-    """Who waits for it, if somebody does."""
+    """The long poll that waits for the result, if any."""

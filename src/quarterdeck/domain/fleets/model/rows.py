@@ -1,4 +1,4 @@
-"""What is stored of fleets, in the order of `columns` in `queries.sql`."""
+"""Rows of fleets, with their fields in the order of `columns` in `queries.sql`, and the settings of fleets."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from msgspec import Meta
 from quarterdeck.core.clock import Millis
 
 FleetRef = tuple[str, int]
-"""(zone, fleet)"""
+"""(zone id, fleet id)"""
 MemberRef = tuple[str, int]
-"""(zone, member)"""
+"""(zone id, agent id of a member)"""
 MessageRef = tuple[str, int]
-"""(zone, message)"""
+"""(zone id, message id)"""
 MEMBERS_MAX = 1_000
-"""Active ones of a fleet: a broadcast is one transaction."""
+"""Active members of a fleet. A broadcast to all of them is one transaction."""
 BROADCAST_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes of a broadcast's text, once for each of its recipients: it is stored as often."""
+"""Bytes of a broadcast's text times the number of recipients: the text is stored once per recipient."""
 DEFAULT_CODING_AGENT = "claude"
-"""What runs in a pane where nobody has chosen."""
 NO_RECIPIENT = 0
-"""To whom a broadcast's summary goes: ids begin at 1."""
+"""The recipient id of a broadcast's summary. Real ids start at 1."""
 
 
 class MemberStatus(StrEnum):
@@ -43,12 +42,12 @@ class MessageState(StrEnum):
 
 
 class PingPolicy(StrEnum):
-    """Whom a monitor pings, of those that are due."""
+    """Which of the due members a monitor pings."""
 
     QUIET = "quiet"
-    """Only who has unread messages, or whose pane has been quiet for its interval."""
+    """Members with unread messages, or whose pane has not changed for their interval."""
     SEED = "seed"
-    """Everybody."""
+    """All of them, also those that are working."""
 
 
 class NoticeFailure(StrEnum):
@@ -57,17 +56,17 @@ class NoticeFailure(StrEnum):
     NO_PANE = "no_pane"
     OTHER_HOST = "other_host"
     OTHER_TMUX = "other_tmux"
-    """The tmux server is another than the one the pane was made in: its ids mean other panes."""
+    """The tmux server is not the one in which the pane was created: its ids mean other panes."""
     PANE_GONE = "pane_gone"
     NOT_THE_AGENT = "not_the_agent"
-    """What runs in the pane is not the agent: a body typed at a shell's prompt would be executed."""
+    """The agent is not in the foreground of the pane: a shell would execute the text."""
     ENDED = "ended"
-    """It was acknowledged or canceled before it could be typed."""
+    """The message was acknowledged or canceled before it was typed."""
     FAILED = "failed"
 
 
 class PaneOutcome(StrEnum):
-    """What became of a member's pane. Where it was left alone, a `Notice` says why."""
+    """How a member's pane was closed. If it was not touched, a `NoticeFailure` gives the reason."""
 
     EXITED = "exited"
     KILLED = "killed"
@@ -77,40 +76,42 @@ Argv = Annotated[tuple[str, ...], Meta(max_length=256)]
 
 
 class CodingAgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a coding agent is begun in a pane, how it is known there, and how it is told to leave. What is not said of
-    one that is known stays as it is. In arguments `{name}`, `{model}` and `{prompt}` stand for what a member is given.
+    """How to start a coding agent in a pane, how to recognize it there, and how to make it exit.
+
+    For a built-in agent, omitted fields keep their defaults. Arguments may contain `{name}`, `{model}` and `{prompt}`,
+    which are replaced by the member's values.
     """
 
     argv: Annotated[tuple[str, ...], Meta(min_length=1, max_length=256)] | None = None
     model_argv: Argv | None = None
-    """Only where a model is named."""
+    """Added only if a model is given."""
     prompt_argv: Argv | None = None
     processes: Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)] | None = None
-    """By what names its process goes: in front in a pane, they mean that the agent runs there."""
+    """Names of its process. If one of them is in the foreground of a pane, the agent runs there."""
     exit: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
 
 
 class FleetSettings(msgspec.Struct, frozen=True):
-    """What this room can be told."""
+    """The settings of fleets."""
 
     fleet_notice_seconds: Annotated[
-        float, Meta(gt=0, le=60, description="how long typing one notice into a pane may take")
+        float, Meta(gt=0, le=60, description="timeout for typing one notice into a pane")
     ] = 5.0
     fleet_exit_seconds: Annotated[
-        float, Meta(gt=0, le=45, description="how long a member's pane may take to go after it was told to exit")
+        float, Meta(gt=0, le=45, description="how long a member's pane may take to close after the exit command")
     ] = 15.0
     fleet_token_days: Annotated[
-        int, Meta(ge=1, le=3_650, description="how long the token of a member's pane lasts, if the member does")
+        int, Meta(ge=1, le=3_650, description="lifetime of the token in a member's pane; it ends with the member")
     ] = 90
     coding_agents: (
         Annotated[
             dict[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$(?!\n)")], CodingAgentConfig],
-            Meta(description="what may be begun in panes, by name, beside claude, codex and opencode; in the file"),
+            Meta(description="coding agents by name, besides claude, codex and opencode; only in the settings file"),
         ]
         | None
     ) = None
     fleet_poll_wait_max_ms: Annotated[
-        int, Meta(ge=0, le=300_000, description="how long a poll for messages may wait at most")
+        int, Meta(ge=0, le=300_000, description="longest wait of a long poll for messages")
     ] = 60_000
 
 
@@ -133,7 +134,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     agent_id: int
     fleet_id: int
     registry_id: str | None
-    """The agent it is in the registry; the administrator is none."""
+    """Its id in the agent registry. None for the administrator, which is not a registered agent."""
     name: str
     description: str
     status: MemberStatus
@@ -157,7 +158,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     task_id: int
     fleet_id: int
     context_id: int
-    """The recipient; of a summary, the broadcaster."""
+    """The recipient; for a summary, the sender."""
     from_agent_id: int
     to_agent_id: int
     type: MessageType
@@ -175,7 +176,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):
-    """Where a member's pane is. A pane's id means something only to its own tmux server, on its own host."""
+    """Where a member's pane is. A pane id is valid only for its own tmux server on its own host."""
 
     zone_id: str
     agent_id: int
@@ -183,7 +184,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     tmux_session: str
     tmux_window_id: str
     tmux_pane_id: str | None
-    """None: the pane is not there yet."""
+    """None: the pane is not created yet."""
     coding_agent: str
     created_at: Millis
     host_id: str

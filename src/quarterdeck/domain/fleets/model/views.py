@@ -1,4 +1,4 @@
-"""What is shown of fleets."""
+"""Response bodies of fleets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FleetMemberView(msgspec.Struct, frozen=True):
     agent_card: dict[str, object]
     placement: PlacementView | None
     unread: int | None = None
-    """Messages that wait for it, where that was asked for."""
+    """The number of unread messages; null if it was not requested."""
 
 
 class FleetMemberList(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class FleetMemberDeleted(msgspec.Struct, frozen=True):
     name: str
     pane_id: str | None
     pane: str | None
-    """What became of its pane; null if it had none."""
+    """The outcome for its pane; null if it had none."""
 
 
 class PaneCaptureView(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class PaneCaptureView(msgspec.Struct, frozen=True):
 
 
 class PaneInputView(msgspec.Struct, frozen=True):
-    """What was typed is in the pane."""
+    """The text was typed into the pane."""
 
     agent_id: int
     pane_id: str
@@ -82,7 +82,7 @@ class FleetView(msgspec.Struct, frozen=True):
     administrator_agent_id: int | None
     director: DirectorView | None
     members: int
-    """Active ones, the administrator among them."""
+    """Active members, including the administrator."""
 
 
 class FleetList(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ class FleetDeletedView(msgspec.Struct, frozen=True):
 class MessageView(msgspec.Struct, frozen=True):
     task_id: int
     id: int
-    """The same."""
+    """The same as `task_id`."""
     context_id: int
     from_agent_id: int
     from_agent_name: str
@@ -122,16 +122,16 @@ class MessageList(msgspec.Struct, frozen=True):
 
 
 class BroadcastView(msgspec.Struct, frozen=True):
-    """A broadcast that was sent: its summary, and how many it went to."""
+    """A broadcast: its summary and the number of recipients."""
 
     summary: MessageView
     recipients: int
     delivered: int | None
-    """How many were told of it in their panes; null where that was not waited for."""
+    """The number of recipients notified in their panes; null without `wait_ms`."""
 
 
 class TimelineEntryView(msgspec.Struct, frozen=True):
-    """One line of the timeline: a message, or a broadcast with all its deliveries."""
+    """An entry of the timeline: a message, or a broadcast with all its deliveries."""
 
     id: int
     kind: Literal["unicast", "broadcast"]
@@ -156,7 +156,7 @@ class RecipientView(msgspec.Struct, frozen=True):
 
 
 class TimelineChangeView(msgspec.Struct, frozen=True):
-    """Of an entry of the timeline, those of its recipients who have acknowledged it, or for whom it was canceled."""
+    """The recipients of a timeline entry that have acknowledged it, or for which it was canceled."""
 
     id: int
     recipients: list[RecipientView]
@@ -188,5 +188,5 @@ class MonitorView(msgspec.Struct, frozen=True):
     tick_seconds: int
     policy: str
     is_recent: bool
-    """Its heartbeat is no older than it may be; whether its process lives, only its user on its host knows."""
+    """The heartbeat is recent. Only a process of the same user on its host can know whether the monitor is alive."""
     members: list[MonitoredMemberView]

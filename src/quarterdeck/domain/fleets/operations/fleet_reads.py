@@ -1,4 +1,4 @@
-"""Looking at fleets, members, messages and the monitor, as they stand. Whoever may read a fleet may read all of it."""
+"""Reads of fleets, members and the monitor. A caller who may read a fleet may read all of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 async def read_fleet(
     tx: Transaction, request: FleetRequest, *statements: BoundStatement, permission: str = READ_PERMISSION
 ) -> tuple[Fleet, list[list[Row]]]:
-    """The fleet, and what these find, in one round trip. Refuses a caller who may not, and a fleet that is nowhere."""
+    """The fleet and the rows of the statements, in one round trip.
+
+    Raises if the caller lacks the permission or the fleet does not exist.
+    """
     caller_checks = CallerChecks([request])
     caller_statements = caller_checks.statements()
     results = await tx.read(*caller_statements, Q.fleets_get(batch=[(request.zone_id, request.fleet_id)]), *statements)
@@ -42,7 +45,7 @@ async def read_fleet(
 
 
 async def require_changeable(tx: Transaction, request: FleetRequest) -> None:
-    """Refuses whoever may not change fleets, and a fleet that cannot be changed."""
+    """Raises if the caller may not change fleets, or if the fleet is deleted."""
     found, _ = await read_fleet(tx, request, permission=CHANGE_PERMISSION)
     if found.deleted_at is not None:
         raise errors.fleet_deleted(request.fleet_id)
@@ -55,7 +58,7 @@ async def get_fleet(tx: Transaction, request: FleetRequest) -> FleetDetails:
 
 
 async def list_fleets(tx: Transaction, filters: FleetsFilter) -> list[FleetDetails]:
-    """Up to so many, newest first."""
+    """Up to `filters.limit` fleets, newest first."""
     await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     if filters.caller is not None and filters.caller.agent_id is not None:
         return await _list_own_fleet(tx, filters, filters.caller.agent_id)
@@ -70,7 +73,7 @@ async def list_fleets(tx: Transaction, filters: FleetsFilter) -> list[FleetDetai
 
 
 async def _list_own_fleet(tx: Transaction, filters: FleetsFilter, agent_id: str) -> list[FleetDetails]:
-    """An agent sees the fleet that it is a member of."""
+    """An agent sees only the fleet of which it is a member."""
     fleet_id = agent_cards.parse_fleet_id(agent_id)
     if fleet_id is None or fleet_id >= filters.before:
         return []
@@ -107,7 +110,7 @@ async def _load_details(tx: Transaction, fleets: Sequence[Fleet]) -> list[FleetD
 
 
 async def get_member(tx: Transaction, request: MemberRequest) -> FleetMemberView:
-    """Also one that has left."""
+    """A member, active or deregistered."""
     found = await _load_member(tx, request)
     placements, unread = await tx.read(
         LISTS.placements_get(batch=[found.ref]), LISTS.messages_unread_counts(batch=[found.ref])
@@ -128,7 +131,7 @@ def require_in_fleet(rows: Sequence[Row], request: MemberRequest | SentFilter) -
 
 
 async def list_members(tx: Transaction, filters: MembersFilter) -> list[FleetMemberView]:
-    """Up to so many, in the order they came."""
+    """Up to `filters.limit` members, in the order of registration."""
     _, pages = await read_fleet(
         tx,
         filters,

@@ -1,8 +1,8 @@
-"""Polls that wait: whoever has no message waits for one, without asking again and again.
+"""Long polls of an inbox: a read that finds no message waits for one.
 
-Those who wait in one process are looked for together (`engine.waiting`): a commit, here or elsewhere, has one statement
-find the newest message that waits for each of them, and only those for whom there is a new one read again. Whoever
-leaves its fleet meanwhile is told so at once: who polls in a loop would else never learn that it is over.
+After a commit, in this process or another, one statement finds the newest unread message of every waiting member, and
+only the polls with a new message read their inbox again (`engine.long_poll`). A member that is deregistered while it
+waits is refused at once: a client that polls in a loop would otherwise never notice.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.transaction import Engine, Transaction
 
 InboxKey = tuple[str, str]
-"""(zone, member)"""
+"""(zone id, agent id of the member)"""
 InboxPoll = long_poll.LongPoll[InboxFilter, InboxKey, MessagePage]
 InboxPolls = long_poll.LongPolls[InboxFilter, InboxKey, MessagePage]
 CHECK_SECONDS = 1.0
-"""Between two looks, should a wake be lost on its way from another server."""
+"""Seconds between two checks, in case a wake-up from another server is lost."""
 
 
 def new_inbox_polls() -> InboxPolls:
@@ -37,7 +37,7 @@ class InboxLongPoll:
         self._polls = polls
 
     async def list_inbox(self, filters: InboxFilter, timeout_seconds: float) -> MessagePage:
-        """What there is; or, if there is nothing, the first that comes in time."""
+        """The messages; if there are none, the first that arrives before the timeout."""
 
         async def read(request: InboxFilter) -> tuple[MessagePage, ...]:
             poll = request.waiter
@@ -54,8 +54,10 @@ class InboxLongPoll:
 
 
 class InboxWakeups:
-    """Once for all who wait: has those read again for whom something came, or who are there no more, and are refused
-    then."""
+    """One check for all waiting polls.
+
+    Polls with a new message read again. So do polls of members that have left, and are then refused.
+    """
 
     def __init__(self, engine: Engine, polls: InboxPolls) -> None:
         self._engine = engine
@@ -72,7 +74,7 @@ class InboxWakeups:
 
 class _InboxState(NamedTuple):
     newest_id: int
-    """0: nothing waits."""
+    """0: no unread message."""
     has_left: bool
 
 

@@ -1,8 +1,8 @@
-"""What changes fleets and their members: load under the zones' locks, decide by `rules.crew`, write in one commit.
+"""The operation of the lane `fleet`: load under the zones' locks, decide by `rules.members`, persist.
 
-A fleet is written in five steps: the fleet, its director, the director's placement, the reference back, and last the
-administrator. A failure at any of them leaves nothing. Members are agents of the registry: they are registered there,
-and terminated there, in the same transaction.
+A fleet is written in five steps: the fleet, its director, the director's placement, the fleet's reference to the
+director, and last the administrator. A failure in any step rolls back all of them. Members are registered agents: the
+same transaction registers or terminates them in the agent registry.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ LEFT_FLEET_REASON = "left_fleet"
 
 
 async def change_fleets(tx: Transaction, commands: Sequence[FleetCommand]) -> list[FleetOutcome | Problem | Busy]:
-    """Every verb, in order of arrival."""
     caller_checks = CallerChecks(commands)
     keys = [
         key
@@ -84,13 +83,13 @@ async def change_fleets(tx: Transaction, commands: Sequence[FleetCommand]) -> li
 
 
 def _restrict_to_zones(locked_zones: Container[str], refs: FleetBatchRefs) -> FleetBatchRefs:
-    """What is of zones that this transaction has to itself."""
+    """The rows of the zones that this transaction has locked."""
     ref_sets = (refs.fleets, refs.members, refs.complete_fleets, refs.counted_fleets)
     return FleetBatchRefs(*({ref for ref in ref_set if ref[0] in locked_zones} for ref_set in ref_sets))
 
 
 async def _load(tx: Transaction, batch_refs: FleetBatchRefs) -> FleetBatchInput:
-    """In one round trip, by as many statements as there is something to ask for."""
+    """In one round trip. Statements with an empty batch are not sent."""
     fleet_refs, member_refs = [*sorted(batch_refs.fleets)], [*sorted(batch_refs.members)]
     complete_keys: SqlRows = [(*ref, MemberStatus.ACTIVE) for ref in sorted(batch_refs.complete_fleets)]
     counted_keys: SqlRows = [(*ref, MemberStatus.ACTIVE) for ref in sorted(batch_refs.counted_fleets)]
@@ -120,20 +119,20 @@ async def _load(tx: Transaction, batch_refs: FleetBatchRefs) -> FleetBatchInput:
 
 
 async def _read_nonempty(tx: Transaction, *queries: tuple[Statement, SqlRows]) -> list[list[Row]]:
-    """What each finds. Those with nothing to look for are not sent."""
+    """The rows of each query. Queries with an empty batch are not sent and return no rows."""
     results = iter(await tx.read(*(statement(batch=batch) for statement, batch in queries if batch)))
     return [next(results) if batch else [] for _, batch in queries]
 
 
 def _no_caller_check(command: BaseFleetCommand, permission: str) -> Problem | None:
-    raise AssertionError("who may speak is known before anything is decided")
+    raise AssertionError("change_fleets replaces this before the batch is decided")
 
 
-# -- writing -----------------------------------------------------------------------------------------------------
+# -- persisting --------------------------------------------------------------------------------------------------
 
 
 async def _persist(tx: Transaction, loaded: FleetBatchInput, batch: FleetBatch) -> None:
-    """What refers to something comes after it; the administrators last of all."""
+    """Write rows after the rows they reference; administrators last."""
     if last_ids := _changed_values(loaded.last_ids, batch.last_ids):
         tx.write(Q.fleet_counters_set(batch=_to_rows(last_ids)))
     new_fleets = [fleet for ref, fleet in batch.fleets.items() if ref not in loaded.fleets]
@@ -162,7 +161,7 @@ async def _persist(tx: Transaction, loaded: FleetBatchInput, batch: FleetBatch) 
 def _insert_new(
     tx: Transaction, fleets: Sequence[Fleet], members: Sequence[Member], placements: Sequence[Placement]
 ) -> None:
-    """In the order in which they name each other."""
+    """In the order of their foreign keys."""
     if fleets:
         tx.write(
             Q.fleets_insert(
@@ -180,7 +179,7 @@ def _insert_new(
 
 
 async def _persist_removals(tx: Transaction, loaded: FleetBatchInput, batch: FleetBatch) -> list[Member]:
-    """Those who were there and have left, and the fleets that were deleted."""
+    """Deregister members and mark fleets as deleted. Returns the deregistered members."""
     removed = [
         (before, batch.members[ref])
         for ref, before in sorted(loaded.members.items())
@@ -202,7 +201,7 @@ async def _persist_removals(tx: Transaction, loaded: FleetBatchInput, batch: Fle
 
 
 async def _persist_panes_and_monitors(tx: Transaction, loaded: FleetBatchInput, batch: FleetBatch) -> None:
-    """Panes that are there now, and those that are nobody's any more; how they are watched over, and by whom."""
+    """Write and delete placements, monitor configurations and monitor rows."""
     pane_rows: SqlRows = [
         (*ref, placement.tmux_pane_id, "")
         for ref, placement in sorted(batch.placements.items())
@@ -225,14 +224,14 @@ async def _persist_panes_and_monitors(tx: Transaction, loaded: FleetBatchInput, 
 async def _update_checked(tx: Transaction, statement: BoundStatement, expected: int) -> None:
     [rows] = await tx.read(statement)
     if len(rows) != expected:
-        raise RuntimeError("fleets moved under the zone's lock")
+        raise RuntimeError("fleet rows changed despite the zone's lock")
 
 
 # -- the registry ------------------------------------------------------------------------------------------------
 
 
 async def _register_agents(tx: Transaction, members: Sequence[Member]) -> None:
-    """They are not missed there before they have spoken: a pane sends no heartbeats."""
+    """Members have `awaits_first_contact`: a pane sends no heartbeats, so a new agent must not become stale."""
     commands = [
         Register(
             zone_id=member.zone_id,
@@ -251,7 +250,7 @@ async def _register_agents(tx: Transaction, members: Sequence[Member]) -> None:
         if not is_new
     ]
     if existing:
-        # Of before such ids were kept for members. Whoever speaks for that agent must not speak for the member.
+        # An agent from before such ids were reserved for members. Its tokens must not act for the member.
         await agents.terminate_agents(
             tx, [_terminate_command(command.zone_id, command.agent_id) for command in existing]
         )
@@ -259,22 +258,22 @@ async def _register_agents(tx: Transaction, members: Sequence[Member]) -> None:
 
 
 async def _submit_registrations(tx: Transaction, commands: Sequence[Register]) -> list[bool]:
-    """Whether each was new."""
+    """Returns for each command whether the agent is new."""
     created: list[bool] = []
     for outcome in await agents.Registrar(()).register(tx, commands):
         if not isinstance(outcome, RegisterResult):
-            raise outcome if isinstance(outcome, Problem) else RuntimeError("the zone is locked, and busy")
+            raise outcome if isinstance(outcome, Problem) else RuntimeError("the zone is busy although it is locked")
         created.append(outcome.created)
     return created
 
 
 async def _terminate_agents(tx: Transaction, members: Sequence[Member]) -> None:
-    """What they held is taken back by the room of tasks, which hears of it in this transaction."""
+    """Terminate the registered agents. The listener of tasks releases their attempts in this transaction."""
     commands = [
         _terminate_command(member.zone_id, member.registry_id) for member in members if member.registry_id is not None
     ]
     if commands:
-        # An agent that somebody ended before, or that was forgotten since, is as gone as it is to be.
+        # The outcome is ignored: an agent that was already terminated or deleted needs no change.
         await agents.terminate_agents(tx, commands)
 
 

@@ -1,4 +1,4 @@
-"""Reads of messages: one, an inbox, what a member sent, all of a fleet; and the names of their members."""
+"""Reads of messages: one message, an inbox, sent messages, all messages of a fleet; and the names of their members."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement
 
 SLICE_MESSAGES = 64
-"""Messages that are read at once."""
+"""Messages per statement."""
 PAGE_CHARACTERS_MAX = 4 * 1024 * 1024
-"""After so many a page ends, however many messages were asked for."""
+"""A page ends after this many characters, even if more messages were requested."""
 AnyMessagesFilter = TypeVar("AnyMessagesFilter", bound=MessagesFilter)
 AnySentFilter = TypeVar("AnySentFilter", bound=SentFilter)
 
 
 class MessagePage(msgspec.Struct, frozen=True):
-    """A page of messages, and what those are called whom they name."""
+    """A page of messages, and the names of their senders and recipients."""
 
     messages: list[Message]
     names: MemberNames
     is_truncated: bool = False
-    """It is shorter than was asked for, because its messages are so long."""
+    """The page ended at `PAGE_CHARACTERS_MAX`, before its limit."""
 
 
 async def get_message(tx: Transaction, request: MessageRequest) -> MessagePage:
-    """One of whose ends at least one is in the fleet."""
+    """A message whose sender or recipient is a member of the fleet."""
     _, [rows] = await read_fleet(tx, request, Q.messages_get(batch=[(request.zone_id, request.message_id)]))
     found = decode_first(rows, Message)
     if found is None:
@@ -60,13 +60,13 @@ async def get_message(tx: Transaction, request: MessageRequest) -> MessagePage:
 
 
 async def list_inbox(tx: Transaction, filters: InboxFilter) -> MessagePage:
-    """What a member was sent. What still waits for it comes in the order of its ids, which is the order in which it was
-    sent; everything else by when it last moved."""
+    """The messages to a member. Unread messages are ordered by id, which is the order of sending; all other lists are
+    ordered by the last change of state."""
     return await _list_of_member(tx, filters, _inbox_statement)
 
 
 async def list_sent(tx: Transaction, filters: SentFilter) -> MessagePage:
-    """What a member has sent, by when it last moved."""
+    """The messages from a member, ordered by the last change of state."""
     return await _list_of_member(tx, filters, _sent_statement)
 
 
@@ -88,7 +88,7 @@ async def _list_of_member(
 
 
 async def list_messages(tx: Transaction, filters: MessagesFilter) -> MessagePage:
-    """Everything that was said in a fleet, row by row."""
+    """All messages of a fleet, one per delivery."""
     _, [rows] = await read_fleet(tx, filters, _messages_statement(_limit_to_slice(filters)))
     return await _read_page(tx, filters, _messages_statement, decode(rows, Message))
 
@@ -99,7 +99,7 @@ async def _read_page(
     build_statement: Callable[[AnyMessagesFilter], BoundStatement],
     messages: list[Message],
 ) -> MessagePage:
-    """Goes on after a first slice: texts may be long, and a page is held in memory as a whole."""
+    """Read the slices after the first one. Texts may be long, and a page is kept in memory."""
     slice_count, size = len(messages), _text_length(messages)
     while slice_count == SLICE_MESSAGES and len(messages) < filters.limit and size < PAGE_CHARACTERS_MAX:
         last = messages[-1]
@@ -141,7 +141,7 @@ def _messages_statement(filters: MessagesFilter) -> BoundStatement:
 
 
 def _id_params(filters: MessagesFilter) -> dict[str, str | int | None]:
-    """Where a page goes on, in the order of ids, is only another bound."""
+    """In lists ordered by id, the position is only another bound of the id."""
     position = filters.position
     after = max(filters.after, position.id) if position and filters.oldest_first else filters.after
     before = position.id if position and not filters.oldest_first else UPPER_BOUND
@@ -163,7 +163,7 @@ def _timestamp_params(filters: SentFilter) -> dict[str, str | int | None]:
 
 
 async def load_names(tx: Transaction, messages: Iterable[Message]) -> MemberNames:
-    """What those are called whom these name, all of one zone."""
+    """The names of the senders and recipients. All messages must be of one zone."""
     return {agent_id: name for (_, agent_id), name in (await _load_names_by_ref(tx, messages)).items()}
 
 
@@ -178,7 +178,7 @@ async def _load_names_by_ref(tx: Transaction, messages: Iterable[Message]) -> di
 
 
 class LoadNames(msgspec.Struct, frozen=True):
-    """Of a message that was just sent, or has just moved."""
+    """Load the names for a message that was just sent or changed."""
 
     message: Message
 
@@ -188,7 +188,7 @@ class LoadNames(msgspec.Struct, frozen=True):
 
 
 async def load_names_batch(tx: Transaction, commands: Sequence[LoadNames]) -> list[MemberNames | Problem | Busy]:
-    """One statement finds them for all who ask at once."""
+    """The names for all commands of a batch, with one statement."""
     names = await _load_names_by_ref(tx, [command.message for command in commands])
     return [
         {

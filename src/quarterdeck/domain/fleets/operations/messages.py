@@ -1,4 +1,4 @@
-"""What members say to each other: load under the zones' locks, decide by `rules.messages`, write in one commit."""
+"""The operation of the lane `message`: load under the zones' locks, decide by `rules.messages`, persist."""
 
 from __future__ import annotations
 
@@ -42,13 +42,12 @@ OnDelivered = Callable[[Sequence[Message]], None]
 
 
 class MessageBatchRunner:
-    """An object because it knows who is told of what was delivered, once that is committed."""
+    """Runs batches and calls `on_delivered` with the delivered messages after each commit."""
 
     def __init__(self, on_delivered: OnDelivered) -> None:
         self._on_delivered = on_delivered
 
     async def run(self, tx: Transaction, commands: Sequence[MessageCommand]) -> list[MessageOutcome | Problem | Busy]:
-        """Every verb, in order of arrival."""
         caller_checks = CallerChecks(commands)
         keys = [
             key
@@ -98,7 +97,7 @@ class MessageBatchRunner:
 
     async def _persist(self, tx: Transaction, batch: MessageBatch, last_ids: Mapping[str, LastIds]) -> None:
         if batch.sent:
-            # Of the zones in which something was said, and no others: those may not even be locked.
+            # Only the zones in which a message was sent: other zones of the batch may not be locked.
             zone_ids = sorted({message.zone_id for message in batch.sent})
             tx.write(Q.fleet_counters_set(batch=[_last_ids_row(last_ids, zone_id, batch) for zone_id in zone_ids]))
             rows: SqlRows = [msgspec.structs.astuple(message) for message in batch.sent]
@@ -112,7 +111,7 @@ class MessageBatchRunner:
             ]
             [updated] = await tx.read(Q.messages_update(batch=updates))
             if len(updated) != len(updates):
-                raise RuntimeError("messages moved under the zone's lock")
+                raise RuntimeError("messages changed despite the zone's lock")
         for pending in batch.events:
             tx.emit(to_new_event(pending))
         if deliveries := [message for message in batch.sent if message.type is MessageType.UNICAST]:
@@ -138,7 +137,7 @@ def _broadcast_fleets(commands: Sequence[MessageCommand]) -> SqlRows:
 
 
 async def _load_keyed_messages(tx: Transaction, key_records: Sequence[KeyRecord]) -> list[Message]:
-    """What keys stand for that were used before; of a broadcast also what was delivered."""
+    """The messages sent earlier under the keys; for a broadcast also its deliveries."""
     if not key_records:
         return []
     refs: SqlRows = sorted((record.zone_id, int(record.subject_id)) for record in key_records)
@@ -171,7 +170,7 @@ def _update_row(before: Message, after: Message) -> tuple[object, ...]:
 
 
 def to_new_event(pending: PendingEvent) -> NewEvent:
-    """Never what was said: whoever may read the log need not know it."""
+    """Without the text: readers of the event log may not be allowed to read messages."""
     message = pending.message
     data = {
         "fleetId": message.fleet_id,

@@ -1,4 +1,4 @@
-"""Where members stand: their fleet, themselves and their panes, for whoever is about to reach into these."""
+"""Reads of placements, for access to panes and for notices."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MemberPlacement(msgspec.Struct, frozen=True):
 
 
 async def load_member_placement(tx: Transaction, lookup: MemberLookup) -> MemberPlacement:
-    """Of a member that is there. Panes are for those who may change fleets, to look at them as well as to type."""
+    """An active member with its fleet and placement. Reading a pane needs `fleets.change`, like typing into it."""
     await require_permission(tx, lookup.caller, lookup.zone_id, CHANGE_PERMISSION)
     ref = (lookup.zone_id, lookup.agent_id)
     fleet_rows, member_rows, placement_rows = await tx.read(
@@ -65,20 +65,20 @@ async def load_member_placement(tx: Transaction, lookup: MemberLookup) -> Member
 
 
 async def list_fleet_placements(tx: Transaction, request: FleetRequest) -> list[Placement]:
-    """Where the panes of a fleet are, for whoever may change it."""
+    """The placements of a fleet's active members. Needs `fleets.change`."""
     statement = Q.placements_of_fleets(batch=[(request.zone_id, request.fleet_id, MemberStatus.ACTIVE)])
     _, [rows] = await read_fleet(tx, request, statement, permission=CHANGE_PERMISSION)
     return decode(rows, Placement)
 
 
 class NoticeState(msgspec.Struct, frozen=True, array_like=True):
-    """A message that is about to be typed, as it is now."""
+    """The present state of a message that will be typed next."""
 
     zone_id: str
     task_id: int
     state: MessageState
     pane_id: str | None
-    """Of its recipient; whoever has left has none."""
+    """The recipient's pane. None if the recipient is deregistered."""
 
 
 async def load_notice_states(tx: Transaction, refs: Sequence[MessageRef]) -> Mapping[MessageRef, NoticeState]:
@@ -87,6 +87,6 @@ async def load_notice_states(tx: Transaction, refs: Sequence[MessageRef]) -> Map
 
 
 async def load_placements(tx: Transaction, refs: Sequence[MemberRef]) -> Mapping[MemberRef, Placement]:
-    """Where the panes of these are. Whoever has left has none."""
+    """The placements of members. A deregistered member has none."""
     [rows] = await tx.read(LISTS.placements_get(batch=[*refs]))
     return {placement.ref: placement for placement in decode(rows, Placement)}

@@ -1,7 +1,7 @@
-"""What was said in a fleet, newest first: a message to one is an entry, and so is a broadcast, with all its deliveries.
+"""The timeline of a fleet, newest first. An entry is a message to one member, or a broadcast with all its deliveries.
 
-The deliveries of a broadcast follow its summary, one id after the other, so that between two entries of a fleet stands
-what belongs to the first of them and nothing else.
+The ids of a broadcast's deliveries follow the id of its summary. So the messages of a fleet between two entries are the
+deliveries of the older one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class TimelinePage(msgspec.Struct, frozen=True):
     entries: list[TimelineEntry]
     names: MemberNames
     is_truncated: bool = False
-    """There are fewer than were asked for, because they are so long."""
+    """The page ended at `PAGE_CHARACTERS_MAX`, before its limit."""
 
 
 class TimelineChanges(msgspec.Struct, frozen=True):
-    """By their ids: entries that were not there before; and messages that have moved, without what they say."""
+    """New entries, and changed messages without their text, by id."""
 
     entries: dict[int, TimelineEntry]
     changed_messages: dict[int, Message]
@@ -37,7 +37,7 @@ class TimelineChanges(msgspec.Struct, frozen=True):
 
 
 async def list_entries(tx: Transaction, filters: TimelineFilter) -> TimelinePage:
-    """Up to so many, newest first."""
+    """Up to `filters.limit` entries, newest first."""
     _, [rows] = await read_fleet(tx, filters, _heads_statement(filters, filters.before, filters.limit))
     before, entries, names = filters.before, list[TimelineEntry](), dict[int, str]()
     while heads := decode(rows, Message):
@@ -63,7 +63,7 @@ def _heads_statement(filters: TimelineFilter, before: int, limit: int) -> BoundS
 async def load_changes(
     tx: Transaction, request: FleetRequest, new_entry_ids: Iterable[int], changed_ids: Iterable[int]
 ) -> TimelineChanges:
-    """Of the fleet, the entries with these ids, and the messages with those."""
+    """The new entries and the changed messages of a fleet, by their ids."""
     _, [head_rows, changed_rows] = await read_fleet(
         tx,
         request,
@@ -82,7 +82,7 @@ async def load_changes(
 
 
 async def count_notified(tx: Transaction, deliveries: Sequence[Message]) -> int:
-    """How many of these, which are those of one broadcast, their recipients were told of in their panes."""
+    """How many deliveries of one broadcast were typed into their recipients' panes."""
     if not deliveries:
         return 0
     first = deliveries[0]
@@ -92,7 +92,7 @@ async def count_notified(tx: Transaction, deliveries: Sequence[Message]) -> int:
 
 
 async def _load_deliveries(tx: Transaction, heads: Sequence[Message], ends: Sequence[int]) -> TimelinePage:
-    """With what was delivered of each, all of which has lower ids than its end."""
+    """The entries of the heads with their deliveries. The deliveries of each head have ids below its end."""
     entries = {head.task_id: TimelineEntry(head) for head in heads}
     spans: list[tuple[object, ...]] = [
         (head.zone_id, head.fleet_id, head.task_id, end)

@@ -1,6 +1,6 @@
-"""The card of a member: who is the fleet's administrator is known by it, and never by a name.
+"""The agent card of a member. It marks the fleet's administrator; the name does not.
 
-The name space `cafleet` in a card is the server's own: what callers say of themselves goes beside it.
+Only the server writes the key `cafleet` of a card. Values from callers go under other keys.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _decode_skills = msgspec.json.Decoder(list[dict[str, object]]).decode
 
 
 def build_card(name: str, description: str, skills: str = "[]") -> str:
-    """`skills` are JSON, and read before they are written: as text, they could say what stands beside them."""
+    """`skills` is JSON. It is decoded first: inserted as text, it could overwrite other keys of the card."""
     fields = {"name": name, "description": description, "skills": _decode_skills(skills)}
     return msgspec.json.encode(fields).decode()
 
@@ -52,18 +52,18 @@ def administrator_description(fleet_id: int) -> str:
 
 
 def format_registry_id(fleet_id: int, agent_id: int) -> str:
-    """Who a member is in the registry. Nobody else can be registered under such a name."""
+    """The id of a member in the agent registry. The registry reserves ids of this form for members."""
     return f"fleet-{fleet_id}-{agent_id}"
 
 
 def parse_fleet_id(agent_id: str) -> int | None:
-    """Of which fleet an agent of the registry is a member."""
+    """The fleet of a registered agent, or None if it is not a member of one."""
     match = _REGISTRY_ID_PATTERN.fullmatch(agent_id)
     return None if match is None else int(match[1])
 
 
 def can_read_fleet(caller: Caller, fleet_id: int) -> bool:
-    """An agent sees its own fleet: to it, others are not there."""
+    """Whether the caller may see the fleet. An agent sees only its own."""
     return caller.agent_id is None or parse_fleet_id(caller.agent_id) == fleet_id
 
 

@@ -1,4 +1,4 @@
-"""Why fleets refuse, in sentences that agents read."""
+"""The refusals of fleets. Agents read their texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def member_not_found(agent_id: int, fleet_id: int) -> NotFound:
 
 
 def inactive_member_problem(fleet: Fleet, member: Member) -> Problem | None:
-    """Why a member can do nothing any more. What it said and was sent stays to be read."""
+    """Why a member cannot act any more, or None. Its messages stay readable."""
     if fleet.deleted_at is not None:
         return fleet_deleted(fleet.fleet_id)
     return None if member.is_active else member_not_found(member.agent_id, fleet.fleet_id)
@@ -38,7 +38,7 @@ def inactive_member_problem(fleet: Fleet, member: Member) -> Problem | None:
 def fleet_full(fleet_id: int, used: int) -> LimitReached:
     return LimitReached(
         "fleet_full",
-        f"A fleet has at most {MEMBERS_MAX} members, and {used} are in fleet {fleet_id}.",
+        f"Fleet {fleet_id} is full: it has {used} of at most {MEMBERS_MAX} members.",
         bound="max_fleet_members",
         limit=MEMBERS_MAX,
         used=used,
@@ -53,7 +53,8 @@ def destination_not_found(agent_id: int) -> NotFound:
 def broadcast_too_large(size: int, recipients: int) -> Invalid:
     return Invalid(
         "broadcast_too_large",
-        f"A broadcast is at most {BROADCAST_BYTES_MAX} bytes in all, and this is {size} for each of {recipients} recipients.",
+        f"The broadcast is too large: {size} bytes for each of {recipients} recipients. "
+        f"At most {BROADCAST_BYTES_MAX} bytes in total are allowed.",
         field="text",
     )
 
@@ -107,7 +108,7 @@ def nested_teams(director_id: int, agent_id: int) -> Conflict:
 
 
 def member_has_pane(agent_id: int) -> Conflict:
-    return Conflict("member_placed", f"agent {agent_id} has a pane already")
+    return Conflict("member_placed", f"agent {agent_id} already has a pane")
 
 
 def no_placement(agent_id: int) -> Conflict:
@@ -119,13 +120,13 @@ def monitor_running(fleet_id: int) -> Conflict:
 
 
 def not_the_monitor(fleet_id: int) -> Conflict:
-    return Conflict("not_the_monitor", f"this process does not monitor fleet {fleet_id} any more")
+    return Conflict("not_the_monitor", f"this process no longer monitors fleet {fleet_id}")
 
 
 def unknown_coding_agent(name: str, available: list[str]) -> Invalid:
     return Invalid(
         "unknown_coding_agent",
-        f"There is no coding agent {name!r}. There are: {', '.join(available)}.",
+        f"Unknown coding agent {name!r}. Configured: {', '.join(available)}.",
         field="coding_agent",
     )
 
@@ -133,8 +134,8 @@ def unknown_coding_agent(name: str, available: list[str]) -> Invalid:
 def coding_agent_not_configured(placement: Placement) -> Invalid:
     return Invalid(
         "unknown_coding_agent",
-        f"agent {placement.agent_id} runs {placement.coding_agent!r}, which the server's configuration no longer "
-        "names: nobody knows how it is told to leave. --force ends it.",
+        f"agent {placement.agent_id} runs {placement.coding_agent!r}, which is no longer configured, so its exit "
+        "command is unknown. Use --force to kill its pane.",
         field="coding_agent",
     )
 
@@ -143,34 +144,36 @@ def coding_agent_not_configured(placement: Placement) -> Invalid:
 
 _UNREACHABLE_TEXTS = {
     NoticeFailure.NO_PANE: "has no pane",
-    NoticeFailure.OTHER_HOST: "is on another host, or another user's",
-    NoticeFailure.OTHER_TMUX: "was in a tmux server that has ended since",
-    NoticeFailure.PANE_GONE: "has closed its pane",
-    NoticeFailure.NOT_THE_AGENT: "has left its pane to something else: what is typed there might be executed",
+    NoticeFailure.OTHER_HOST: "runs on another host or as another user",
+    NoticeFailure.OTHER_TMUX: "ran in a tmux server that has ended",
+    NoticeFailure.PANE_GONE: "has no pane any more: it was closed",
+    NoticeFailure.NOT_THE_AGENT: "is not in the foreground of its pane: another program might execute the text",
     NoticeFailure.FAILED: "cannot be reached",
 }
 
 
 def scope_missing(scope: str) -> Forbidden:
-    return Forbidden("missing_scope", f"This needs a token with the scope {scope}.", scope=scope)
+    return Forbidden("missing_scope", f"The token lacks the scope {scope}.", scope=scope)
 
 
 def local_socket_required() -> Forbidden:
-    return Forbidden("local_socket_only", "Panes are reached over the unix socket of the server only, on its own host.")
+    return Forbidden(
+        "local_socket_only", "Panes are accessible only over the server's Unix socket. Run the command on its host."
+    )
 
 
 def director_id_missing() -> Invalid:
     return Invalid(
-        "invalid_body", "A member with a pane is made by a director: director_id is missing.", field="director_id"
+        "invalid_body", "director_id is missing. It is required for a member with a pane.", field="director_id"
     )
 
 
 def unknown_pane(pane_id: str) -> Invalid:
-    return Invalid("unknown_pane", f"There is no pane {pane_id} of this user on this host.", field="pane")
+    return Invalid("unknown_pane", f"This user has no pane {pane_id} on this host.", field="pane")
 
 
 def pane_not_created(reason: str) -> Conflict:
-    return Conflict("pane_not_made", f"No pane was made, and nobody registered: {reason}")
+    return Conflict("pane_not_made", f"The pane could not be created, and no member was registered: {reason}")
 
 
 def pane_unreachable(agent_id: int, failure: NoticeFailure) -> Conflict:
@@ -178,34 +181,34 @@ def pane_unreachable(agent_id: int, failure: NoticeFailure) -> Conflict:
 
 
 def tmux_failed(reason: str) -> Conflict:
-    return Conflict("tmux_failed", f"tmux did not do it: {reason}")
+    return Conflict("tmux_failed", f"tmux failed: {reason}")
 
 
 def member_being_created(agent_id: int) -> Conflict:
     return Conflict(
         "member_being_made",
-        f"agent {agent_id} is being made with this key, and has no pane yet; if whoever began with it was cut, "
-        f"'qd member delete --member-id {agent_id}' takes it back",
+        f"agent {agent_id} is being created with this idempotency key and has no pane yet. If that request was "
+        f"interrupted, run 'qd member delete --member-id {agent_id}'.",
     )
 
 
 def panes_not_closed(problems: Mapping[int, Problem]) -> Conflict:
-    """Neither gone nor to be killed: by member, why."""
+    """`problems` by member: neither the exit command nor the kill succeeded."""
     first_id = min(problems)
-    others = f" (and of {len(problems) - 1} others)" if len(problems) > 1 else ""
+    others = f" (and {len(problems) - 1} others)" if len(problems) > 1 else ""
     return Conflict(
         "panes_not_closed",
         f"The pane of agent {first_id}{others} was not closed: {problems[first_id].detail}",
         agents=sorted(problems),
-        frees="'qd fleet delete' once more, or with --keep-panes",
+        frees="repeat 'qd fleet delete', or use --keep-panes",
     )
 
 
 def agent_not_in_foreground(placement: Placement, tail: str) -> Conflict:
     return Conflict(
         "member_still_there",
-        f"agent {placement.agent_id} may still run in its pane {placement.tmux_pane_id}, but something else is in "
-        "front there, so it was not told to exit; it stays registered",
+        f"agent {placement.agent_id} may still run in pane {placement.tmux_pane_id}, but another program is in the "
+        "foreground, so the exit command was not typed; the member stays registered",
         pane_id=placement.tmux_pane_id,
         tail=tail,
         frees="qd member delete --force",
@@ -215,8 +218,8 @@ def agent_not_in_foreground(placement: Placement, tail: str) -> Conflict:
 def member_still_running(placement: Placement, seconds: float, tail: str) -> Conflict:
     return Conflict(
         "member_still_there",
-        f"agent {placement.agent_id} was told to exit, and after {seconds:g} s its pane {placement.tmux_pane_id} is "
-        "still there; it stays registered",
+        f"agent {placement.agent_id} got the exit command, but its pane {placement.tmux_pane_id} is still open after "
+        f"{seconds:g} s; the member stays registered",
         pane_id=placement.tmux_pane_id,
         tail=tail,
         frees="qd member delete --force",

@@ -1,4 +1,4 @@
-"""What the keys of a batch stand for: those that were used before, and those that the batch itself has used."""
+"""The idempotency keys of one batch: those loaded, and those that the batch itself adds."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict, new_recor
 
 
 class BatchKeys:
-    """Whatever is kept under a key here has a number."""
+    """All objects created under a key of fleets have integer ids."""
 
     def __init__(self, records: Mapping[Key, KeyRecord]) -> None:
         self._records = {**records}
         self.new_records: list[KeyRecord] = []
-        """Those of this batch."""
+        """The keys added by this batch."""
 
     def find_created(self, key: Key | None, request_digest: str) -> int | Problem | None:
-        """What the key stands for. None: nothing was made under it."""
+        """The id of the object created under the key, or None. A `Problem` if the key belongs to another request."""
         record = None if key is None else self._records.get(key)
         if key is None or record is None:
             return None

@@ -1,7 +1,7 @@
-"""One batch of what changes fleets and their members, decided in order of arrival. It does no I/O and knows no clock.
+"""Decides one batch of the lane `fleet`, in order of arrival, without I/O and without a clock.
 
-Everything a fleet begins with is decided together: the fleet, its director with the pane it is in, the reference back
-to the director, and, last, the administrator. All of them are of the same instant.
+A fleet, its director with the director's placement, and its administrator are created by one decision, with the same
+timestamp.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, memb
 from quarterdeck.domain.fleets.rules.idempotency import BatchKeys
 
 CREATE_OPERATION, REGISTER_OPERATION = "fleet.create", "member.register"
-"""What keys are kept under."""
+"""The operation names of idempotency keys."""
 DEFAULT_INTERVAL_SECONDS = 60
 DIRECTOR_DESCRIPTION = "Root Director of fleet {}"
 _replace = msgspec.structs.replace
 
 
 class LastIds(msgspec.Struct, frozen=True, array_like=True):
-    """The highest ids of a zone so far."""
+    """The highest ids used in a zone."""
 
     zone_id: str
     fleets: int = 0
@@ -67,12 +67,12 @@ class LastIds(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class FleetBatchInput:
-    """What was loaded for a batch, under the zones' locks: what `wanted` says, and no more."""
+    """The rows loaded for a batch under the zones' locks: those of `collect_refs`."""
 
     now: Millis
     caller_problem: Callable[[BaseFleetCommand, str], Problem | None]
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    """Why nothing can begin any more in a zone that has ended."""
+    """Refusals for zones that have ended: nothing new can be created there."""
     last_ids: Mapping[str, LastIds] = field(default_factory=dict)
     fleets: Mapping[FleetRef, Fleet] = field(default_factory=dict)
     members: Mapping[MemberRef, Member] = field(default_factory=dict)
@@ -81,20 +81,20 @@ class FleetBatchInput:
     runtimes: Mapping[FleetRef, MonitorRuntime] = field(default_factory=dict)
     key_records: Mapping[Key, KeyRecord] = field(default_factory=dict)
     active_counts: Mapping[FleetRef, int] = field(default_factory=dict)
-    """How many are active in the fleets that somebody is to join."""
+    """Active members of the fleets that get a new member."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetBatchRefs:
-    """What a batch is decided by. A fleet may have a thousand members, and most verbs are about one of them."""
+    """The rows that a batch needs. A fleet may have 1,000 members, and most commands concern one of them."""
 
     fleets: set[FleetRef]
     members: set[MemberRef]
-    """With their panes and how they are watched over."""
+    """With their placements and monitor configurations."""
     complete_fleets: set[FleetRef]
-    """Of these everybody who is there: they end, or are shown with those who were there from the start."""
+    """Fleets of which all active members are needed: fleets to delete, and fleets of repeated create requests."""
     counted_fleets: set[FleetRef]
-    """Of these only how many are there."""
+    """Fleets of which only the number of active members is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class PendingEvent:
 
 
 class FleetBatch:
-    """What the batch has changed is what differs from what was loaded: whoever writes compares."""
+    """The rows of a batch with all changes. To persist it, they are compared with the loaded rows."""
 
     def __init__(self, loaded: FleetBatchInput) -> None:
         self._loaded = loaded
@@ -250,7 +250,7 @@ class FleetBatch:
         self._active_counts[member.zone_id, member.fleet_id] += 1
 
     def _add_placement(self, member: Member, director_id: int | None, location: PaneLocation) -> Placement:
-        """Whoever has a pane is watched over, and nobody else."""
+        """Add a placement and a monitor configuration: exactly the members with a pane are monitored."""
         placement = Placement(
             *(member.zone_id, member.agent_id, director_id, location.session, location.window_id, location.pane_id),
             *(location.coding_agent, self._now, location.host_id, location.user_id, location.socket, location.tmux_pid),
@@ -295,7 +295,7 @@ class FleetBatch:
     # -- shared --------------------------------------------------------------------------------------------------
 
     def _active_members(self, fleet: Fleet) -> list[Member]:
-        """Those who are there, the administrator among them. Only of a fleet that was loaded whole, or made here."""
+        """All active members, including the administrator. Only for a complete fleet or one created in this batch."""
         return [
             member
             for member in self.members.values()
@@ -303,7 +303,7 @@ class FleetBatch:
         ]
 
     def _find_active_member(self, fleet: Fleet, agent_id: int) -> Member | None:
-        """An active one of this fleet: whoever has left, or is another's, is nobody here."""
+        """The member, or None if it is not active or belongs to another fleet."""
         member = self.members.get((fleet.zone_id, agent_id))
         if member is None or not member.is_active or member.fleet_id != fleet.fleet_id:
             return None
@@ -346,7 +346,7 @@ class FleetBatch:
 
 
 def director_problem(fleet: Fleet, director: Member) -> Problem | None:
-    """Why one of a fleet cannot have members of its own."""
+    """Why a member cannot be the director of other members, or None."""
     if member_kind(director.agent_card_json) == ADMINISTRATOR_KIND:
         return errors.administrator_cannot_direct()
     root_id = fleet.director_agent_id
@@ -354,7 +354,7 @@ def director_problem(fleet: Fleet, director: Member) -> Problem | None:
 
 
 def collect_refs(commands: Sequence[FleetCommand], key_records: Sequence[KeyRecord]) -> FleetBatchRefs:
-    """A key stands for what was made under it, which is shown once more."""
+    """The rows that the commands need, including the objects created earlier under their idempotency keys."""
     refs = FleetBatchRefs(set(), set(), set(), set())
     for command in commands:
         ref = (command.zone_id, command.fleet_id)
@@ -373,7 +373,6 @@ def collect_refs(commands: Sequence[FleetCommand], key_records: Sequence[KeyReco
 
 
 def _named_members(command: FleetCommand) -> tuple[int, ...]:
-    """Members that it says something of."""
     match command:
         case RegisterMember():
             return () if command.director_id is None else (command.director_id,)

@@ -1,4 +1,4 @@
-"""One batch of what members say to each other, decided in order of arrival. It does no I/O and knows no clock."""
+"""Decides one batch of the lane `message`, in order of arrival, without I/O and without a clock."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, memb
 from quarterdeck.domain.fleets.rules.idempotency import BatchKeys
 
 SEND_OPERATION = "message.send"
-"""What keys are kept under."""
+"""The operation name of idempotency keys."""
 _replace = msgspec.structs.replace
 CallerProblem = Callable[[BaseMessageCommand, str], Problem | None]
 
 
 @dataclass(frozen=True)
 class MessageBatchInput:
-    """What was loaded for a batch, under the zones' locks."""
+    """The rows loaded for a batch under the zones' locks."""
 
     now: Millis
     caller_problem: CallerProblem
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    """Why nothing can begin any more in a zone that has ended."""
+    """Refusals for zones that have ended: nothing new can be sent there."""
     fleets: Mapping[FleetRef, Fleet] = field(default_factory=dict)
     members: Mapping[MemberRef, Member] = field(default_factory=dict)
-    """Those that are named, and for a broadcast all that are active."""
+    """The members that commands name, and for a broadcast all active members."""
     messages: Mapping[MessageRef, Message] = field(default_factory=dict)
     last_ids: Mapping[str, int] = field(default_factory=dict)
-    """Of messages, by zone."""
+    """The highest message ids, by zone."""
     key_records: Mapping[Key, KeyRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """An event: what happened to a message, and by whom."""
+    """An event that the transaction will append to the log."""
 
     type: str
     before: MessageState | None
@@ -73,7 +73,7 @@ class PendingEvent:
 
 
 class MessageBatch:
-    """What is in `sent` is as it was when it was sent: what came of it since in the same batch is in `changed`."""
+    """The messages of a batch. `sent` has each message as it was sent; later changes are updates in `originals`."""
 
     def __init__(self, loaded: MessageBatchInput) -> None:
         self._loaded = loaded
@@ -83,11 +83,10 @@ class MessageBatch:
         self.last_ids = {**loaded.last_ids}
         self.sent: list[Message] = []
         self.originals: dict[MessageRef, Message] = {}
-        """As it was loaded."""
+        """Changed messages as they were before the first change in this batch."""
         self.events: list[PendingEvent] = []
 
     def current_message(self, ref: MessageRef) -> Message:
-        """As it is now."""
         return self._messages[ref]
 
     def decide(self, command: MessageCommand) -> MessageOutcome | Problem:
@@ -138,8 +137,10 @@ class MessageBatch:
         return SendResult(summary, tuple(deliveries))
 
     def _result_without_sending(self, command: Send | Broadcast, fleet: Fleet) -> MessageOutcome | Problem | None:
-        """What can be answered without sending anything. What was sent once under a key is shown to whoever sent it,
-        also when nothing can be sent any more."""
+        """The result of a repeated request, or the reason why nothing can be sent. None: send the message.
+
+        A repeated request returns the message sent under its key, even if the sender could not send it now.
+        """
         is_own_identity = self._identity_problem(command, command.from_agent_id, fleet) is None
         if is_own_identity and (repeated := self._find_repeated(command)) is not None:
             return repeated
@@ -147,7 +148,7 @@ class MessageBatch:
         return zone_problem or self._acting_problem(command, command.from_agent_id, fleet)
 
     def _recipients(self, command: Broadcast) -> list[Member]:
-        """Everybody who is there, but the sender and the administrator."""
+        """All active members except the sender and the administrator."""
         return [
             member
             for member in sorted(self._loaded.members.values(), key=lambda member: member.agent_id)
@@ -207,7 +208,7 @@ class MessageBatch:
         self.last_ids[zone_id] = message_id = self.last_ids.get(zone_id, 0) + 1
         return message_id
 
-    # -- ends ----------------------------------------------------------------------------------------------------
+    # -- acknowledging and canceling -----------------------------------------------------------------------------
 
     def _acknowledge(self, command: Acknowledge, fleet: Fleet) -> MessageOutcome | Problem:
         message = self._find_for_agent(command, fleet)
@@ -235,7 +236,7 @@ class MessageBatch:
         return self._find_in_fleet(command) or errors.message_not_found(command.message_id)
 
     def _find_in_fleet(self, command: Acknowledge | Cancel | RecordReceipt) -> Message | None:
-        """What was said in another fleet is not there."""
+        """The message, or None if it belongs to another fleet."""
         message = self._messages.get((command.zone_id, command.message_id))
         return message if message is not None and message.fleet_id == command.fleet_id else None
 
@@ -246,7 +247,7 @@ class MessageBatch:
         return after
 
     def _record_receipt(self, command: RecordReceipt) -> MessageOutcome | Problem:
-        """What was typed once is not made untyped by a later try. When a message last moved is not touched by it."""
+        """A later failure does not replace a successful receipt. The status timestamp does not change."""
         message = self._find_in_fleet(command)
         if message is None:
             return errors.message_not_found(command.message_id)
@@ -261,10 +262,10 @@ class MessageBatch:
         self.originals.setdefault(before.ref, before)
         self._messages[before.ref] = after
 
-    # -- who may, and what was said before -----------------------------------------------------------------------
+    # -- authorization and repeated requests ---------------------------------------------------------------------
 
     def _acting_problem(self, command: BaseMessageCommand, agent_id: int, fleet: Fleet) -> Problem | None:
-        """Why nobody can act as this member, or not this caller."""
+        """Why the caller cannot act as this member, or None."""
         if fleet.deleted_at is not None:
             return errors.fleet_deleted(fleet.fleet_id)
         if problem := self._identity_problem(command, agent_id, fleet):
@@ -273,7 +274,7 @@ class MessageBatch:
         return None if member.is_active else errors.member_not_found(agent_id, fleet.fleet_id)
 
     def _identity_problem(self, command: BaseMessageCommand, agent_id: int, fleet: Fleet) -> Problem | None:
-        """Why this caller is not one whom this fleet has, or had. A pane's token acts as its own member alone."""
+        """Why the caller is not this member, active or deregistered. A pane's token acts as its own member only."""
         member = self._loaded.members.get((command.zone_id, agent_id))
         if member is None or member.fleet_id != fleet.fleet_id:
             return errors.member_not_found(agent_id, fleet.fleet_id)
@@ -294,7 +295,7 @@ class MessageBatch:
         return SendResult(message, self._deliveries_of(message), created=False)
 
     def _deliveries_of(self, summary: Message) -> tuple[Message, ...]:
-        """Of a broadcast, as they are now."""
+        """The deliveries of a broadcast with their present state."""
         deliveries = [
             message
             for message in self._messages.values()
@@ -316,7 +317,7 @@ class MessageBatch:
 def command_key(command: Send | Broadcast) -> Key | None:
     if command.idempotency_key is None or command.caller is None:
         return None
-    # Members of a fleet share an application: each has its own keys.
+    # The members of a fleet share an application, so the key includes the sender.
     return Key(
         command.zone_id,
         command.caller.client_id,
@@ -326,7 +327,6 @@ def command_key(command: Send | Broadcast) -> Key | None:
 
 
 def named_messages(commands: Sequence[MessageCommand]) -> set[MessageRef]:
-    """Messages that these name."""
     return {
         (command.zone_id, command.message_id)
         for command in commands

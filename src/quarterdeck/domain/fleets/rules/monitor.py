@@ -1,4 +1,4 @@
-"""Who watches over a fleet: one process, which claims it, says that it is still there, and lets go of it."""
+"""The monitor of a fleet: one process claims the fleet, sends heartbeats and releases it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _replace = msgspec.structs.replace
 def decide_runtime(
     command: ClaimMonitor | RecordMonitorHeartbeat | ReleaseMonitor, current: MonitorRuntime | None, now: Millis
 ) -> MonitorRuntime | Problem:
-    """The row of a fleet's monitor after what is asked. Only who holds it says that it is there, or lets go of it."""
+    """The monitor row after the command. Only the present monitor can send heartbeats or release the fleet."""
     if isinstance(command, ClaimMonitor):
         return _claim(command, current, now)
     if current is None or (current.pid, current.host_id) != (command.pid, command.host_id):
         return errors.not_the_monitor(command.fleet_id)
     if isinstance(command, RecordMonitorHeartbeat):
         return _replace(current, last_tick_at=now)
-    # How often it ticked stays known.
+    # The tick interval stays in the row.
     return _replace(current, pid=None, started_at=None, last_tick_at=None)
 
 
@@ -43,14 +43,17 @@ def _claim(command: ClaimMonitor, current: MonitorRuntime | None, now: Millis) -
 
 
 def _reported_alive(command: ClaimMonitor, current: MonitorRuntime) -> bool | None:
-    """Only one on the same host, as the same user, can tell; and only of the pid it has looked at: of two who both
-    found the last monitor dead, the second must not take the first for it."""
+    """The claimer's report on the present monitor, or None if it cannot know.
+
+    It can know only as the same user on the same host, and only for the pid it has checked: if two claimers both find
+    the old monitor dead, the second must not replace the first.
+    """
     checked_process = (command.host_id, command.user_id, command.previous_pid)
     return command.previous_is_alive if (current.host_id, current.user_id, current.pid) == checked_process else None
 
 
 def configure(config: MonitorConfig, command: ConfigureMonitor) -> MonitorConfig:
-    """What is not said stays as it is."""
+    """Fields that are None in the command stay unchanged."""
     interval = config.interval_seconds if command.interval_seconds is None else command.interval_seconds
     enabled = config.enabled if command.enabled is None else int(command.enabled)
     return _replace(config, interval_seconds=interval, enabled=enabled)
@@ -61,18 +64,18 @@ def mark_pinged(config: MonitorConfig, now: Millis) -> MonitorConfig:
 
 
 def is_ping_due(config: MonitorConfig, now: Millis) -> bool:
-    """Whether its turn has come, as far as the clock tells."""
+    """Whether monitoring is enabled and the interval since the last ping has passed."""
     last_ping_at = config.last_ping_at
     return bool(config.enabled) and (last_ping_at is None or now - last_ping_at >= config.interval_seconds * SECOND)
 
 
 def is_recent(runtime: MonitorRuntime, now: Millis) -> bool:
-    """Whether a monitor has been heard of as lately as one must be."""
+    """Whether the monitor's last heartbeat is not stale."""
     if runtime.pid is None or runtime.last_tick_at is None:
         return False
     return now - runtime.last_tick_at <= monitor_stale_after_ms(runtime.tick_seconds)
 
 
 def is_live(runtime: MonitorRuntime, pid_is_alive: bool | None, now: Millis) -> bool:
-    """`pid_is_alive`: None where nobody who could tell has looked, since only its own host knows its processes."""
+    """`pid_is_alive` is None if unknown: only the monitor's own host can check its process."""
     return is_recent(runtime, now) and pid_is_alive is not False

@@ -1,4 +1,4 @@
-"""What is shown of fleets. Whoever has left is still shown by name, beside what they said."""
+"""Builds response bodies from rows. Messages still show the names of deregistered members."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, memb
 from quarterdeck.domain.fleets.rules.monitor import is_ping_due, is_recent
 
 DEFAULT_TICK_SECONDS = 5
-"""Of a monitor that has never run."""
+"""For a fleet that was never monitored."""
 MemberNames = Mapping[int, str]
-"""What members of one zone are called."""
+"""The names of members of one zone, by agent id."""
 _decode_card = msgspec.json.Decoder(dict[str, object]).decode
 
 
@@ -45,11 +45,11 @@ _decode_card = msgspec.json.Decoder(dict[str, object]).decode
 class FleetDetails:
     fleet: Fleet
     root_members: list[Member]
-    """Its director and its administrator."""
+    """The director and the administrator."""
     placement: Placement | None
     """The director's."""
     member_count: int
-    """How many are there."""
+    """Active members."""
 
     @property
     def director(self) -> Member | None:
@@ -64,7 +64,7 @@ class FleetDetails:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One line of a timeline: what stands there, and what belongs to it."""
+    """A message to one member, or the summary of a broadcast with its deliveries."""
 
     head: Message
     deliveries: list[Message] = field(default_factory=list)
@@ -75,14 +75,12 @@ class TimelineEntry:
 
     @property
     def text(self) -> str:
-        """What was broadcast stands in its deliveries; the summary only says how many these are."""
+        """Of a broadcast, the deliveries have the text; the summary has only the number of recipients."""
         return self.deliveries[0].text if self.deliveries else self.head.text
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoredMember:
-    """One who is watched over."""
-
     member: Member
     config: MonitorConfig
     placement: Placement | None
@@ -153,7 +151,7 @@ def member_view(member: Member, placement: Placement | None, unread: int | None 
 
 
 def message_view(message: Message, names: MemberNames) -> MessageView:
-    """To whom a summary went, its deliveries say: it names nobody."""
+    """A summary has no recipient, so its `to_agent_name` is empty. Its deliveries name the recipients."""
     return MessageView(
         task_id=message.task_id,
         id=message.task_id,
@@ -196,7 +194,7 @@ def timeline_change_view(entry_id: int, changed: Sequence[Message], names: Membe
 
 
 def _recipient_view(delivery: Message, names: MemberNames) -> RecipientView:
-    """A delivery moves once and never again, so that when it was acknowledged is when it moved."""
+    """A delivery changes its state only once, so the status timestamp is the time of the acknowledgement."""
     is_acknowledged = delivery.status_state is MessageState.COMPLETED
     return RecipientView(
         task_id=delivery.task_id,
