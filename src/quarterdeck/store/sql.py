@@ -50,7 +50,9 @@ from typing import Literal
 import msgspec
 
 Dialect = Literal["sqlite", "postgresql"]
-Param = str | int | None | list[tuple[object, ...]]
+SqlRows = list[tuple[object, ...]]
+"""A batch as one parameter: the rows that `rows(:batch as b, …)` reads."""
+Param = str | int | None | SqlRows
 MAIN_FILE = "queries.sql"
 CHUNK_ROWS = 5_000
 """Maximum rows per statement, where a batch may have any size."""

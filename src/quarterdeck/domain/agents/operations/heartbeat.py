@@ -16,10 +16,11 @@ from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, HeartbeatResult, RecordHeartbeat, Ref, State
 from quarterdeck.domain.agents.operations import persist
 from quarterdeck.domain.agents.operations.authorization import CallerChecks, CallerState
-from quarterdeck.domain.agents.operations.load import Batch, decode_agents, sorted_refs
+from quarterdeck.domain.agents.operations.load import decode_agents, sorted_refs
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
+from quarterdeck.store.sql import SqlRows
 
 HeartbeatListener = Callable[[Sequence[Agent]], None]
 
@@ -42,7 +43,7 @@ class HeartbeatRecorder:
         )
         agents, callers = decode_agents(rows), caller_checks.build_state(caller_rows, tx.now)
         updated: dict[Ref, Agent] = {}
-        history_rows: Batch = []
+        history_rows: SqlRows = []
         outcomes: list[HeartbeatResult | Problem | Busy] = []
         for command in commands:
             agent = _find_agent(command, agents, callers)

@@ -18,9 +18,7 @@ from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement
-
-Batch = list[tuple[object, ...]]
+from quarterdeck.store.sql import BoundStatement, SqlRows
 
 
 class AgentCommand(Protocol):
@@ -93,5 +91,5 @@ async def load(tx: Transaction, commands: Sequence[AgentCommand]) -> AgentBatchI
     )
 
 
-def sorted_refs(commands: Iterable[AgentCommand]) -> Batch:
+def sorted_refs(commands: Iterable[AgentCommand]) -> SqlRows:
     return [*sorted({command.ref for command in commands})]

@@ -11,14 +11,12 @@ from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.agents.rules import AgentChange
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.sql import chunks
-
-Batch = list[tuple[object, ...]]
+from quarterdeck.store.sql import SqlRows, chunks
 
 
 async def update_agents(tx: Transaction, changes: Mapping[Ref, tuple[Agent, Agent]]) -> None:
     """Write status changes as (before, after). Pulses are not written here."""
-    batch: Batch = [_update_row(before, after) for _, (before, after) in sorted(changes.items()) if before != after]
+    batch: SqlRows = [_update_row(before, after) for _, (before, after) in sorted(changes.items()) if before != after]
     for piece in chunks(batch):
         [rows] = await tx.read(Q.agents_update_status(batch=piece))
         if len(rows) != len(piece):
@@ -41,7 +39,7 @@ def _update_row(before: Agent, after: Agent) -> tuple[object, ...]:
 
 def write_pulses(tx: Transaction, agents: Iterable[Agent]) -> None:
     """Write the pulses of agents. The transaction has locked these rows."""
-    batch: Batch = [
+    batch: SqlRows = [
         (
             agent.zone_id,
             agent.id,

@@ -11,7 +11,7 @@ from quarterdeck.core.idempotency import Key, new_record
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, Ref, Register, RegisterResult, State
 from quarterdeck.domain.agents.operations import persist
-from quarterdeck.domain.agents.operations.load import AgentBatchInput, Batch, load
+from quarterdeck.domain.agents.operations.load import AgentBatchInput, load
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.agents.rules import AgentChange, RegistrationContext
 from quarterdeck.domain.agents.rules.registration import registered_event_data
@@ -19,6 +19,7 @@ from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
+from quarterdeck.store.sql import SqlRows
 
 AGENT_COLUMNS = Agent.__struct_fields__.index("pulse_status")
 """The first fields of `Agent` are the columns of `agents`; the rest are those of `agent_pulses`."""
@@ -117,8 +118,8 @@ async def _persist(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent
 
 
 def _write_capabilities(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent]]) -> None:
-    removed: Batch = []
-    added: Batch = []
+    removed: SqlRows = []
+    added: SqlRows = []
     for (zone_id, agent_id), (before, after) in changes.items():
         old = set(_decode_names(before.capabilities)) if before else set()
         new = set(_decode_names(after.capabilities))

@@ -11,11 +11,11 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents.model import DeleteAgent, DeleteAgentResult
-from quarterdeck.domain.agents.operations.load import Batch
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
+from quarterdeck.store.sql import SqlRows
 
 _decode_names = msgspec.json.Decoder(list[str]).decode
 
@@ -24,7 +24,7 @@ async def delete_expired(tx: Transaction, commands: Sequence[DeleteAgent]) -> li
     [zone_rows] = await tx.read(zones.lock_statement(tx, zones_of(commands)))
     locked = zones.decode_zones(zone_rows)
     lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
-    expired: Batch = [*sorted({(*command.ref, command.before) for command in commands if command.zone_id in locked})]
+    expired: SqlRows = [*sorted({(*command.ref, command.before) for command in commands if command.zone_id in locked})]
     _, deleted = await tx.read(
         Q.agent_pulses_lock(batch=[row[:2] for row in expired]), Q.agents_delete_expired(batch=expired)
     )
@@ -32,10 +32,10 @@ async def delete_expired(tx: Transaction, commands: Sequence[DeleteAgent]) -> li
         (str(zone_id), str(agent_id)): _decode_names(str(capabilities)) for zone_id, agent_id, capabilities in deleted
     }
     if capabilities_by_ref:
-        refs: Batch = [*sorted(capabilities_by_ref)]
+        refs: SqlRows = [*sorted(capabilities_by_ref)]
         tx.write(Q.agent_pulses_delete(batch=refs))
         tx.write(Q.agent_heartbeats_delete_of_agents(batch=refs))
-        capability_rows: Batch = [
+        capability_rows: SqlRows = [
             (zone, name, agent) for (zone, agent), names in sorted(capabilities_by_ref.items()) for name in names
         ]
         if capability_rows:

@@ -11,10 +11,10 @@ from quarterdeck.core.command import Command
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Ref
 from quarterdeck.domain.agents.operations import persist
-from quarterdeck.domain.agents.operations.load import Batch, decode_agents
+from quarterdeck.domain.agents.operations.load import decode_agents
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.sql import chunks
+from quarterdeck.store.sql import SqlRows, chunks
 
 
 async def adjust_held(tx: Transaction, deltas: Mapping[Ref, int], seen: Collection[Ref] = ()) -> None:
@@ -22,7 +22,7 @@ async def adjust_held(tx: Transaction, deltas: Mapping[Ref, int], seen: Collecti
 
     Only agents in `seen` are marked as seen: changes of tasks by others do not count.
     """
-    batch: Batch = [(*ref, deltas.get(ref, 0), int(ref in seen)) for ref in sorted({*deltas, *seen})]
+    batch: SqlRows = [(*ref, deltas.get(ref, 0), int(ref in seen)) for ref in sorted({*deltas, *seen})]
     ended: list[Ref] = []
     for piece in chunks(batch):
         tx.write(Q.agent_pulses_lock(batch=[row[:2] for row in piece]))

@@ -41,10 +41,6 @@ MESSAGES = {
 }
 
 
-class _EventData(msgspec.Struct, frozen=True, rename="camel"):
-    agent_id: str | None = None
-
-
 def event_types(level: Level | None) -> tuple[str, ...]:
     """The event types to read for a level. Without a level: warnings and errors."""
     levels = DEFAULT_LEVELS if level is None else (Level.ERROR,) if level is Level.CRITICAL else (level,)
@@ -52,20 +48,20 @@ def event_types(level: Level | None) -> tuple[str, ...]:
 
 
 def to_view(event: Event) -> CoordinatorLogView:
-    component, _, _ = event.type.partition(".")
-    if component == "task":
+    subject_kind, _, _ = event.type.partition(".")
+    if subject_kind == "task":
         fields = (event.type, event.actor, event.from_state, event.to_state, event.data, event.at)
         entry = log_rendering.entry_from_transition(log_rendering.Transition(event.pos, event.id, *fields))
         level, message, agent_id = entry.level, entry.message or "", entry.agent_id
     else:
         level, message = EVENT_LEVELS.get(event.type, Level.INFO), MESSAGES.get(event.type, f"{event.type}.")
-        agent_id = event.subject if component == "agent" else None
+        agent_id = event.subject if subject_kind == "agent" else None
     return CoordinatorLogView(
         id=event.id,
         zone_id=event.zone_id,
         level=level,
         event=event.type,
-        task_id=event.subject if component == "task" else None,
+        task_id=event.subject if subject_kind == "task" else None,
         agent_id=agent_id,
         message=message,
         details=msgspec.Raw(event.data.encode()),

@@ -30,8 +30,7 @@ from quarterdeck.engine import idempotency
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-
-Batch = list[tuple[object, ...]]
+from quarterdeck.store.sql import SqlRows
 
 
 async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[DelegatedEdge | Problem | Busy]:
@@ -41,7 +40,7 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
     and while a cascade is unfinished. A zone that could not be locked causes none of them.
     """
     zone_ids = zones_of(commands)
-    source_refs: Batch = [*sorted({(command.zone_id, command.source_session_id) for command in commands})]
+    source_refs: SqlRows = [*sorted({(command.zone_id, command.source_session_id) for command in commands})]
     endpoint_refs = {
         (command.zone_id, name)
         for command in commands
@@ -94,7 +93,7 @@ def _refs_in_zones(edges: Iterable[Ref], commands: Sequence[Delegate]) -> list[R
     return [ref for ref in edges if ref[0] in zone_ids]
 
 
-def _named_edge_refs(commands: Iterable[Delegate]) -> Batch:
+def _named_edge_refs(commands: Iterable[Delegate]) -> SqlRows:
     """The edges named as parents, and the edges that callers' tokens name."""
     refs = {
         (command.zone_id, edge_id)

@@ -29,8 +29,7 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-
-Batch = list[tuple[object, ...]]
+from quarterdeck.store.sql import SqlRows
 
 
 class Revoker:
@@ -40,7 +39,7 @@ class Revoker:
     async def revoke(self, tx: Transaction, commands: Sequence[Revoke]) -> list[RevokeResult | Problem | Busy]:
         """Revoke edges. A repeat changes nothing."""
         zone_ids = zones_of(commands)
-        refs: Batch = [*sorted({(command.zone_id, command.edge_id) for command in commands})]
+        refs: SqlRows = [*sorted({(command.zone_id, command.edge_id) for command in commands})]
         locked_rows, edge_rows, zone_rows, session_rows = await tx.read(
             zones.lock_statement(tx, zone_ids),
             Q.delegations_get(batch=refs),
@@ -126,7 +125,7 @@ class _GraphLoader:
         """The revocation of each command, by its index, in order of arrival."""
         if not accepted:
             return {}
-        refs: Batch = [*sorted({(command.zone_id, command.edge_id) for command in accepted.values()})]
+        refs: SqlRows = [*sorted({(command.zone_id, command.edge_id) for command in accepted.values()})]
         [edge_rows] = await self._tx.read(Q.delegations_to_revoke(batch=refs))
         await self._add_rows(edge_rows)
         return {index: await self._revoke_one(command) for index, command in accepted.items()}

@@ -43,9 +43,8 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement, Statement
+from quarterdeck.store.sql import BoundStatement, SqlRows, Statement
 
-SqlRows = list[tuple[object, ...]]
 K = TypeVar("K")
 V = TypeVar("V", bound=msgspec.Struct)
 LEFT_FLEET_REASON = "left_fleet"

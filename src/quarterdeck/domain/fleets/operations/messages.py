@@ -35,9 +35,8 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import chunks
+from quarterdeck.store.sql import SqlRows, chunks
 
-SqlRows = list[tuple[object, ...]]
 OnDelivered = Callable[[Sequence[Message]], None]
 
 

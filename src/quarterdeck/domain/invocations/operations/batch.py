@@ -30,9 +30,8 @@ from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.long_poll import LongPoll
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement
+from quarterdeck.store.sql import BoundStatement, SqlRows
 
-Batch = list[tuple[object, ...]]
 NO_INVOCATIONS = ClaimedInvocations(())
 NOT_PARKED = 0
 EXTRA_DUE_MAX = 64
@@ -69,7 +68,7 @@ class BatchRunner:
         enqueues = [command for command in commands if isinstance(command, Enqueue)]
         claims = [command for command in commands if isinstance(command, Claim)]
         waiting_claims = [poll.claim for polls in self._polls_for(enqueues).values() for poll in polls]
-        named_refs: Batch = [
+        named_refs: SqlRows = [
             *sorted({(command.zone_id, command.id) for command in commands if not isinstance(command, Enqueue | Claim)})
         ]
         due = _due_statements(_due_limits(enqueues, claims, waiting_claims))
@@ -161,11 +160,11 @@ def _service_refs(enqueues: Iterable[Enqueue], claims: Iterable[Claim]) -> list[
     return sorted(enqueued | {(command.zone_id, command.service_id) for command in claims})
 
 
-def _key_refs(enqueues: Iterable[Enqueue]) -> Batch:
+def _key_refs(enqueues: Iterable[Enqueue]) -> SqlRows:
     return [*sorted({(command.zone_id, command.service_id, command.idempotency_key) for command in enqueues})]
 
 
-def _claim_refs(claims: Iterable[Claim]) -> Batch:
+def _claim_refs(claims: Iterable[Claim]) -> SqlRows:
     return [*sorted({(claim.zone_id, claim.claim_id) for claim in claims if claim.claim_id is not None})]
 
 
@@ -202,7 +201,7 @@ def _due_limits(
 
 def _due_statements(limits: Mapping[ServiceKey, int]) -> list[BoundStatement]:
     """One statement per size class (1, 4, 16, …), so that a large claim does not load many rows for every service."""
-    by_size: dict[int, Batch] = {}
+    by_size: dict[int, SqlRows] = {}
     for ref, requested in sorted(limits.items()):
         limit = 1
         while limit < requested:

@@ -24,12 +24,11 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import chunks
+from quarterdeck.store.sql import SqlRows, chunks
 
 INVOCATIONS_PER_TRANSACTION = 1_000
 """Maximum invocations per transaction and statement: by source session, by target session, by service."""
 NOT_PARKED, PARKED = 0, 1
-Batch = list[tuple[object, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ async def on_service_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
 
 def add_backlogs(tx: Transaction, kind: OwnerKind, owners: Collection[Ref]) -> None:
     """Record owners that may have more invocations than were handled, for the sweep."""
-    batch: Batch = [(zone_id, kind, owner_id, tx.now) for zone_id, owner_id in sorted(owners)]
+    batch: SqlRows = [(zone_id, kind, owner_id, tx.now) for zone_id, owner_id in sorted(owners)]
     for piece in chunks(batch):
         tx.write(Q.backlogs_upsert(batch=piece))
 
@@ -90,7 +89,7 @@ async def load_oldest_backlogs(tx: Transaction, limit: int) -> list[ProcessBackl
 
 async def process_backlogs(tx: Transaction, commands: Sequence[ProcessBacklog]) -> list[BacklogResult | Problem | Busy]:
     """One more pass over the invocations of these sessions and services, by their current state."""
-    backlog_refs: Batch = [*sorted({(command.zone_id, command.kind, command.owner_id) for command in commands})]
+    backlog_refs: SqlRows = [*sorted({(command.zone_id, command.kind, command.owner_id) for command in commands})]
     session_refs = sorted(
         {(command.zone_id, command.owner_id) for command in commands if command.kind is OwnerKind.SESSION}
     )
@@ -148,7 +147,7 @@ async def _apply_session_state(tx: Transaction, state: SessionState, causes: Cau
         SessionState.SUSPENDED: (NOT_PARKED,),
         SessionState.TERMINATED: (NOT_PARKED, PARKED),
     }[state]
-    batch: Batch = [(*ref, parked) for ref in sorted(causes) for parked in parked_values]
+    batch: SqlRows = [(*ref, parked) for ref in sorted(causes) for parked in parked_values]
     finished = True
     for piece in chunks(batch):
         [rows] = await tx.read(Q.invocations_of_sessions(batch=piece, most=INVOCATIONS_PER_TRANSACTION))
@@ -163,7 +162,7 @@ async def _apply_session_state(tx: Transaction, state: SessionState, causes: Cau
 
 
 async def _cancel_service_invocations(tx: Transaction, since: Mapping[Ref, int], causes: Causes) -> bool:
-    batch: Batch = [(*ref, state, since[ref]) for ref in sorted(since) for state in INVOCATION_STATES.live_states()]
+    batch: SqlRows = [(*ref, state, since[ref]) for ref in sorted(since) for state in INVOCATION_STATES.live_states()]
     finished = True
     for piece in chunks(batch):
         [rows] = await tx.read(Q.invocations_of_services(batch=piece, most=INVOCATIONS_PER_TRANSACTION))
@@ -195,5 +194,5 @@ async def _set_parked(tx: Transaction, rows: Sequence[OpenInvocation], parked: i
         await persist.update_checked(tx, Q.invocations_set_parked(batch=piece, parked=parked), len(piece))
 
 
-def _update_guards(rows: Sequence[OpenInvocation]) -> Batch:
+def _update_guards(rows: Sequence[OpenInvocation]) -> SqlRows:
     return [(row.zone_id, row.id, row.status, row.attempts) for row in rows]

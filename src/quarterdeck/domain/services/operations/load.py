@@ -18,8 +18,6 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement
 
-Batch = list[tuple[object, ...]]
-
 
 class ServiceRequest(Protocol):
     @property

@@ -12,7 +12,6 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.sql import BoundStatement, chunks
 
 UNREGISTERED = "unregistered"
-Batch = list[tuple[object, ...]]
 
 
 async def write_services(tx: Transaction, changes: BatchChanges) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.services.model import NO_SESSION, Register, RegisteredService
 from quarterdeck.domain.services.operations import persist
-from quarterdeck.domain.services.operations.load import Batch, decode_services
+from quarterdeck.domain.services.operations.load import decode_services
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import RegistrationBatchInput, RegistrationDecider
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
+from quarterdeck.store.sql import SqlRows
 
 
 class Registrar:
@@ -61,7 +62,7 @@ class Registrar:
                 requested.add((command.zone_id, application_id, command.endpoint_url, command.session_id or NO_SESSION))
         if not requested:
             return preliminary
-        endpoints: Batch = [*sorted({key[:3] for key in requested})]
+        endpoints: SqlRows = [*sorted({key[:3] for key in requested})]
         rows, registration_rows = await tx.read(
             Q.services_of_endpoints(batch=endpoints), Q.registrations_of_endpoints(batch=[*sorted(requested)])
         )

@@ -9,7 +9,7 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import NO_SESSION, Ref, Unregister, UnregisterResult
 from quarterdeck.domain.services.operations import persist
-from quarterdeck.domain.services.operations.load import Batch, LoadedServices, decode_services, load
+from quarterdeck.domain.services.operations.load import LoadedServices, decode_services, load
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import BatchChanges, RegistrationRemoval
 from quarterdeck.domain.services.rules.registration import SESSION_ENDED
@@ -18,7 +18,7 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row
-from quarterdeck.store.sql import chunks
+from quarterdeck.store.sql import SqlRows, chunks
 
 REQUESTED = "requested"
 ZONE_ENDED = "zone_ended"
@@ -68,10 +68,10 @@ def _decide_one(loaded: LoadedServices, command: Unregister) -> UnregisterResult
 
 async def _delete_registrations(tx: Transaction, commands: Sequence[Unregister]) -> list[Row]:
     """Returns the deleted rows: (zone id, service id, session id)."""
-    whole_services: Batch = [
+    whole_services: SqlRows = [
         *sorted({(command.zone_id, command.service_id) for command in commands if command.session_id is None})
     ]
-    single_registrations: Batch = [
+    single_registrations: SqlRows = [
         *sorted(
             {
                 (command.zone_id, command.service_id, command.session_id)

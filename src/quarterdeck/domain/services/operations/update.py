@@ -8,12 +8,13 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import Heartbeat, HeartbeatResult, RegisteredService, Service, Update
 from quarterdeck.domain.services.operations import persist
-from quarterdeck.domain.services.operations.load import Batch, LoadedServices, load
+from quarterdeck.domain.services.operations.load import LoadedServices, load
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import BatchChanges, PendingEvent
 from quarterdeck.domain.services.rules.update import changed_fields
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
+from quarterdeck.store.sql import SqlRows
 
 
 class Updater:
@@ -90,7 +91,7 @@ def _apply_heartbeat(tx: Transaction, changes: BatchChanges, command: Heartbeat,
 
 async def _persist(tx: Transaction, changes: BatchChanges) -> None:
     """A heartbeat that changes nothing else uses a statement that writes only two columns."""
-    heartbeat_only: Batch = []
+    heartbeat_only: SqlRows = []
     others = BatchChanges()
     for before, after in changes.updates():
         if after.updated_at == before.updated_at:

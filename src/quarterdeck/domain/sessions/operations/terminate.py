@@ -40,9 +40,8 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement, chunks
+from quarterdeck.store.sql import BoundStatement, SqlRows, chunks
 
-Batch = list[tuple[object, ...]]
 Sid = tuple[str, str]
 """(zone, sid)"""
 
@@ -129,7 +128,7 @@ class Terminator:
         ]
 
 
-def _zone_batch(commands: Sequence[Terminate | StopZone | FinishCascade]) -> Batch:
+def _zone_batch(commands: Sequence[Terminate | StopZone | FinishCascade]) -> SqlRows:
     return [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
 
 
@@ -151,7 +150,7 @@ async def _persist(tx: Transaction, decider: TerminateDecider) -> None:
         return
     for cascade, group in decider.marked:
         await _mark_cascade(tx, cascade, group)
-    batch: Batch = [(*_node_ref(end.node), end.node.status, end.reason, end.ended_at) for end in decider.terminated]
+    batch: SqlRows = [(*_node_ref(end.node), end.node.status, end.reason, end.ended_at) for end in decider.terminated]
     in_use: set[Sid] = set()
     if batch:
         statement = Q.sessions_end(batch=batch, now=tx.now)
@@ -171,7 +170,7 @@ async def _update_sessions(tx: Transaction, statement: BoundStatement, nodes: Se
     The sids are read after all sessions of the transaction are terminated or marked, so that sessions that end together
     do not keep each other's sid in use.
     """
-    sids: Batch = [*sorted({(node.zone_id, node.session_sid) for node in nodes})]
+    sids: SqlRows = [*sorted({(node.zone_id, node.session_sid) for node in nodes})]
     updated, sid_rows = await tx.read(statement, Q.sids_in_use(batch=sids, now=tx.now))
     if len(updated) != len(nodes):
         raise RuntimeError("sessions changed under the zone's lock")
@@ -179,7 +178,7 @@ async def _update_sessions(tx: Transaction, statement: BoundStatement, nodes: Se
 
 
 async def _mark_cascade(tx: Transaction, cascade: Cascade, ends: Sequence[SessionEnd]) -> None:
-    batch: Batch = [
+    batch: SqlRows = [
         (*_node_ref(end.node), end.node.status, position, end.reason, end.ended_at) for position, end in enumerate(ends)
     ]
     for piece in chunks(batch):
@@ -200,7 +199,7 @@ async def _finish_chunk(tx: Transaction, cascade: Cascade, limit: int) -> bool:
     """Terminate the next sessions of a cascade. Return whether the cascade is finished."""
     [rows] = await tx.read(Q.session_nodes_of_cascade(zone_id=cascade.zone_id, cascade_id=cascade.id, limit=limit))
     nodes = decode([row[:-1] for row in rows], TreeNode)
-    batch: Batch = [(*_node_ref(node), node.status) for node in nodes]
+    batch: SqlRows = [(*_node_ref(node), node.status) for node in nodes]
     finished = len(nodes) < limit
     in_use = await _update_sessions(tx, Q.sessions_finish_cascade(batch=batch, now=tx.now), nodes) if batch else set()
     tx.write(

@@ -30,9 +30,8 @@ from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import BoundStatement
+from quarterdeck.store.sql import BoundStatement, SqlRows
 
-SqlRows = list[tuple[object, ...]]
 READ = "costs.read"
 CHANGE = "budgets.change"
 ALL_DAYS = (0, 10**9)

@@ -12,8 +12,7 @@ from quarterdeck.domain.tasks.queries import COORDINATOR, Q
 from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-
-SqlRows = list[tuple[object, ...]]
+from quarterdeck.store.sql import SqlRows
 
 
 @dataclass(frozen=True, slots=True)

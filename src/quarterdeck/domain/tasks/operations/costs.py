@@ -15,9 +15,8 @@ from quarterdeck.domain.tasks.rules import budgets as rules
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement, chunks
+from quarterdeck.store.sql import BoundStatement, SqlRows, chunks
 
-SqlRows = list[tuple[object, ...]]
 SERVER = "server"
 NO_AGENT = ""
 """The agent of costs that were reported while no agent held the task."""

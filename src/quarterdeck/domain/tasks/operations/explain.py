@@ -29,8 +29,8 @@ from quarterdeck.domain.tasks.rules import errors, explain as rules
 from quarterdeck.domain.tasks.rules.states import HELD
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
+from quarterdeck.store.sql import SqlRows
 
-SqlRows = list[tuple[object, ...]]
 READ = "tasks.read"
 DEPENDENCIES_MAX = 50
 RANKED_BEFORE_MAX = 1_000

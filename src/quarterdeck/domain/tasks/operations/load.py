@@ -42,9 +42,8 @@ from quarterdeck.engine import idempotency, leases
 from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement
+from quarterdeck.store.sql import BoundStatement, SqlRows
 
-SqlRows = list[tuple[object, ...]]
 DEPENDENTS_MAX = 1_000
 """Dependents that one batch unblocks."""
 CLOSURE_MAX = 100_000

@@ -39,9 +39,8 @@ from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.secrets import FieldCipher, FieldRef
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement, chunks
+from quarterdeck.store.sql import BoundStatement, SqlRows, chunks
 
-SqlRows = list[tuple[object, ...]]
 READ = "tasks.read"
 WORK = "tasks.work"
 NO_LIMIT = 2**53

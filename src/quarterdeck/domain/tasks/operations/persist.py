@@ -18,9 +18,8 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.secrets.rotation import SecretColumns
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import BoundStatement, chunks
+from quarterdeck.store.sql import BoundStatement, SqlRows, chunks
 
-SqlRows = list[tuple[object, ...]]
 NO_UPDATE = ContentUpdate()
 Contents = dict[TaskRef, tuple[Content, tuple[str, ...]]]
 """Task → (content, dependencies)"""

@@ -16,6 +16,7 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.mirrors.keys import Positions, ZoneContents
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
+from quarterdeck.store.sql import SqlRows
 
 RECENT_MS = 2 * SECOND
 """Rows that changed within this time are marked as recent: a commit may take this long to reach the mirror."""
@@ -24,7 +25,6 @@ START_POSITIONS: Positions = ("",) * (len(MIRRORED_STATES) + 1)
 """One position per mirrored task state, and one for agents."""
 STATUS_NAMES = {AgentStatus.WORKING: "running"}
 """The Redis name of a status, where it differs from the lower-case name."""
-SqlRows = list[tuple[object, ...]]
 
 
 class TaskMirrorSource:

@@ -25,10 +25,10 @@ from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
+from quarterdeck.store.sql import SqlRows
 
 PERMISSION = "coordinator.use"
 SLICE = 1_000
-SqlRows = list[tuple[object, ...]]
 
 
 class PutStrategy(BaseCommand, frozen=True, kw_only=True):

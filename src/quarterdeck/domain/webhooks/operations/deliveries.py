@@ -28,8 +28,7 @@ from quarterdeck.domain.webhooks.rules.states import FailurePolicy
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-
-Batch = list[tuple[object, ...]]
+from quarterdeck.store.sql import SqlRows
 
 
 async def claim_deliveries(
@@ -37,7 +36,7 @@ async def claim_deliveries(
 ) -> list[ClaimedDeliveries | Problem | Busy]:
     """Lease due deliveries. A disabled endpoint gets none."""
     # Two commands for the same endpoint read the same rows; each row goes to the first of them.
-    refs: Batch = sorted({(command.zone_id, command.endpoint_id) for command in commands})
+    refs: SqlRows = sorted({(command.zone_id, command.endpoint_id) for command in commands})
     due_statements = [
         Q.webhook_deliveries_due(queue=command.endpoint_id, zone_id=command.zone_id, limit=command.limit)
         for command in commands
@@ -69,8 +68,8 @@ class AttemptReporter:
         self._failure_policy = failure_policy
 
     async def report(self, tx: Transaction, commands: Sequence[ReportAttempt]) -> list[ReportResult | Problem | Busy]:
-        delivery_keys: Batch = sorted({(command.endpoint_id, command.zone_id, command.id) for command in commands})
-        refs: Batch = sorted({(command.zone_id, command.endpoint_id) for command in commands})
+        delivery_keys: SqlRows = sorted({(command.endpoint_id, command.zone_id, command.id) for command in commands})
+        refs: SqlRows = sorted({(command.zone_id, command.endpoint_id) for command in commands})
         endpoint_rows, rows = await tx.read(Q.webhooks_get(batch=refs), Q.webhook_deliveries_get(batch=delivery_keys))
         endpoints = _endpoints_by_ref(endpoint_rows)
         deliveries = {(row.endpoint_id, row.zone_id, row.id): row for row in decode(rows, Delivery)}

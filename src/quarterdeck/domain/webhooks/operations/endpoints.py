@@ -24,9 +24,9 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
+from quarterdeck.store.sql import SqlRows
 
 CHANGE_PERMISSION = "webhooks.change"
-Batch = list[tuple[object, ...]]
 
 
 class EndpointUpdater:
@@ -36,8 +36,8 @@ class EndpointUpdater:
     async def run(self, tx: Transaction, commands: Sequence[WebhookCommand]) -> list[EndpointResult | Problem | Busy]:
         caller_checks = CallerChecks(commands)
         auth_statements = caller_checks.statements()
-        batch: Batch = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
-        replay_keys: Batch = sorted(
+        batch: SqlRows = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+        replay_keys: SqlRows = sorted(
             {(command.id, command.zone_id, command.delivery_id) for command in commands if isinstance(command, Replay)}
         )
         keys = [key for command in commands if isinstance(command, Create) and (key := key_scope(command)) is not None]
@@ -84,7 +84,7 @@ async def _persist(tx: Transaction, decider: EndpointDecider) -> None:
     if decider.test_deliveries:
         tx.write(Q.webhook_deliveries_insert(batch=[_insert_row(row) for row in decider.test_deliveries]))
     if replayed := [row for _, row in sorted(decider.replayed.items())]:
-        replay_rows: Batch = [(row.endpoint_id, row.zone_id, row.id, row.queue, row.next_at) for row in replayed]
+        replay_rows: SqlRows = [(row.endpoint_id, row.zone_id, row.id, row.queue, row.next_at) for row in replayed]
         tx.write(Q.webhook_deliveries_replay(batch=replay_rows))
     for pending in decider.events:
         tx.emit(to_new_event(pending))

@@ -32,8 +32,8 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     for cascade in rows.cascades:
         if cascade.finished_at is not None:
             continue
-        noun = cascade.target_id or f"zone {cascade.zone_id}"
-        detail = f"cascade {cascade.id} of {noun} has {cascade.remaining} sessions left"
+        target = cascade.target_id or f"zone {cascade.zone_id}"
+        detail = f"cascade {cascade.id} of {target} has {cascade.remaining} sessions left"
         yield Violation(NAME, cascade.zone_id, cascade.target_id or cascade.id, detail)
     for session in rows.sessions:
         yield from _check_session(session, ended)
@@ -76,9 +76,9 @@ def _check_invocation(row: InvocationRow, ended: EndedSessions) -> Iterator[Viol
     for name in (row.source_session_id, row.target_session_id):
         if ended.has_ended(row.zone_id, name):
             yield _violation(row, f"invocation {row.id} is {row.status}, but its session {name} has ended")
-    for noun, at in (("deadline", row.deadline_at), ("lease", row.lease_expires_at)):
+    for field, at in (("deadline", row.deadline_at), ("lease", row.lease_expires_at)):
         if ended.is_long_past(at):
-            yield _violation(row, f"invocation {row.id} is {row.status}, but its {noun} passed long ago")
+            yield _violation(row, f"invocation {row.id} is {row.status}, but its {field} passed long ago")
 
 
 def _check_edge(row: EdgeRow, ended: EndedSessions) -> Iterator[Violation]:
