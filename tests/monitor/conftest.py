@@ -1,5 +1,7 @@
-"""Fixtures of the monitor: `qd` in a zone of its own on a server that others use too, and a tmux of its own. It is
-the same over either engine: what it does is seen in panes, and what it says is a few routes."""
+"""Fixtures of the monitor: `qd` in its own zone on a shared server, and its own tmux server.
+
+The monitor uses panes and a few routes, so one database engine is enough.
+"""
 
 from __future__ import annotations
 

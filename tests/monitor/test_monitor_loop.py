@@ -1,4 +1,4 @@
-"""What a monitor does with what the server says, tick by tick: with a desk and eyes that follow a script."""
+"""The monitor's loop, tick by tick, with a scripted server and a scripted pane observer."""
 
 from __future__ import annotations
 
@@ -17,126 +17,128 @@ from quarterdeck.monitor.pane_observer import PaneObserver
 from quarterdeck.monitor.server_api import ServerApi
 from quarterdeck.tmux.host import Host
 
-HERE = Host("host", 1000)
-AWAY = Unreachable("server_unreachable", "No server answers.")
-OVER = Conflict("fleet_deleted", "fleet 1 is deleted")
-LOST = Conflict("not_the_monitor", "this process does not monitor fleet 1 any more")
+HOST = Host("host", 1000)
+UNREACHABLE = Unreachable("server_unreachable", "No server answers.")
+FLEET_DELETED = Conflict("fleet_deleted", "fleet 1 is deleted")
+REPLACED = Conflict("not_the_monitor", "this process no longer monitors fleet 1")
 
 
 @pytest.fixture(autouse=True)
 def restore_signals() -> Iterator[None]:
-    """A monitor takes them for itself, and the loop that it ran in gives back the system's own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    """The monitor installs handlers. When its event loop closes, the system's default handlers are left."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     yield
-    for number, handler in before.items():
+    for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
-def watch(*, is_due: bool = True) -> MonitorState:
+def monitor_state(*, is_due: bool = True) -> MonitorState:
     return MonitorState(1, members=[WatchedMember(3, "ada", interval_seconds=60, is_due=is_due, unread=1)])
 
 
-class Script(ServerApi):
-    """A server that says one thing after the other: to the claim, and to each beat."""
+class FakeServerApi(ServerApi):
+    """Answers the claim and each heartbeat with the next of `replies`. Records the calls after the claim."""
 
-    def __init__(self, *answers: MonitorState | Problem) -> None:
-        super().__init__(1, HERE, lambda: None)
-        self._answers = [*answers]
-        self.heard: list[list[int] | str] = []
+    def __init__(self, *replies: MonitorState | Problem) -> None:
+        super().__init__(1, HOST, lambda: None)
+        self._replies = [*replies]
+        self.calls: list[list[int] | str] = []
 
     def claim(self, tick_seconds: int, policy: str) -> MonitorState:
-        return self._answer()
+        return self._next_reply()
 
     def send_heartbeat(self, pinged: Sequence[int]) -> MonitorState:
-        self.heard.append([*pinged])
-        return self._answer()
+        self.calls.append([*pinged])
+        return self._next_reply()
 
     def release(self) -> None:
-        self.heard.append("release")
+        self.calls.append("release")
 
-    def _answer(self) -> MonitorState:
-        answer = self._answers.pop(0)
-        if isinstance(answer, Problem):
-            raise answer
-        return answer
+    def _next_reply(self) -> MonitorState:
+        reply = self._replies.pop(0)
+        if isinstance(reply, Problem):
+            raise reply
+        return reply
 
 
-class Watching(PaneObserver):
-    """Sees everybody; `lands` says whether a ping does, `passes` is called at each look."""
+class FakePaneObserver(PaneObserver):
+    """Observes every member. `ping_results` are used in order. `on_observe` runs at each observation."""
 
-    def __init__(self, lands: Sequence[bool] = (), passes: Callable[[], None] = lambda: None) -> None:
-        super().__init__(HERE, {}, lambda line: None)
-        self._lands = [*lands]
-        self._passes = passes
-        self.looks = 0
+    def __init__(self, ping_results: Sequence[bool] = (), on_observe: Callable[[], None] = lambda: None) -> None:
+        super().__init__(HOST, {}, lambda line: None)
+        self._ping_results = [*ping_results]
+        self._on_observe = on_observe
+        self.observations = 0
         self.typed: list[int] = []
 
     async def observe(self, members: Sequence[WatchedMember], now: float) -> dict[int, PaneObservation]:
-        self.looks += 1
-        self._passes()
+        self.observations += 1
+        self._on_observe()
         return {member.agent_id: PaneObservation(True, 0, member.unread) for member in members}
 
     async def ping(self, member: WatchedMember, is_owner: Callable[[], bool]) -> str | None:
         if not is_owner():
             return "late"
         self.typed.append(member.agent_id)
-        return None if not self._lands or self._lands.pop(0) else "pane_gone"
+        return None if not self._ping_results or self._ping_results.pop(0) else "pane_gone"
 
 
-async def run(desk: ServerApi, eyes: PaneObserver) -> list[str]:
-    """What it said."""
-    said: list[str] = []
+async def run(api: ServerApi, observer: PaneObserver) -> list[str]:
+    """Run the monitor, and return the lines that it reports."""
+    lines: list[str] = []
     # No time passes between two ticks.
-    await Monitor(desk, eyes, MonitorConfig(0, "quiet", said.append, lambda: None)).run()
-    return said
+    await Monitor(api, observer, MonitorConfig(0, "quiet", lines.append, lambda: None)).run()
+    return lines
 
 
-async def test_while_no_server_answers_nothing_is_typed_and_what_has_landed_is_told_afterwards() -> None:
-    desk, eyes = Script(watch(), AWAY, AWAY, watch(is_due=False), OVER), Watching()
-    said = await run(desk, eyes)
-    assert (eyes.typed, eyes.looks) == ([3], 2)
-    assert desk.heard == [[3], [3], [3], []]
-    assert said == ["pinged 3 ada (1 unread)", AWAY.detail, AWAY.detail, OVER.detail]
+async def test_without_a_server_nothing_is_typed_and_pings_are_reported_later() -> None:
+    api = FakeServerApi(monitor_state(), UNREACHABLE, UNREACHABLE, monitor_state(is_due=False), FLEET_DELETED)
+    observer = FakePaneObserver()
+    lines = await run(api, observer)
+    assert (observer.typed, observer.observations) == ([3], 2)
+    assert api.calls == [[3], [3], [3], []]
+    assert lines == ["pinged 3 ada (1 unread)", UNREACHABLE.detail, UNREACHABLE.detail, FLEET_DELETED.detail]
 
 
-async def test_a_ping_that_did_not_land_is_not_told_and_is_tried_again() -> None:
-    desk, eyes = Script(watch(), watch(), watch(is_due=False), OVER), Watching([False, True])
-    await run(desk, eyes)
-    assert eyes.typed == [3, 3]
-    assert desk.heard == [[], [3], []]
+async def test_failed_ping_is_not_reported_and_is_retried() -> None:
+    api = FakeServerApi(monitor_state(), monitor_state(), monitor_state(is_due=False), FLEET_DELETED)
+    observer = FakePaneObserver([False, True])
+    await run(api, observer)
+    assert observer.typed == [3, 3]
+    assert api.calls == [[], [3], []]
 
 
-async def test_who_has_looked_for_so_long_that_another_may_have_claimed_types_nothing(
+async def test_nothing_is_typed_once_another_monitor_may_have_claimed_the_fleet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr(loop, "now", lambda: clock[0])
 
-    def pass_by() -> None:
+    def advance_clock() -> None:
         clock[0] += 15.0
 
-    desk, eyes = Script(watch(), OVER), Watching(passes=pass_by)
-    said = await run(desk, eyes)
-    assert eyes.typed == []
-    assert said[0] == "did not ping 3 ada: late"
+    api, observer = FakeServerApi(monitor_state(), FLEET_DELETED), FakePaneObserver(on_observe=advance_clock)
+    lines = await run(api, observer)
+    assert observer.typed == []
+    assert lines[0] == "did not ping 3 ada: late"
 
 
-async def test_whoever_was_replaced_ends_at_its_next_beat_and_lets_go_of_nothing() -> None:
-    desk, eyes = Script(watch(is_due=False), LOST), Watching()
-    with pytest.raises(Conflict, match="does not monitor"):
-        await run(desk, eyes)
-    assert (eyes.typed, eyes.looks, desk.heard) == ([], 1, [[]])
+async def test_replaced_monitor_exits_at_its_next_heartbeat_without_a_release() -> None:
+    api, observer = FakeServerApi(monitor_state(is_due=False), REPLACED), FakePaneObserver()
+    with pytest.raises(Conflict, match="no longer monitors"):
+        await run(api, observer)
+    assert (observer.typed, observer.observations, api.calls) == ([], 1, [[]])
 
 
-async def test_whatever_else_ends_it_it_lets_go_of_the_fleet() -> None:
-    desk = Script(watch(is_due=False), Forbidden("forbidden", "This role may not."))
+async def test_any_other_refusal_releases_the_fleet() -> None:
+    api = FakeServerApi(monitor_state(is_due=False), Forbidden("forbidden", "This role may not."))
     with pytest.raises(Forbidden):
-        await run(desk, Watching())
-    assert desk.heard == [[], "release"]
+        await run(api, FakePaneObserver())
+    assert api.calls == [[], "release"]
 
 
-async def test_a_claim_whose_answer_was_lost_is_let_go_of() -> None:
-    desk = Script(Lost("answer_lost", "The connection broke."))
+async def test_claim_with_a_lost_reply_is_released() -> None:
+    api = FakeServerApi(Lost("answer_lost", "The connection broke."))
     with pytest.raises(Lost):
-        await run(desk, Watching())
-    assert desk.heard == ["release"]
+        await run(api, FakePaneObserver())
+    assert api.calls == ["release"]

@@ -1,4 +1,4 @@
-"""What can be told of a pane, or of a monitor, from here; and what cannot is not taken for an end."""
+"""Stale panes and stale monitors. What this host cannot see does not count as stale."""
 
 from __future__ import annotations
 
@@ -13,43 +13,49 @@ from quarterdeck.monitor.model import PanePlacement
 from quarterdeck.monitor.stale_placements import PENDING_SECONDS, find_stale
 from quarterdeck.tmux.host import Host, this_host
 
-HERE = Host("h", 7)
-AT, NOW = "1970-01-01T00:16:40.000Z", 1_000.0
-PLACED = PanePlacement(
-    tmux_session="main", tmux_window_id="@1", tmux_pane_id="%1", coding_agent="claude", host_id=HERE.id,
-    user_id=HERE.user_id, tmux_socket="/nowhere/s", tmux_pid=1, created_at=AT,
+HOST = Host("h", 7)
+CREATED_AT, NOW = "1970-01-01T00:16:40.000Z", 1_000.0
+PLACEMENT = PanePlacement(
+    tmux_session="main", tmux_window_id="@1", tmux_pane_id="%1", coding_agent="claude", host_id=HOST.id,
+    user_id=HOST.user_id, tmux_socket="/nowhere/s", tmux_pid=1, created_at=CREATED_AT,
 )  # fmt: skip
 replace = msgspec.structs.replace
 
 
-async def test_a_tmux_that_does_not_answer_makes_no_pane_stale_and_is_named_once(tmp_path: Path) -> None:
-    odd = tmp_path / "s"
-    odd.touch()
-    placed = [replace(PLACED, tmux_socket=str(odd), tmux_pane_id=name) for name in ("%1", "%2")]
-    found = await find_stale(placed, HERE, NOW)
-    assert found.reasons == [None, None]
-    [unseen] = found.unreachable
-    assert (unseen.socket, unseen.reason) == (str(odd), f"{odd} is not a socket of this user.")
+async def test_unreachable_tmux_makes_no_pane_stale_and_is_reported_once(tmp_path: Path) -> None:
+    socket = tmp_path / "s"
+    socket.touch()
+    placements = [replace(PLACEMENT, tmux_socket=str(socket), tmux_pane_id=pane_id) for pane_id in ("%1", "%2")]
+    report = await find_stale(placements, HOST, NOW)
+    assert report.reasons == [None, None]
+    [unreachable] = report.unreachable
+    assert (unreachable.socket, unreachable.reason) == (str(socket), f"{socket} is not a socket of this user.")
 
 
-async def test_a_tmux_that_has_ended_has_no_panes_any_more() -> None:
-    found = await find_stale([PLACED], HERE, NOW)
-    assert found == (["its pane %1 is gone"], [])
+async def test_panes_of_a_stopped_tmux_server_are_stale() -> None:
+    report = await find_stale([PLACEMENT], HOST, NOW)
+    assert report == (["its pane %1 no longer exists"], [])
 
 
-async def test_of_another_host_or_user_nothing_is_told_but_that_a_pane_was_never_made() -> None:
-    placed = [replace(PLACED, host_id="other"), replace(PLACED, user_id=8), replace(PLACED, tmux_pane_id=None)]
-    assert await find_stale(placed, HERE, NOW + PENDING_SECONDS) == ([None, None, None], [])
-    late = await find_stale(placed, HERE, NOW + PENDING_SECONDS + 1)
-    assert late.reasons == [None, None, "its pane was never made"]
+async def test_placements_of_other_hosts_or_users_are_not_judged_except_missing_panes() -> None:
+    placements = [
+        replace(PLACEMENT, host_id="other"),
+        replace(PLACEMENT, user_id=8),
+        replace(PLACEMENT, tmux_pane_id=None),
+    ]
+    assert await find_stale(placements, HOST, NOW + PENDING_SECONDS) == ([None, None, None], [])
+    late = await find_stale(placements, HOST, NOW + PENDING_SECONDS + 1)
+    assert late.reasons == [None, None, "its pane was never created"]
 
 
 @pytest.mark.parametrize(
-    ("host_id", "user_id", "live"),
+    ("host_id", "user_id", "expected"),
     [(this_host().id, os.geteuid(), False), (this_host().id, os.geteuid() + 1, True), ("other", os.geteuid(), True)],
 )
-def test_only_on_its_host_and_as_its_user_is_a_monitors_pid_judged(host_id: str, user_id: int, live: bool) -> None:
-    # No process has this pid: it is beyond the highest that Linux gives out.
-    told = {"pid": 2**22 + 1, "host_id": host_id, "user_id": user_id, "is_recent": True}
-    assert is_live(told) is live
-    assert not is_live({**told, "is_recent": False})
+def test_pid_of_a_monitor_is_checked_only_on_its_own_host_and_as_its_own_user(
+    host_id: str, user_id: int, expected: bool
+) -> None:
+    # No process has this pid: it is above the highest pid of Linux.
+    monitor = {"pid": 2**22 + 1, "host_id": host_id, "user_id": user_id, "is_recent": True}
+    assert is_live(monitor) is expected
+    assert not is_live({**monitor, "is_recent": False})

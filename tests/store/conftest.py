@@ -1,4 +1,4 @@
-"""Fixtures of store and engine: a keel on each engine, with one zone in which nothing is narrow."""
+"""Fixtures of store and engine: a runtime on each engine, with one zone whose limits are never reached."""
 
 from __future__ import annotations
 

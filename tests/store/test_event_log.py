@@ -1,4 +1,4 @@
-"""The log: numbered in commit order, without gaps, whoever writes; and listeners that hear of it within and after."""
+"""The event log: positions in commit order without gaps, and listeners inside and after the transaction."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.rounds import ROUNDS
 from tests.support.runtime import RuntimeHarness, RuntimeOptions, assert_counts_match_rows, open_runtime
 
 
-def told(kind: str, subject: str = "s", zone_id: str = ZONE) -> NewEvent:
-    return NewEvent(kind, zone_id, subject, "tester")
+def new_event(event_type: str, subject: str = "s", zone_id: str = ZONE) -> NewEvent:
+    return NewEvent(event_type, zone_id, subject, "tester")
 
 
 async def emit(engine: Engine, *new: NewEvent) -> None:
@@ -36,98 +36,98 @@ async def emit(engine: Engine, *new: NewEvent) -> None:
 # -- order
 
 
-class Follower:
-    """Reads the log by position while others write it, as a sink does: its whole state is one integer."""
+class LogReader:
+    """Reads the log by position while others write, as a sink does. Its only state is one integer."""
 
-    def __init__(self, keel: RuntimeHarness) -> None:
-        self._keel = keel
+    def __init__(self, runtime: RuntimeHarness) -> None:
+        self._runtime = runtime
         self.seen: list[Event] = []
 
-    async def follow(self, until: asyncio.Event) -> None:
+    async def read_until(self, done: asyncio.Event) -> None:
         after = 0
         while True:
-            ending = until.is_set()
-            page = await self._keel.read_log(after, limit=7)
+            is_last_round = done.is_set()
+            page = await self._runtime.read_log(after, limit=7)
             self.seen += page
             after = page[-1].pos if page else after
-            if ending and not page:
+            if is_last_round and not page:
                 return
             await asyncio.sleep(0)
 
 
-async def live_and_die(keel: RuntimeHarness, zone_id: str, times: int) -> None:
+async def spawn_and_terminate(runtime: RuntimeHarness, zone_id: str, times: int) -> None:
     for _ in range(times):
-        made = await keel.spawn(zone_id)
-        await keel.spawn(zone_id, parent_id=made.id)
-        await keel.terminate(made)
+        session = await runtime.spawn(zone_id)
+        await runtime.spawn(zone_id, parent_id=session.id)
+        await runtime.terminate(session)
 
 
-async def write_and_follow(writers: list[RuntimeHarness], reader: RuntimeHarness) -> list[Event]:
+async def write_and_read(writers: list[RuntimeHarness], reader: RuntimeHarness) -> list[Event]:
     zones = [f"zone-{number}" for number in range(3)]
     for zone_id in zones:
         await writers[0].put_zone(zone_id)
-    follower, done = Follower(reader), asyncio.Event()
-    following = asyncio.create_task(follower.follow(done))
-    work = [live_and_die(keel, zone_id, 6) for keel in writers for zone_id in zones for _ in range(3)]
+    log_reader, done = LogReader(reader), asyncio.Event()
+    reading = asyncio.create_task(log_reader.read_until(done))
+    work = [spawn_and_terminate(runtime, zone_id, 6) for runtime in writers for zone_id in zones for _ in range(3)]
     await asyncio.gather(*work)
     done.set()
-    await following
-    return follower.seen
+    await reading
+    return log_reader.seen
 
 
-def assert_whole_and_in_order(seen: list[Event], stored: list[Event]) -> None:
-    assert [event.pos for event in seen] == list(range(1, len(seen) + 1)), "no gap, nothing twice, in order"
-    assert seen == stored, "nothing missed, and nothing changed after it was read"
+def assert_complete_and_in_order(seen: list[Event], stored: list[Event]) -> None:
+    assert [event.pos for event in seen] == list(range(1, len(seen) + 1)), "in order, without gaps or duplicates"
+    assert seen == stored, "complete, and unchanged after it was read"
     assert len({event.id for event in seen}) == len(seen)
-    lives: dict[str, list[str]] = {}
+    types_by_subject: dict[str, list[str]] = {}
     for event in seen:
-        lives.setdefault(event.subject, []).append(event.type)
-    sessions = [life for life in lives.values() if life[0].startswith("session")]
-    assert all(life == ["session.spawn", "session.terminate"] for life in sessions)
+        types_by_subject.setdefault(event.subject, []).append(event.type)
+    sessions = [types for types in types_by_subject.values() if types[0].startswith("session")]
+    assert all(types == ["session.spawn", "session.terminate"] for types in sessions)
 
 
-async def test_a_reader_by_position_misses_nothing_and_repeats_nothing_while_lanes_write(engine_url: str) -> None:
-    async with open_runtime(engine_url) as keel:
-        seen = await write_and_follow([keel], keel)
+async def test_reader_by_position_sees_each_event_once_while_lanes_write(engine_url: str) -> None:
+    async with open_runtime(engine_url) as runtime:
+        seen = await write_and_read([runtime], runtime)
         assert len(seen) == 3 + 3 * 3 * 6 * 4
-        assert_whole_and_in_order(seen, await keel.read_log())
+        assert_complete_and_in_order(seen, await runtime.read_log())
 
 
-async def test_a_reader_by_position_misses_nothing_and_repeats_nothing_while_replicas_write(postgres_url: str) -> None:
+async def test_reader_by_position_sees_each_event_once_while_replicas_write(postgres_url: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        keels = [await stack.enter_async_context(open_runtime(postgres_url)) for _ in range(4)]
-        seen = await write_and_follow(keels[:3], keels[3])
+        runtimes = [await stack.enter_async_context(open_runtime(postgres_url)) for _ in range(4)]
+        seen = await write_and_read(runtimes[:3], runtimes[3])
         assert len(seen) == 3 + 3 * 3 * 3 * 6 * 4
-        assert_whole_and_in_order(seen, await keels[3].read_log())
-        assert_counts_match_rows(keels[3].database)
+        assert_complete_and_in_order(seen, await runtimes[3].read_log())
+        assert_counts_match_rows(runtimes[3].database)
 
 
-async def test_what_is_rolled_back_leaves_no_gap(runtime: RuntimeHarness) -> None:
+async def test_rolled_back_transaction_leaves_no_gap(runtime: RuntimeHarness) -> None:
     for number in range(ROUNDS):
         with contextlib.suppress(ZeroDivisionError):
             await fail_after_emitting(runtime)
-        await emit(runtime.engine, told("kept", str(number)))
+        await emit(runtime.engine, new_event("kept", str(number)))
     log = await runtime.read_log()
     assert [event.pos for event in log] == list(range(1, 2 + ROUNDS))
     assert runtime.database.scalar("select pos from log_head") == len(log)
 
 
-async def fail_after_emitting(keel: RuntimeHarness) -> None:
+async def fail_after_emitting(runtime: RuntimeHarness) -> None:
     async def operation(tx: Transaction) -> None:
         await tx.read()
-        event_log.append(tx, [told("lost"), told("lost")], tx.now)
+        event_log.append(tx, [new_event("lost"), new_event("lost")], tx.now)
         await tx.read()
-        raise ZeroDivisionError("changed my mind")
+        raise ZeroDivisionError("rolled back")
 
-    await keel.engine.transact(operation, zones=[ZONE])
+    await runtime.engine.transact(operation, zones=[ZONE])
 
 
-async def test_events_of_one_batch_keep_the_order_they_were_told_in(runtime: RuntimeHarness) -> None:
-    await emit(runtime.engine, *(told("step", str(number)) for number in range(100)))
+async def test_events_of_one_batch_keep_their_order(runtime: RuntimeHarness) -> None:
+    await emit(runtime.engine, *(new_event("step", str(number)) for number in range(100)))
     assert [event.subject for event in (await runtime.read_log())[1:]] == [str(number) for number in range(100)]
 
 
-async def test_a_transaction_without_events_takes_no_position(runtime: RuntimeHarness) -> None:
+async def test_transaction_without_events_takes_no_position(runtime: RuntimeHarness) -> None:
     head = runtime.database.scalar("select pos from log_head")
     await emit(runtime.engine)
     await runtime.put_zone_lane.submit(PutZone(ZONE, None, None, "tester"))
@@ -137,44 +137,44 @@ async def test_a_transaction_without_events_takes_no_position(runtime: RuntimeHa
 # -- reading
 
 
-async def test_pages_are_a_zones_own_and_filtered_by_type_and_subject(runtime: RuntimeHarness) -> None:
-    kinds, subjects, zones = ("x", "y", "z"), ("one", "two"), (ZONE, "other")
-    new = [told(kind, subject, zone) for kind in kinds for subject in subjects for zone in zones]
+async def test_pages_contain_one_zone_filtered_by_type_and_subject(runtime: RuntimeHarness) -> None:
+    event_types, subjects, zones = ("x", "y", "z"), ("one", "two"), (ZONE, "other")
+    new = [new_event(event_type, subject, zone) for event_type in event_types for subject in subjects for zone in zones]
     await emit(runtime.engine, *new)
     log = await runtime.read_log()
     for types in [(), ("x",), ("x", "z"), ("nothing",)]:
-        for subject in (None, *subjects, "nobody"):
-            asked = EventFilter(ZONE, after=1, limit=100, types=types, subject=subject)
-            wanted = [
+        for subject in (None, *subjects, "unknown"):
+            filters = EventFilter(ZONE, after=1, limit=100, types=types, subject=subject)
+            expected = [
                 event
                 for event in log[1:]
                 if event.zone_id == ZONE
                 and (not types or event.type in types)
                 and (subject is None or event.subject == subject)
             ]
-            assert await read_page(runtime, asked) == wanted
+            assert await read_page(runtime, filters) == expected
 
 
-async def test_pages_go_on_after_a_position(runtime: RuntimeHarness) -> None:
-    await emit(runtime.engine, *(told("step", str(number)) for number in range(10)))
-    whole = await read_page(runtime, EventFilter(ZONE))
+async def test_pages_continue_after_a_position(runtime: RuntimeHarness) -> None:
+    await emit(runtime.engine, *(new_event("step", str(number)) for number in range(10)))
+    all_events = await read_page(runtime, EventFilter(ZONE))
     paged: list[Event] = []
     while page := await read_page(runtime, EventFilter(ZONE, after=paged[-1].pos if paged else 0, limit=4)):
         assert len(page) <= 4
         paged += page
-    assert paged == whole == await runtime.read_log()
+    assert paged == all_events == await runtime.read_log()
 
 
-async def read_page(keel: RuntimeHarness, wanted: EventFilter) -> list[Event]:
-    return await keel.store.read(lambda tx: event_log.read_page(tx, wanted), zones=[wanted.zone_id])
+async def read_page(runtime: RuntimeHarness, filters: EventFilter) -> list[Event]:
+    return await runtime.store.read(lambda tx: event_log.read_page(tx, filters), zones=[filters.zone_id])
 
 
-async def test_an_event_is_shown_with_its_data_as_json_and_its_time_in_words(runtime: RuntimeHarness) -> None:
+async def test_event_view_has_json_data_and_an_iso_time(runtime: RuntimeHarness) -> None:
     new = NewEvent("kind", ZONE, "s", "actor", "from", "to", '{"n":1,"text":"ü"}', "00-a-b-01")
     await emit(runtime.engine, new)
     event = (await runtime.read_log())[-1]
-    shown = msgspec.json.decode(msgspec.json.encode(event_log.to_view(event)))
-    assert shown == {
+    view = msgspec.json.decode(msgspec.json.encode(event_log.to_view(event)))
+    assert view == {
         "pos": 2,
         "id": event.id,
         "zone_id": ZONE,
@@ -185,92 +185,90 @@ async def test_an_event_is_shown_with_its_data_as_json_and_its_time_in_words(run
         "to": "to",
         "data": {"n": 1, "text": "ü"},
         "trace": "00-a-b-01",
-        "at": shown["at"],
+        "at": view["at"],
     }
-    assert shown["at"].endswith("Z")
+    assert view["at"].endswith("Z")
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_the_witness_of_a_batch_is_found_if_and_only_if_it_was_committed(
-    runtime: RuntimeHarness, commits: bool
-) -> None:
-    witnesses: list[event_log.CommitProof] = []
+async def test_commit_proof_is_found_only_if_the_batch_was_committed(runtime: RuntimeHarness, commits: bool) -> None:
+    proofs: list[event_log.CommitProof] = []
 
     async def operation(tx: Transaction) -> None:
         await tx.read()
-        witnesses.append(event_log.append(tx, [told("a", "first"), told("b", "second")], tx.now))
+        proofs.append(event_log.append(tx, [new_event("a", "first"), new_event("b", "second")], tx.now))
         if not commits:
             raise ZeroDivisionError
 
     with contextlib.suppress(ZeroDivisionError):
         await runtime.engine.transact(operation, zones=[ZONE])
-    [witness] = witnesses
-    assert witness.subject == "first"
-    found = await runtime.store.read(lambda tx: event_log.is_committed(tx, witness), zones=[ZONE])
+    [proof] = proofs
+    assert proof.subject == "first"
+    found = await runtime.store.read(lambda tx: event_log.is_committed(tx, proof), zones=[ZONE])
     assert found == commits
 
 
 # -- listeners
 
 
-async def test_within_listeners_hear_of_events_in_the_same_transaction_until_no_new_ones_arise(engine_url: str) -> None:
-    heard: list[list[str]] = []
+async def test_transaction_listeners_are_called_until_no_new_events_are_emitted(engine_url: str) -> None:
+    received: list[list[str]] = []
 
     async def echo(tx: Transaction, fresh: Sequence[NewEvent]) -> None:
-        heard.append([event.type for event in fresh])
+        received.append([event.type for event in fresh])
         for event in fresh:
             if len(event.type) < 3:
-                tx.emit(told(event.type + "!"))
+                tx.emit(new_event(event.type + "!"))
 
-    async with open_runtime(engine_url) as keel:
-        await emit(Engine(keel.store, transaction_listeners=[echo]), told("a"), told("b"))
-        assert heard == [["a", "b"], ["a!", "b!"], ["a!!", "b!!"]]
-        assert [event.type for event in await keel.read_log()] == ["a", "b", "a!", "b!", "a!!", "b!!"]
+    async with open_runtime(engine_url) as runtime:
+        await emit(Engine(runtime.store, transaction_listeners=[echo]), new_event("a"), new_event("b"))
+        assert received == [["a", "b"], ["a!", "b!"], ["a!!", "b!!"]]
+        assert [event.type for event in await runtime.read_log()] == ["a", "b", "a!", "b!", "a!!", "b!!"]
 
 
-async def test_a_within_listener_that_refuses_takes_the_whole_transaction_back(engine_url: str) -> None:
+async def test_refusal_by_a_transaction_listener_rolls_back_the_transaction(engine_url: str) -> None:
     async def refuse(tx: Transaction, fresh: Sequence[NewEvent]) -> None:
         if any(event.type == "bad" for event in fresh):
-            raise Conflict("no", "not with me")
+            raise Conflict("no", "refused by the listener")
 
-    announced: list[str] = []
-    async with open_runtime(engine_url) as keel:
-        engine = Engine(keel.store, [refuse], lambda new: announced.extend(event.type for event in new))
+    published: list[str] = []
+    async with open_runtime(engine_url) as runtime:
+        engine = Engine(runtime.store, [refuse], lambda new: published.extend(event.type for event in new))
         with pytest.raises(Conflict):
-            await emit(engine, told("good"), told("bad"))
-        assert await keel.read_log() == []
-        await emit(engine, told("good"))
-        assert announced == ["good"], "only what was committed is announced"
+            await emit(engine, new_event("good"), new_event("bad"))
+        assert await runtime.read_log() == []
+        await emit(engine, new_event("good"))
+        assert published == ["good"], "only committed events are published"
 
 
-async def test_listeners_that_keep_causing_events_for_each_other_are_stopped(engine_url: str) -> None:
-    async def forever(tx: Transaction, fresh: Sequence[NewEvent]) -> None:
-        tx.emit(told("again"))
+async def test_listeners_that_emit_events_for_ever_are_stopped(engine_url: str) -> None:
+    async def emit_again(tx: Transaction, fresh: Sequence[NewEvent]) -> None:
+        tx.emit(new_event("again"))
 
-    async with open_runtime(engine_url) as keel:
-        with pytest.raises(RuntimeError, match="keep causing events"):
-            await emit(Engine(keel.store, transaction_listeners=[forever]), told("first"))
-        assert await keel.read_log() == []
-
-
-async def test_what_was_committed_is_announced_once_and_in_order(engine_url: str) -> None:
-    announced: list[str] = []
-    rigging = RuntimeOptions(after_commit=lambda new: announced.extend(event.subject for event in new))
-    async with open_runtime(engine_url, rigging) as keel:
-        await keel.put_zone()
-        await asyncio.gather(*(keel.spawn_lane.submit(spawn_command()) for _ in range(20)))
-        assert announced == [event.subject for event in await keel.read_log()]
+    async with open_runtime(engine_url) as runtime:
+        with pytest.raises(RuntimeError, match="keep emitting events"):
+            await emit(Engine(runtime.store, transaction_listeners=[emit_again]), new_event("first"))
+        assert await runtime.read_log() == []
 
 
-async def test_a_transaction_has_no_time_before_its_first_read(runtime: RuntimeHarness) -> None:
-    async def hasty(tx: Transaction) -> int:
+async def test_committed_events_are_published_once_and_in_order(engine_url: str) -> None:
+    published: list[str] = []
+    options = RuntimeOptions(after_commit=lambda new: published.extend(event.subject for event in new))
+    async with open_runtime(engine_url, options) as runtime:
+        await runtime.put_zone()
+        await asyncio.gather(*(runtime.spawn_lane.submit(spawn_command()) for _ in range(20)))
+        assert published == [event.subject for event in await runtime.read_log()]
+
+
+async def test_transaction_has_no_time_before_its_first_read(runtime: RuntimeHarness) -> None:
+    async def read_time(tx: Transaction) -> int:
         return tx.now
 
-    with pytest.raises(RuntimeError, match="no time before its first read"):
-        await runtime.engine.transact(hasty)
+    with pytest.raises(RuntimeError, match="not set before the first read"):
+        await runtime.engine.transact(read_time)
 
 
-async def test_a_page_of_rare_types_looks_no_further_than_a_span_and_says_how_far(
+async def test_page_of_rare_types_scans_a_bounded_span_and_returns_its_end(
     runtime: RuntimeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_log, "SCAN_POSITIONS", 3)
@@ -279,8 +277,8 @@ async def test_a_page_of_rare_types_looks_no_further_than_a_span_and_says_how_fa
     head = (await runtime.read_log())[-1].pos
     seen, after, pages = [], 0, 0
     while True:
-        wanted = EventFilter(ZONE, after=after, types=("zone.change", "nothing"))
-        page = await runtime.engine.read(partial(event_log.read_replay, filters=wanted), zones=[ZONE])
+        filters = EventFilter(ZONE, after=after, types=("zone.change", "nothing"))
+        page = await runtime.engine.read(partial(event_log.read_replay, filters=filters), zones=[ZONE])
         seen += page.events
         pages += 1
         if page.is_last:
@@ -289,6 +287,6 @@ async def test_a_page_of_rare_types_looks_no_further_than_a_span_and_says_how_fa
         after = page.covers_to
     assert page.covers_to == head
     assert pages >= head // 3
-    whole = [event for event in await runtime.read_log() if event.zone_id == ZONE and event.type == "zone.change"]
-    assert seen == whole
+    expected = [event for event in await runtime.read_log() if event.zone_id == ZONE and event.type == "zone.change"]
+    assert seen == expected
     assert EventFilter(ZONE, after=event_log.POSITION_MAX - 1, types=("x",)).scan_end == event_log.POSITION_MAX

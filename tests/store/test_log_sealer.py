@@ -1,4 +1,4 @@
-"""The sealer and retention: one chain whoever seals, and nothing deleted that a seal has not attested."""
+"""The log sealer and event retention: one chain of seals, and no event is deleted before a seal attests it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def audit_log_harness(runtime: RuntimeHarness, tmp_path: Path) -> AuditLogHarnes
     return AuditLogHarness(runtime, tmp_path)
 
 
-def run_out(keel: RuntimeHarness) -> None:
-    """Lets every lease have ended, without waiting for it."""
-    keel.database.execute("update leases set expires_at = 0")
+def expire_leases(runtime: RuntimeHarness) -> None:
+    """Expire every lease without waiting."""
+    runtime.database.execute("update leases set expires_at = 0")
 
 
 # -- sealing
 
 
-async def test_what_is_new_is_sealed_and_proves(audit_log_harness: AuditLogHarness) -> None:
+async def test_new_events_are_sealed_and_verified(audit_log_harness: AuditLogHarness) -> None:
     await audit_log_harness.emit(3)
     log = audit_log_harness.read_log()
     assert audit_log_harness.verify_log() == VerificationResult(
@@ -43,9 +43,7 @@ async def test_what_is_new_is_sealed_and_proves(audit_log_harness: AuditLogHarne
     assert (proof.seals, proof.events, proof.unproven) == (3, log.head + 6, 2)
 
 
-async def test_a_log_of_thousands_is_sealed_in_one_sweep_a_thousand_at_a_time(
-    audit_log_harness: AuditLogHarness,
-) -> None:
+async def test_one_sweep_seals_the_whole_log_in_chunks_of_1000(audit_log_harness: AuditLogHarness) -> None:
     await audit_log_harness.emit(2_500)
     head = audit_log_harness.read_log().head
     assert await SweepRunner([audit_log_harness.sealer.sweep()]).run_now(SEAL) == head
@@ -57,7 +55,7 @@ async def test_a_log_of_thousands_is_sealed_in_one_sweep_a_thousand_at_a_time(
     assert audit_log_harness.verify_log().events == head
 
 
-async def test_with_nothing_new_nothing_is_written_and_no_lease_is_asked_for(
+async def test_sealer_without_new_events_writes_nothing_and_takes_no_lease(
     audit_log_harness: AuditLogHarness, runtime: RuntimeHarness
 ) -> None:
     await audit_log_harness.emit_and_seal(3)
@@ -67,25 +65,23 @@ async def test_with_nothing_new_nothing_is_written_and_no_lease_is_asked_for(
     assert audit_log_harness.verify_log().seals == 1
 
 
-async def test_of_several_that_would_seal_one_does_and_the_chain_is_one(
-    audit_log_harness: AuditLogHarness, tmp_path: Path
-) -> None:
-    keepers = [audit_log_harness, *(AuditLogHarness(audit_log_harness.runtime, tmp_path) for _ in range(3))]
+async def test_concurrent_sealers_write_one_chain(audit_log_harness: AuditLogHarness, tmp_path: Path) -> None:
+    harnesses = [audit_log_harness, *(AuditLogHarness(audit_log_harness.runtime, tmp_path) for _ in range(3))]
     for count in (5, 3, 1, 8):
         await audit_log_harness.emit(count)
-        sealed = await asyncio.gather(*(each.sealer.run_once(4) for each in keepers))
+        sealed = await asyncio.gather(*(harness.sealer.run_once(4) for harness in harnesses))
         assert len([count for count in sealed if count]) == 1
-    # Whichever of them holds the lease has the rest to seal; the others have nothing to say.
-    while sum([await each.sealer.run_once(4) for each in keepers]):
+    # The holder of the lease seals the rest. The others return 0.
+    while sum([await harness.sealer.run_once(4) for harness in harnesses]):
         pass
     assert audit_log_harness.verify_log().events == audit_log_harness.read_log().head
 
 
-async def test_a_sealer_whose_term_is_over_writes_nothing(
+async def test_sealer_with_an_ended_term_writes_nothing(
     audit_log_harness: AuditLogHarness, runtime: RuntimeHarness, tmp_path: Path
 ) -> None:
     await audit_log_harness.emit_and_seal(3)
-    run_out(runtime)
+    expire_leases(runtime)
     other = AuditLogHarness(runtime, tmp_path)
     await other.emit_and_seal(3)
     await audit_log_harness.emit(3)
@@ -96,7 +92,7 @@ async def test_a_sealer_whose_term_is_over_writes_nothing(
     assert audit_log_harness.verify_log().unproven == 0
 
 
-async def test_another_takes_over_where_the_first_gave_its_lease_back(
+async def test_another_sealer_continues_the_chain_after_a_release(
     audit_log_harness: AuditLogHarness, runtime: RuntimeHarness, tmp_path: Path
 ) -> None:
     await audit_log_harness.emit_and_seal(3)
@@ -105,9 +101,7 @@ async def test_another_takes_over_where_the_first_gave_its_lease_back(
     assert audit_log_harness.verify_log().seals == 2
 
 
-async def test_nothing_is_sealed_past_an_event_that_went_missing(
-    audit_log_harness: AuditLogHarness, runtime: RuntimeHarness
-) -> None:
+async def test_sealer_stops_at_a_missing_event(audit_log_harness: AuditLogHarness, runtime: RuntimeHarness) -> None:
     await audit_log_harness.emit_and_seal(3)
     await audit_log_harness.emit(5)
     head = audit_log_harness.read_log().head
@@ -115,49 +109,49 @@ async def test_nothing_is_sealed_past_an_event_that_went_missing(
     for _ in range(2):
         with pytest.raises(MissingEventError, match=str(head - 5)):
             await audit_log_harness.sealer.run_once(1_000)
-    with pytest.raises(VerificationError) as found:
+    with pytest.raises(VerificationError) as failed:
         audit_log_harness.verify_log()
-    assert found.value.pos == head - 2
+    assert failed.value.pos == head - 2
     runtime.database.execute("delete from events where pos > ?", head - 5)
     with pytest.raises(MissingEventError):
         await audit_log_harness.sealer.run_once(1_000)
 
 
-async def test_events_are_read_piece_by_piece_and_others_get_their_turn(
+async def test_hashing_in_chunks_yields_to_the_event_loop(
     audit_log_harness: AuditLogHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_sealer, "HASH_CHUNK", 3)
     await audit_log_harness.emit(10)
     sealing = asyncio.create_task(audit_log_harness.sealer.run_once(1_000))
-    turns = 0
+    iterations = 0
     while not sealing.done():
-        turns += 1
+        iterations += 1
         await asyncio.sleep(0)
-    assert turns > 4
+    assert iterations > 4
     assert audit_log_harness.verify_log().unproven == 0
 
 
 # -- retention
 
 
-async def test_events_go_in_two_steps_and_only_when_a_seal_attests_it(audit_log_harness: AuditLogHarness) -> None:
+async def test_events_are_deleted_only_after_a_seal_attests_the_floor(audit_log_harness: AuditLogHarness) -> None:
     await audit_log_harness.emit_and_seal(10, 10, 10)
     first = int(str(audit_log_harness.read_log().seals[0][2]))
     second = first + 10
     assert await audit_log_harness.retention.run_once(1_000) == 0
-    raised = audit_log_harness.read_log()
-    assert (raised.floor, raised.attested_floor, len(raised.events)) == (second, 0, raised.head)
-    assert audit_log_harness.verify_log().events == raised.head
-    assert await audit_log_harness.retention.run_once(1_000) == 0, "nobody has attested it yet"
+    before_seal = audit_log_harness.read_log()
+    assert (before_seal.floor, before_seal.attested_floor, len(before_seal.events)) == (second, 0, before_seal.head)
+    assert audit_log_harness.verify_log().events == before_seal.head
+    assert await audit_log_harness.retention.run_once(1_000) == 0, "no seal attests the floor yet"
     assert await audit_log_harness.sealer.run_once(1_000) == 0
-    attested = audit_log_harness.read_log()
-    assert (attested.attested_floor, len(attested.seals)) == (second, 4)
+    after_seal = audit_log_harness.read_log()
+    assert (after_seal.attested_floor, len(after_seal.seals)) == (second, 4)
     assert await audit_log_harness.retention.run_once(1_000) == second
     proof = audit_log_harness.verify_log()
     assert (proof.removed, proof.events, proof.floor) == (second, 10, second)
 
 
-async def test_a_quiet_log_comes_to_rest_with_every_event_gone_and_still_proves(
+async def test_idle_log_reaches_a_fixed_point_without_events_and_still_verifies(
     audit_log_harness: AuditLogHarness,
 ) -> None:
     await audit_log_harness.emit_and_seal(5, 5)
@@ -173,7 +167,7 @@ async def test_a_quiet_log_comes_to_rest_with_every_event_gone_and_still_proves(
     assert (proof.events, proof.removed) == (3, log.head)
 
 
-async def test_removing_goes_on_where_it_was_broken_off_and_proves_at_every_step(
+async def test_interrupted_deletion_continues_and_the_log_verifies_after_each_step(
     audit_log_harness: AuditLogHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_retention, "DELETE_CHUNK", 3)
@@ -182,36 +176,34 @@ async def test_removing_goes_on_where_it_was_broken_off_and_proves_at_every_step
     await audit_log_harness.retention.run_once(1)
     await audit_log_harness.sealer.run_once(1_000)
     steps = []
-    while moved := await audit_log_harness.retention.run_once(1):
-        steps.append(moved)
+    while deleted := await audit_log_harness.retention.run_once(1):
+        steps.append(deleted)
         assert audit_log_harness.verify_log().removed == sum(steps)
     assert sum(steps) == floor
     assert max(steps) == 3
 
 
-async def test_inside_its_window_nothing_goes(runtime: RuntimeHarness, tmp_path: Path) -> None:
-    keeper = AuditLogHarness(runtime, tmp_path, LogSettings())
-    await keeper.emit_and_seal(10, 10, 10)
-    assert await keeper.retention.run_once(1_000) == 0
-    assert keeper.read_log().floor == 0
-    assert runtime.database.count("leases", "name = ?", event_retention.EVENT_RETENTION) == 0, "nothing was even begun"
+async def test_events_within_the_retention_window_are_kept(runtime: RuntimeHarness, tmp_path: Path) -> None:
+    harness = AuditLogHarness(runtime, tmp_path, LogSettings())
+    await harness.emit_and_seal(10, 10, 10)
+    assert await harness.retention.run_once(1_000) == 0
+    assert harness.read_log().floor == 0
+    assert runtime.database.count("leases", "name = ?", event_retention.EVENT_RETENTION) == 0, "no lease was acquired"
 
 
-async def test_a_floor_that_somebody_else_wrote_is_not_attested(runtime: RuntimeHarness, tmp_path: Path) -> None:
-    keeper = AuditLogHarness(runtime, tmp_path, LogSettings())
-    await keeper.emit_and_seal(10, 10, 10)
-    ends = [int(str(row[2])) for row in keeper.read_log().seals]
+async def test_floor_not_set_by_retention_is_not_attested(runtime: RuntimeHarness, tmp_path: Path) -> None:
+    harness = AuditLogHarness(runtime, tmp_path, LogSettings())
+    await harness.emit_and_seal(10, 10, 10)
+    ends = [int(str(row[2])) for row in harness.read_log().seals]
     for floor in (ends[0], ends[1] - 1, ends[2]):
         runtime.database.execute("update log_head set floor = ?", floor)
-        await keeper.emit_and_seal(1)
-        assert keeper.read_log().attested_floor == 0
-        assert await keeper.retention.run_once(1_000) == 0
-    assert runtime.database.count("events") == keeper.read_log().head
+        await harness.emit_and_seal(1)
+        assert harness.read_log().attested_floor == 0
+        assert await harness.retention.run_once(1_000) == 0
+    assert runtime.database.count("events") == harness.read_log().head
 
 
-async def test_an_attested_floor_is_never_taken_back(
-    audit_log_harness: AuditLogHarness, runtime: RuntimeHarness
-) -> None:
+async def test_attested_floor_never_decreases(audit_log_harness: AuditLogHarness, runtime: RuntimeHarness) -> None:
     await audit_log_harness.emit_and_seal(5, 5, 5)
     await audit_log_harness.retention.run_once(1_000)
     await audit_log_harness.sealer.run_once(1_000)
@@ -220,10 +212,10 @@ async def test_an_attested_floor_is_never_taken_back(
     await audit_log_harness.emit_and_seal(2)
     assert audit_log_harness.read_log().attested_floor == floor
     await audit_log_harness.retention.run_once(1_000)
-    assert audit_log_harness.read_log().floor > 0, "and retention says again what it said"
+    assert audit_log_harness.read_log().floor > 0, "retention raises the floor again"
 
 
-async def test_retention_whose_term_is_over_deletes_nothing(
+async def test_retention_with_an_ended_term_deletes_nothing(
     audit_log_harness: AuditLogHarness, runtime: RuntimeHarness
 ) -> None:
     await audit_log_harness.emit_and_seal(5, 5, 5)
@@ -237,14 +229,16 @@ async def test_retention_whose_term_is_over_deletes_nothing(
     assert audit_log_harness.read_log() == before
 
 
-async def test_of_several_that_would_remove_one_does(
+async def test_only_one_of_several_retention_processes_deletes(
     audit_log_harness: AuditLogHarness, runtime: RuntimeHarness, tmp_path: Path
 ) -> None:
     others = [AuditLogHarness(runtime, tmp_path) for _ in range(3)]
     await audit_log_harness.emit_and_seal(5, 5, 5)
-    gone = []
+    deleted = []
     for _ in range(2):
-        gone += await asyncio.gather(*(each.retention.run_once(1_000) for each in (audit_log_harness, *others)))
+        deleted += await asyncio.gather(
+            *(harness.retention.run_once(1_000) for harness in (audit_log_harness, *others))
+        )
         await audit_log_harness.sealer.run_once(1_000)
-    assert len([count for count in gone if count]) == 1
-    assert sum(gone) == audit_log_harness.verify_log().removed == audit_log_harness.read_log().attested_floor - 5
+    assert len([count for count in deleted if count]) == 1
+    assert sum(deleted) == audit_log_harness.verify_log().removed == audit_log_harness.read_log().attested_floor - 5

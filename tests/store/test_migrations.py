@@ -1,4 +1,4 @@
-"""Schema changes, rehearsed: from nothing and from the first revision with rows in the tables, on both engines."""
+"""Migrations on both engines: from an empty database, and from older revisions with rows in the tables."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tables(url: str) -> set[str]:
 
 
 def columns(url: str, table: str) -> list[tuple[object, object]]:
-    """(name, whether it may be null), in order."""
+    """(name, is nullable) of each column, in order."""
     if sqlite_path(url):
         return [(row[1], not row[3]) for row in DirectDatabase(url).execute(f"pragma table_info({table})")]
     rows = DirectDatabase(url).execute(
@@ -55,10 +55,10 @@ def columns(url: str, table: str) -> list[tuple[object, object]]:
     return [(name, nullable == "YES") for name, nullable in rows]
 
 
-# -- upwards
+# -- upgrades
 
 
-def test_a_blank_database_is_brought_to_the_last_revision(blank_url: str) -> None:
+def test_blank_database_is_upgraded_to_the_last_revision(blank_url: str) -> None:
     assert current_revision(blank_url) is None
     assert upgrade(blank_url) == LAST
     assert current_revision(blank_url) == LAST
@@ -66,95 +66,95 @@ def test_a_blank_database_is_brought_to_the_last_revision(blank_url: str) -> Non
     assert tables(blank_url) == TABLES
 
 
-def test_upgrading_what_is_up_to_date_changes_nothing(blank_url: str) -> None:
+def test_upgrade_of_a_current_database_changes_nothing(blank_url: str) -> None:
     upgrade(blank_url)
     DirectDatabase(blank_url).execute("insert into leases (name, term, holder, expires_at) values ('kept', 3, 'me', 4)")
     assert upgrade(blank_url) == LAST
     assert DirectDatabase(blank_url).execute("select * from leases") == [("kept", 3, "me", 4)]
 
 
-def test_every_revision_is_reached_from_the_one_before_it(blank_url: str) -> None:
+def test_each_revision_upgrades_from_its_predecessor(blank_url: str) -> None:
     for revision in revisions():
         assert upgrade(blank_url, revision) == revision
         assert current_revision(blank_url) == revision
-        said = schema_mismatch(revision)
-        assert (said is None) == (revision == LAST or revision in migrate.COMPATIBLE_REVISIONS)
+        mismatch = schema_mismatch(revision)
+        assert (mismatch is None) == (revision == LAST or revision in migrate.COMPATIBLE_REVISIONS)
 
 
-async def test_rows_of_the_first_revision_live_on_and_are_worked_with(blank_url: str) -> None:
+async def test_rows_of_the_first_revision_are_kept_and_usable(blank_url: str) -> None:
     upgrade(blank_url, FIRST)
-    side = DirectDatabase(blank_url)
-    side.execute("insert into zones values ('old', 'Old zone', 0, '{\"max_sessions\": 2}', 5, 6)")
-    side.execute("insert into events values (1, 'e1', 'old', 'zone.create', 'old', 'me', null, null, '{}', null, 5)")
-    side.execute("update log_head set pos = 1")
-    side.execute("insert into leases values ('pass', 7, 'me', 8)")
+    database = DirectDatabase(blank_url)
+    database.execute("insert into zones values ('old', 'Old zone', 0, '{\"max_sessions\": 2}', 5, 6)")
+    database.execute(
+        "insert into events values (1, 'e1', 'old', 'zone.create', 'old', 'me', null, null, '{}', null, 5)"
+    )
+    database.execute("update log_head set pos = 1")
+    database.execute("insert into leases values ('pass', 7, 'me', 8)")
     assert upgrade(blank_url) == LAST
-    assert side.execute("select * from zones") == [("old", "Old zone", 0, '{"max_sessions": 2}', 5, 6, None)]
-    assert side.execute("select * from leases") == [("pass", 7, "me", 8)]
-    async with open_runtime(blank_url) as keel:
-        made = await keel.spawn("old")
-        assert [(event.pos, event.subject) for event in await keel.read_log()] == [(1, "old"), (2, made.id)]
-        assert_counts_match_rows(side)
+    assert database.execute("select * from zones") == [("old", "Old zone", 0, '{"max_sessions": 2}', 5, 6, None)]
+    assert database.execute("select * from leases") == [("pass", 7, "me", 8)]
+    async with open_runtime(blank_url) as runtime:
+        session = await runtime.spawn("old")
+        assert [(event.pos, event.subject) for event in await runtime.read_log()] == [(1, "old"), (2, session.id)]
+        assert_counts_match_rows(database)
 
 
-async def test_delegations_made_before_there_was_an_order_are_put_in_one_and_cut_to_their_sessions(
-    blank_url: str,
-) -> None:
+async def test_old_delegations_get_ranks_and_expire_with_their_sessions(blank_url: str) -> None:
     upgrade(blank_url, "0005")
-    side, later = DirectDatabase(blank_url), 9_000_000_000_000
-    side.execute(
+    database, later = DirectDatabase(blank_url), 9_000_000_000_000
+    database.execute(
         "insert into zones (id, name, frozen, quotas, created_at, updated_at) values (?, 'n', 0, '{}', 1, 1)", ZONE
     )
-    for name, ends in (("a", later), ("b", later - 5), ("c", later), ("d", later)):
-        side.execute(
+    for session_id, expires_at in (("a", later), ("b", later - 5), ("c", later), ("d", later)):
+        database.execute(
             "insert into agent_sessions (id, zone_id, application_id, root_id, session_sid, kind, status, depth, "
             "capabilities, metadata, ttl_seconds, limits, spawned_at, expires_at, created_at, updated_at) "
             "values (?, ?, ?, ?, 's', 'instance', 'active', 0, '[]', '{}', 3600, '{}', 1, ?, 1, 1)",
-            *(name, ZONE, APP, name, ends),
+            *(session_id, ZONE, APP, session_id, expires_at),
         )
-    # Against the order of their ids: d to c, c to b, b to a; and each derived from the one before.
-    for own, source, target, parent in (("e1", "d", "c", None), ("e2", "c", "b", "e1"), ("e3", "b", "a", "e2")):
-        side.execute(
+    # In reverse order of the session ids: d to c, c to b, b to a. Each edge is the parent of the next.
+    for edge_id, source, target, parent in (("e1", "d", "c", None), ("e2", "c", "b", "e1"), ("e3", "b", "a", "e2")):
+        database.execute(
             "insert into delegation_edges (id, zone_id, source_session_id, target_session_id, issuer_application_id, "
             "receiver_application_id, scopes, hops, constraints_json, parent_edge_id, status, expires_at, "
             "edge_version, created_by, created_at, updated_at) "
             "values (?, ?, ?, ?, ?, ?, '[]', 10, '{}', ?, 'active', ?, 1, 'me', 1, 1)",
-            *(own, ZONE, source, target, APP, APP, parent, later - 1),
+            *(edge_id, ZONE, source, target, APP, APP, parent, later - 1),
         )
-    side.execute("insert into delegation_epochs values (?, 3)", ZONE)
+    database.execute("insert into delegation_epochs values (?, 3)", ZONE)
     assert upgrade(blank_url) == LAST
-    lasting = side.execute("select id, expires_at from delegation_edges order by id")
-    assert lasting == [("e1", later - 1), ("e2", later - 5), ("e3", later - 5)]
-    async with open_runtime(blank_url) as keel:
-        lending = DelegationHarness(keel)
+    edges = database.execute("select id, expires_at from delegation_edges order by id")
+    assert edges == [("e1", later - 1), ("e2", later - 5), ("e3", later - 5)]
+    async with open_runtime(blank_url) as runtime:
+        delegations = DelegationHarness(runtime)
         for source, target in (("a", "d"), ("a", "c"), ("b", "d")):
             with pytest.raises(Problem) as refused:
-                await lending.delegate_lane.submit(delegate_command(source, target))
+                await delegations.delegate_lane.submit(delegate_command(source, target))
             assert refused.value.code == "delegation_cycle_denied"
-        assert (await lending.delegate_lane.submit(delegate_command("d", "a"))).created
-        assert lending.edges_out_of_order() == []
-        assert side.execute("select * from delegation_epochs") == [(ZONE, 4, 4)]
+        assert (await delegations.delegate_lane.submit(delegate_command("d", "a"))).created
+        assert delegations.edges_out_of_order() == []
+        assert database.execute("select * from delegation_epochs") == [(ZONE, 4, 4)]
 
 
-def test_whoever_was_a_member_of_a_zone_before_there_were_fleets_is_one_still(blank_url: str) -> None:
+def test_zone_members_are_kept_when_fleet_members_are_introduced(blank_url: str) -> None:
     upgrade(blank_url, "0007")
-    side, row = DirectDatabase(blank_url), ("old", "alice", "OWNER", "me", 5, 6)
-    side.execute("insert into members values (?, ?, ?, ?, ?, ?)", *row)
+    database, row = DirectDatabase(blank_url), ("old", "alice", "OWNER", "me", 5, 6)
+    database.execute("insert into members values (?, ?, ?, ?, ?, ?)", *row)
     assert upgrade(blank_url) == LAST
-    assert side.execute("select * from zone_members") == [row]
-    assert side.count("members") == 0
+    assert database.execute("select * from zone_members") == [row]
+    assert database.count("members") == 0
 
 
-def test_both_engines_get_the_same_tables_and_columns(sqlite_url: str, postgres_url: str) -> None:
+def test_both_engines_have_the_same_tables_and_columns(sqlite_url: str, postgres_url: str) -> None:
     assert tables(sqlite_url) == tables(postgres_url) == TABLES
     for table in TABLES:
         assert columns(sqlite_url, table) == columns(postgres_url, table)
 
 
-def test_a_revision_that_fails_half_way_leaves_nothing_behind(blank_url: str) -> None:
+def test_failed_revision_is_rolled_back(blank_url: str) -> None:
     upgrade(blank_url, FIRST)
     before = tables(blank_url)
-    # Stands in the way of the second table that the next revision makes.
+    # Conflicts with the second table that the next revision creates.
     DirectDatabase(blank_url).execute("create table admission_counts (x text)")
     with pytest.raises(Exception, match="admission_counts"):
         upgrade(blank_url)
@@ -164,12 +164,12 @@ def test_a_revision_that_fails_half_way_leaves_nothing_behind(blank_url: str) ->
     assert upgrade(blank_url) == LAST
 
 
-async def test_several_upgrades_at_once_do_no_harm(tmp_path: Path, postgres: PostgresDatabases) -> None:
-    # Each of these processes loads Alembic, which takes longer than what it then does.
+async def test_concurrent_upgrades_reach_the_last_revision(tmp_path: Path, postgres: PostgresDatabases) -> None:
+    # Few rounds: each process loads Alembic, which takes longer than the upgrade.
     for number in range(1 + ROUNDS // 10):
         for url in (f"sqlite:///{tmp_path / f'{number}.db'}", postgres.create_blank()):
             program = f"from quarterdeck.store.migrate import upgrade; print(upgrade({url!r}))"
-            started = [
+            processes = [
                 await asyncio.create_subprocess_exec(
                     *(sys.executable, "-c", program),
                     env=minimal_environment(),
@@ -178,15 +178,15 @@ async def test_several_upgrades_at_once_do_no_harm(tmp_path: Path, postgres: Pos
                 )
                 for _ in range(3)
             ]
-            ends = await asyncio.gather(*(process.communicate() for process in started))
-            assert [output.decode().strip() for output, _ in ends] == [LAST] * 3, ends
+            outputs = await asyncio.gather(*(process.communicate() for process in processes))
+            assert [output.decode().strip() for output, _ in outputs] == [LAST] * 3, outputs
             assert tables(url) == TABLES
 
 
 # -- refusals
 
 
-def test_a_server_says_what_is_wrong_with_a_schema_and_what_mends_it() -> None:
+def test_schema_mismatch_names_the_revisions_and_the_fix() -> None:
     none, behind, ahead = schema_mismatch(None), schema_mismatch(FIRST), schema_mismatch("9999")
     assert none
     assert "no schema yet" in none
@@ -196,10 +196,10 @@ def test_a_server_says_what_is_wrong_with_a_schema_and_what_mends_it() -> None:
     assert f"at revision 9999, which is ahead of this release ({LAST})" in ahead
     assert "qd db upgrade" in none
     assert "qd db upgrade" in behind
-    assert "qd db upgrade" not in ahead, "there is nothing to upgrade to"
+    assert "qd db upgrade" not in ahead, "no newer revision exists"
 
 
-def test_upgrading_a_schema_that_is_ahead_is_refused_with_a_sentence_and_changes_nothing(blank_url: str) -> None:
+def test_upgrade_of_a_newer_schema_is_refused_and_changes_nothing(blank_url: str) -> None:
     upgrade(blank_url)
     DirectDatabase(blank_url).execute("update alembic_version set version_num = '9999'")
     with pytest.raises(StoreError, match="at revision 9999, which is ahead of this release") as refused:
@@ -209,9 +209,9 @@ def test_upgrading_a_schema_that_is_ahead_is_refused_with_a_sentence_and_changes
     assert tables(blank_url) == TABLES
 
 
-def test_a_database_is_made_or_upgraded_or_at_head_and_never_made_among_the_tables_of_another(blank_url: str) -> None:
+def test_initialize_creates_or_keeps_the_schema_and_refuses_a_foreign_database(blank_url: str) -> None:
     DirectDatabase(blank_url).execute("create table customers (id bigint)")
-    with pytest.raises(StoreError, match="tables and no revision"):
+    with pytest.raises(StoreError, match="tables but no revision"):
         migrate.initialize(blank_url)
     assert tables(blank_url) == {"customers"}
     DirectDatabase(blank_url).execute("drop table customers")
@@ -222,23 +222,23 @@ def test_a_database_is_made_or_upgraded_or_at_head_and_never_made_among_the_tabl
         migrate.initialize(blank_url)
 
 
-def test_a_database_that_is_behind_is_brought_to_the_last_revision(blank_url: str) -> None:
+def test_initialize_upgrades_an_older_database(blank_url: str) -> None:
     upgrade(blank_url, FIRST)
     assert migrate.initialize(blank_url) == (FIRST, LAST)
 
 
-def test_a_database_that_cannot_be_reached_is_a_passing_trouble_said_in_a_sentence() -> None:
+def test_unreachable_database_is_a_transient_error() -> None:
     with pytest.raises(TransientError, match="cannot be reached"):
-        current_revision("postgresql://nobody:secret@127.0.0.1:1/none")
+        current_revision("postgresql://user:secret@127.0.0.1:1/none")
 
 
-def test_asking_for_the_revision_of_a_file_that_is_not_there_does_not_make_it(tmp_path: Path) -> None:
+def test_reading_the_revision_of_a_missing_file_does_not_create_it(tmp_path: Path) -> None:
     file = tmp_path / "none.db"
     assert current_revision(f"sqlite:///{file}") is None
     assert not file.exists()
 
 
-def test_the_directory_of_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
+def test_directory_of_a_new_sqlite_file_has_mode_700(tmp_path: Path) -> None:
     file = tmp_path / "new" / "quarterdeck.db"
     upgrade(f"sqlite:///{file}")
     assert file.parent.stat().st_mode & 0o777 == 0o700
@@ -254,33 +254,33 @@ def test_the_directory_of_a_new_file_is_its_owners_alone(tmp_path: Path) -> None
         ("postgres://host/db", None),
     ],
 )
-def test_the_engine_and_the_file_are_read_from_the_url(url: str, path: Path | None) -> None:
+def test_sqlite_path_is_parsed_from_the_url(url: str, path: Path | None) -> None:
     assert sqlite_path(url) == path
 
 
-def test_a_url_of_another_engine_is_refused_without_repeating_its_secrets() -> None:
+def test_url_of_another_engine_is_refused_without_showing_its_password() -> None:
     with pytest.raises(StoreError) as refused:
         sqlite_path("mysql://user:secret@host/db")
     assert "secret" not in str(refused.value)
     assert "mysql" in str(refused.value)
 
 
-def test_a_serving_process_loads_no_migration_machinery() -> None:
+def test_server_process_does_not_import_alembic_or_sqlalchemy() -> None:
     program = (
         "import sys, quarterdeck.store.migrate, quarterdeck.store.postgres, quarterdeck.store.sqlite\n"
         "import quarterdeck.domain.sessions.routes, quarterdeck.domain.zones.routes\n"
         "print(sorted({'alembic', 'sqlalchemy'} & sys.modules.keys()))"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=minimal_environment(), capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert result.stdout.strip() == "[]"
 
 
-def test_revisions_are_a_single_line_and_named_by_their_files() -> None:
+def test_revisions_form_one_chain_and_match_their_file_names() -> None:
     for file in sorted(migrate.VERSIONS.glob("[0-9]*.py")):
         number = file.name.partition("_")[0]
         text = file.read_text(encoding="utf-8")
         assert f'revision = "{number}"' in text
-        before = revisions()[revisions().index(number) - 1] if number != FIRST else None
-        assert f"down_revision = {before!r}".replace("'", '"') in text
+        previous = revisions()[revisions().index(number) - 1] if number != FIRST else None
+        assert f"down_revision = {previous!r}".replace("'", '"') in text

@@ -1,4 +1,4 @@
-"""Calls to the outside: to where they may go and nowhere else, within every bound, by the address that was judged."""
+"""The outbound HTTP client: SSRF rules, limits, TLS and response parsing. It connects only to checked addresses."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ NAME = "push.example"
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[HttpEndpoint]:
-    async with run_endpoint() as listening:
-        yield listening
+    async with run_endpoint() as endpoint:
+        yield endpoint
 
 
 def post(url: str, body: bytes = b"{}", *headers: tuple[str, str]) -> Request:
     return Request("POST", url, headers, body)
 
 
-async def ask(outward: OutboundClient, request: Request, seconds: float = LIMIT) -> Response:
-    return await outward.send(request, seconds)
+async def send(client: OutboundClient, request: Request, seconds: float = LIMIT) -> Response:
+    return await client.send(request, seconds)
 
 
 @contextlib.asynccontextmanager
-async def listening(
+async def tcp_server(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[int]:
-    """For a server that does not speak HTTP as it should; its port."""
+    """A raw TCP server, for malformed HTTP. Yields its port."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
@@ -62,7 +62,7 @@ async def listening(
         await server.wait_closed()
 
 
-# -- where it does not go
+# -- blocked targets
 
 LOOPBACK = [
     "127.0.0.1",
@@ -76,8 +76,8 @@ LOOPBACK = [
     "[::ffff:127.0.0.1]",
     "[::ffff:7f00:1]",
 ]
-"""Spellings of one address, all of which a C library takes for it."""
-OTHERS = [
+"""Spellings of one address that a C library accepts."""
+OTHER_BLOCKED = [
     "0.0.0.0",
     "0",
     "10.0.0.1",
@@ -101,23 +101,19 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("host", LOOPBACK + OTHERS)
-async def test_a_private_host_is_refused_however_it_is_spelt_and_nobody_is_connected_to(
-    receiver: HttpEndpoint, host: str
-) -> None:
+@pytest.mark.parametrize("host", LOOPBACK + OTHER_BLOCKED)
+async def test_private_host_is_refused_in_any_spelling_without_a_connection(receiver: HttpEndpoint, host: str) -> None:
     names = ScriptedResolver(["127.0.0.1"])
     with pytest.raises(RequestBlocked):
-        await ask(OutboundClient(PUBLIC_ONLY, resolve=names), post(f"http://{host}:{receiver.port}/"))
+        await send(OutboundClient(PUBLIC_ONLY, resolve=names), post(f"http://{host}:{receiver.port}/"))
     assert receiver.connections == 0
-    assert names.lookups == [], "what is refused as it is spelt needs no resolver"
+    assert names.lookups == [], "a host that is refused by its spelling is not resolved"
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
-async def test_the_same_hosts_are_reached_where_private_addresses_are_allowed(
-    receiver: HttpEndpoint, host: str
-) -> None:
-    # Without this, a listener that counts nothing would prove nothing.
-    await ask(OutboundClient(ALLOW_PRIVATE), post(f"http://{host}:{receiver.port}/"))
+async def test_private_hosts_are_reached_when_allowed(receiver: HttpEndpoint, host: str) -> None:
+    # Shows that the endpoint of the test above counts connections.
+    await send(OutboundClient(ALLOW_PRIVATE), post(f"http://{host}:{receiver.port}/"))
     assert receiver.connections == 1
 
 
@@ -144,96 +140,95 @@ async def test_the_same_hosts_are_reached_where_private_addresses_are_allowed(
         "::7f00:1",
     ],
 )
-async def test_a_name_is_refused_by_the_address_it_gives_and_by_any_one_of_them(
-    receiver: HttpEndpoint, address: str
-) -> None:
-    for given in ([address], ["93.184.215.14", address], [address, "93.184.215.14"]):
+async def test_name_is_refused_if_any_of_its_addresses_is_private(receiver: HttpEndpoint, address: str) -> None:
+    for addresses in ([address], ["93.184.215.14", address], [address, "93.184.215.14"]):
         with pytest.raises(RequestBlocked) as refusal:
-            await ask(
-                OutboundClient(PUBLIC_ONLY, resolve=ScriptedResolver(given)), post(f"http://{NAME}:{receiver.port}/")
+            await send(
+                OutboundClient(PUBLIC_ONLY, resolve=ScriptedResolver(addresses)),
+                post(f"http://{NAME}:{receiver.port}/"),
             )
         assert refusal.value.address == address
-        assert address not in str(refusal.value), "callers are not told what the resolver of this network says"
+        assert address not in str(refusal.value), "callers do not learn the addresses of this network"
     assert receiver.connections == 0
 
 
-async def test_a_name_of_this_machine_is_looked_up_and_refused(receiver: HttpEndpoint) -> None:
-    # Through the real resolver: a name that the judge of spellings lets pass.
-    async def resolve(host: str, port: int, asker: str) -> Sequence[str]:
-        return await Resolver()("localhost", port, asker)
+async def test_name_that_resolves_to_this_machine_is_refused(receiver: HttpEndpoint) -> None:
+    # With the real resolver, and a name that passes the check of its spelling.
+    async def resolve(host: str, port: int, requester: str) -> Sequence[str]:
+        return await Resolver()("localhost", port, requester)
 
     with pytest.raises(RequestBlocked):
-        await ask(OutboundClient(PUBLIC_ONLY, resolve=resolve), post(f"http://{NAME}:{receiver.port}/"))
+        await send(OutboundClient(PUBLIC_ONLY, resolve=resolve), post(f"http://{NAME}:{receiver.port}/"))
     assert receiver.connections == 0
 
 
-async def test_a_name_that_gives_another_address_the_second_time_is_never_asked_a_second_time(
+async def test_connection_uses_the_checked_address_without_a_second_lookup(
     receiver: HttpEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look_up(host: str, *rest: object, **more: object) -> object:
-        raise AssertionError(f"{host} was looked up again, by whoever connects")
+        raise AssertionError(f"{host} was resolved again while connecting")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    only_this = SsrfGuard(lambda host: None, lambda address: None if address == "127.0.0.1" else "private")
+    guard = SsrfGuard(lambda host: None, lambda address: None if address == "127.0.0.1" else "private")
     names = ScriptedResolver(["127.0.0.1"], ["127.0.0.2"])
-    outward, request = OutboundClient(only_this, resolve=names), post(f"http://{NAME}:{receiver.port}/hook")
-    assert (await ask(outward, request)).status == 200
+    client, request = OutboundClient(guard, resolve=names), post(f"http://{NAME}:{receiver.port}/hook")
+    assert (await send(client, request)).status == 200
     assert names.lookups == [(NAME, receiver.port)]
     with pytest.raises(RequestBlocked):
-        await ask(outward, request)
+        await send(client, request)
     assert receiver.connections == 1
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        "ftp://{there}/",
+        "ftp://{host}/",
         "file:///etc/passwd",
-        "//{there}/",
+        "//{host}/",
         "http:///path",
-        "http://user@{there}/",
-        "http://user:word@{there}/",
-        "http://good.example\\@{there}/",
-        "http://{there}/a b",
-        "http://{there}/\r\nX: y",
-        "http://{there}:0/",
-        "http://{there}:99999/",
+        "http://user@{host}/",
+        "http://user:word@{host}/",
+        "http://good.example\\@{host}/",
+        "http://{host}/a b",
+        "http://{host}/\r\nX: y",
+        "http://{host}:0/",
+        "http://{host}:99999/",
         "http://hôte/",
         "http://[::1/",
     ],
 )
-async def test_a_url_that_two_readers_might_read_differently_is_not_called(receiver: HttpEndpoint, url: str) -> None:
+async def test_ambiguous_url_is_refused(receiver: HttpEndpoint, url: str) -> None:
     with pytest.raises(RequestBlocked):
-        await ask(
-            OutboundClient(ALLOW_PRIVATE), post(url.replace("{there}:", "127.0.0.1:").replace("{there}", "127.0.0.1"))
+        await send(
+            OutboundClient(ALLOW_PRIVATE), post(url.replace("{host}:", "127.0.0.1:").replace("{host}", "127.0.0.1"))
         )
     assert receiver.connections == 0
 
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"])
-async def test_a_redirect_is_an_answer_and_is_not_followed(receiver: HttpEndpoint, status: str) -> None:
-    async with run_endpoint() as elsewhere:
-        receiver.response = http_response(b"", status, f"Location: {elsewhere.url}")
-        answer = await ask(OutboundClient(ALLOW_PRIVATE), post(receiver.url))
-        assert answer.status == int(status[:3])
-        assert answer.headers["location"] == elsewhere.url
-        assert (receiver.connections, elsewhere.connections) == (1, 0)
+async def test_redirect_is_returned_and_not_followed(receiver: HttpEndpoint, status: str) -> None:
+    async with run_endpoint() as target:
+        receiver.response = http_response(b"", status, f"Location: {target.url}")
+        response = await send(OutboundClient(ALLOW_PRIVATE), post(receiver.url))
+        assert response.status == int(status[:3])
+        assert response.headers["location"] == target.url
+        assert (receiver.connections, target.connections) == (1, 0)
 
 
-async def test_no_proxy_of_the_environment_is_used(receiver: HttpEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies_of_the_environment_are_ignored(receiver: HttpEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     async with run_endpoint() as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-        await ask(OutboundClient(ALLOW_PRIVATE), post(receiver.url))
+        await send(OutboundClient(ALLOW_PRIVATE), post(receiver.url))
         assert (receiver.connections, proxy.connections) == (1, 0)
 
 
-# -- what is sent
+# -- requests
 
 
-async def test_the_host_header_is_the_urls_and_the_path_keeps_its_query(receiver: HttpEndpoint) -> None:
-    outward = OutboundClient(ALLOW_PRIVATE, resolve=ScriptedResolver(["127.0.0.1"]))
-    await ask(outward, post(f"http://{NAME}:{receiver.port}/a/b?c=d&e", b"body", ("X-Own", "yes")))
+async def test_request_has_the_host_of_the_url_and_the_full_path(receiver: HttpEndpoint) -> None:
+    client = OutboundClient(ALLOW_PRIVATE, resolve=ScriptedResolver(["127.0.0.1"]))
+    await send(client, post(f"http://{NAME}:{receiver.port}/a/b?c=d&e", b"body", ("X-Own", "yes")))
     request = await receiver.wait_for_request()
     assert request.path == "/a/b?c=d&e"
     assert request.headers["host"] == f"{NAME}:{receiver.port}"
@@ -241,100 +236,100 @@ async def test_the_host_header_is_the_urls_and_the_path_keeps_its_query(receiver
     assert request.body == b"body"
 
 
-async def test_a_header_cannot_become_two(receiver: HttpEndpoint) -> None:
-    with pytest.raises(ValueError, match="end of a line"):
-        await ask(OutboundClient(ALLOW_PRIVATE), post(receiver.url, b"", ("X-Own", "a\r\nX-Other: b")))
+async def test_header_with_a_line_break_is_refused(receiver: HttpEndpoint) -> None:
+    with pytest.raises(ValueError, match="line break"):
+        await send(OutboundClient(ALLOW_PRIVATE), post(receiver.url, b"", ("X-Own", "a\r\nX-Other: b")))
     assert receiver.connections == 0
 
 
-async def test_an_address_that_cannot_be_connected_to_gives_way_to_the_next(receiver: HttpEndpoint) -> None:
-    # Nobody listens on the first: only 127.0.0.1 does.
-    outward = OutboundClient(ALLOW_PRIVATE, resolve=ScriptedResolver(["127.0.0.9", "127.0.0.1"]))
-    assert (await ask(outward, post(f"http://{NAME}:{receiver.port}/"))).status == 200
+async def test_next_address_is_tried_after_a_failed_connection(receiver: HttpEndpoint) -> None:
+    # Only the second address has a listener.
+    client = OutboundClient(ALLOW_PRIVATE, resolve=ScriptedResolver(["127.0.0.9", "127.0.0.1"]))
+    assert (await send(client, post(f"http://{NAME}:{receiver.port}/"))).status == 200
 
 
 # -- TLS
 
 
 @pytest.mark.parametrize(
-    ("holder", "trusted", "believed"),
+    ("subject", "is_trusted", "is_valid"),
     [(NAME, True, True), (NAME, False, False), ("other.example", True, False), ("127.0.0.1", True, False)],
 )
-async def test_a_certificate_must_hold_for_the_name_of_the_url_whatever_the_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: str, trusted: bool, believed: bool
+async def test_certificate_must_match_the_name_of_the_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subject: str, is_trusted: bool, is_valid: bool
 ) -> None:
-    public, context = create_certificate(tmp_path, holder)
-    told: list[str | None] = []
-    context.sni_callback = lambda sock, name, own: told.append(name)
-    if trusted:
-        monkeypatch.setenv("SSL_CERT_FILE", str(public))
-    async with run_endpoint(context) as there:
-        request = post(f"https://{NAME}.:{there.port}/")
-        outward = OutboundClient(ALLOW_PRIVATE, resolve=ScriptedResolver(["127.0.0.1"]))
-        if believed:
-            assert (await ask(outward, request)).status == 200
+    certificate, context = create_certificate(tmp_path, subject)
+    server_names: list[str | None] = []
+    context.sni_callback = lambda ssl_socket, name, ssl_context: server_names.append(name)
+    if is_trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with run_endpoint(context) as endpoint:
+        request = post(f"https://{NAME}.:{endpoint.port}/")
+        client = OutboundClient(ALLOW_PRIVATE, resolve=ScriptedResolver(["127.0.0.1"]))
+        if is_valid:
+            assert (await send(client, request)).status == 200
         else:
             with pytest.raises(Unreachable, match="certificate"):
-                await ask(outward, request)
-            assert there.requests == []
-    assert told == [NAME]
+                await send(client, request)
+            assert endpoint.requests == []
+    assert server_names == [NAME]
 
 
-async def test_a_server_that_speaks_no_tls_is_told_nothing() -> None:
-    heard: list[bytes] = []
+async def test_request_is_not_sent_to_a_server_without_tls() -> None:
+    received: list[bytes] = []
 
-    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.read(65_536))
+    async def serve_plain_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(await reader.read(65_536))
         writer.write(http_response())
         writer.close()
 
-    async with listening(plain) as port:
+    async with tcp_server(serve_plain_http) as port:
         with pytest.raises(Unreachable):
-            await ask(OutboundClient(ALLOW_PRIVATE), post(f"https://127.0.0.1:{port}/", b"a secret"))
-    assert b"POST" not in heard[0]
-    assert b"a secret" not in heard[0]
+            await send(OutboundClient(ALLOW_PRIVATE), post(f"https://127.0.0.1:{port}/", b"a secret"))
+    assert b"POST" not in received[0]
+    assert b"a secret" not in received[0]
 
 
-def test_the_context_checks_names() -> None:
-    # What the tests above rely on, should the library's default ever change.
-    made = ssl.create_default_context()
-    assert (made.check_hostname, made.verify_mode) == (True, ssl.CERT_REQUIRED)
+def test_default_tls_context_checks_host_names() -> None:
+    # The tests above rely on these defaults of the library.
+    context = ssl.create_default_context()
+    assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
 
 
-# -- bounds
+# -- limits
 
 
-async def test_a_server_that_never_answers_is_given_up_in_time(receiver: HttpEndpoint) -> None:
+async def test_silent_server_times_out(receiver: HttpEndpoint) -> None:
     receiver.may_respond.clear()
     with pytest.raises(TimedOut):
-        await ask(OutboundClient(ALLOW_PRIVATE), post(receiver.url), 0.05)
+        await send(OutboundClient(ALLOW_PRIVATE), post(receiver.url), 0.05)
 
 
-async def test_a_server_that_answers_a_byte_at_a_time_is_given_up_in_time() -> None:
-    over = asyncio.Event()
+async def test_server_that_stalls_in_its_response_times_out() -> None:
+    done = asyncio.Event()
 
-    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{")
-        await over.wait()
+        await done.wait()
         writer.close()
 
-    async with listening(drip) as port:
+    async with tcp_server(stall) as port:
         with pytest.raises(TimedOut):
-            await ask(OutboundClient(ALLOW_PRIVATE), post(f"http://127.0.0.1:{port}/"), 0.05)
-        over.set()
+            await send(OutboundClient(ALLOW_PRIVATE), post(f"http://127.0.0.1:{port}/"), 0.05)
+        done.set()
 
 
-async def test_a_resolver_that_never_answers_is_given_up_in_time() -> None:
-    async def silent(host: str, port: int, asker: str) -> Sequence[str]:
+async def test_silent_resolver_times_out() -> None:
+    async def silent(host: str, port: int, requester: str) -> Sequence[str]:
         await asyncio.Event().wait()
         return []
 
     with pytest.raises(TimedOut):
-        await ask(OutboundClient(PUBLIC_ONLY, resolve=silent), post(f"http://{NAME}/"), 0.05)
+        await send(OutboundClient(PUBLIC_ONLY, resolve=silent), post(f"http://{NAME}/"), 0.05)
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         http_response(b"x" * 1_025),
         b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 2_000,
@@ -342,15 +337,15 @@ async def test_a_resolver_that_never_answers_is_given_up_in_time() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 1_025,
     ],
 )
-async def test_a_body_beyond_its_bound_is_not_read_to_its_end(receiver: HttpEndpoint, answer: bytes) -> None:
-    receiver.response = answer
-    with pytest.raises(ResponseTooLarge) as excess:
-        await ask(OutboundClient(ALLOW_PRIVATE, ResponseLimits(body_bytes=1_024)), post(receiver.url))
-    assert excess.value.status == 200
+async def test_body_larger_than_its_limit_is_refused(receiver: HttpEndpoint, response: bytes) -> None:
+    receiver.response = response
+    with pytest.raises(ResponseTooLarge) as refused:
+        await send(OutboundClient(ALLOW_PRIVATE, ResponseLimits(body_bytes=1_024)), post(receiver.url))
+    assert refused.value.status == 200
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         http_response(b"", "200 OK", "X: " + "y" * 5_000),
         b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000,
@@ -358,25 +353,25 @@ async def test_a_body_beyond_its_bound_is_not_read_to_its_end(receiver: HttpEndp
         b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n" * 5_000,
     ],
 )
-async def test_a_head_beyond_its_bound_is_not_read_to_its_end(receiver: HttpEndpoint, answer: bytes) -> None:
-    receiver.response = answer
+async def test_head_larger_than_its_limit_is_refused(receiver: HttpEndpoint, response: bytes) -> None:
+    receiver.response = response
     with pytest.raises(ResponseTooLarge):
-        await ask(OutboundClient(ALLOW_PRIVATE, ResponseLimits(head_bytes=4_096)), post(receiver.url))
+        await send(OutboundClient(ALLOW_PRIVATE, ResponseLimits(head_bytes=4_096)), post(receiver.url))
 
 
-async def test_a_body_at_its_bound_is_whole(receiver: HttpEndpoint) -> None:
+async def test_body_at_its_limit_is_accepted(receiver: HttpEndpoint) -> None:
     receiver.response = http_response(b"x" * 1_024)
     assert (
-        len((await ask(OutboundClient(ALLOW_PRIVATE, ResponseLimits(body_bytes=1_024)), post(receiver.url))).body)
+        len((await send(OutboundClient(ALLOW_PRIVATE, ResponseLimits(body_bytes=1_024)), post(receiver.url))).body)
         == 1_024
     )
 
 
-# -- answers
+# -- responses
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
@@ -389,14 +384,14 @@ async def test_a_body_at_its_bound_is_whole(receiver: HttpEndpoint) -> None:
         b"HTTP/1.1 103 Early Hints\r\nContent-Length: 7\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
     ],
 )
-async def test_every_framing_of_an_answer_is_understood(receiver: HttpEndpoint, answer: bytes) -> None:
-    receiver.response = answer
-    got = await ask(OutboundClient(ALLOW_PRIVATE), post(receiver.url))
-    assert (got.status, got.body) == (200, b"ok")
+async def test_every_framing_of_a_response_is_parsed(receiver: HttpEndpoint, response: bytes) -> None:
+    receiver.response = response
+    parsed = await send(OutboundClient(ALLOW_PRIVATE), post(receiver.url))
+    assert (parsed.status, parsed.body) == (200, b"ok")
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"",
         b"HTTP/1.1 200 OK\r\n",
@@ -409,84 +404,82 @@ async def test_every_framing_of_an_answer_is_understood(receiver: HttpEndpoint, 
         b"SSH-2.0-OpenSSH_9.9\r\n",
     ],
 )
-async def test_what_is_no_whole_answer_is_none(receiver: HttpEndpoint, answer: bytes) -> None:
-    receiver.response = answer
+async def test_incomplete_or_invalid_response_is_refused(receiver: HttpEndpoint, response: bytes) -> None:
+    receiver.response = response
     with pytest.raises(InvalidResponse):
-        await ask(OutboundClient(ALLOW_PRIVATE), post(receiver.url))
+        await send(OutboundClient(ALLOW_PRIVATE), post(receiver.url))
 
 
-async def test_nobody_there_is_unreachable() -> None:
-    async with run_endpoint() as gone:
-        url = gone.url
+async def test_refused_connection_is_unreachable() -> None:
+    async with run_endpoint() as stopped:
+        url = stopped.url
     with pytest.raises(Unreachable):
-        await ask(OutboundClient(ALLOW_PRIVATE), post(url))
+        await send(OutboundClient(ALLOW_PRIVATE), post(url))
 
 
-# -- the resolver
+# -- resolver
 
 
-async def test_a_name_that_is_none_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_name_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*rest: object, **more: object) -> object:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(Unreachable):
-        await ask(OutboundClient(PUBLIC_ONLY), post(f"http://{NAME}/"))
+        await send(OutboundClient(PUBLIC_ONLY), post(f"http://{NAME}/"))
 
 
-async def test_lookups_that_hang_hold_only_their_own_threads_and_end_with_the_lookup(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    silent, asked = threading.Event(), 0
+async def test_hanging_lookups_use_a_bounded_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_finish, lookups = threading.Event(), 0
 
     def look_up(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
-        nonlocal asked
-        asked += 1
-        silent.wait(20)
+        nonlocal lookups
+        lookups += 1
+        may_finish.wait(20)
         return [(0, 0, 0, "", ("127.0.0.1", port)), (0, 0, 0, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     resolver = Resolver(lookups_max=2)
     waiting = [asyncio.create_task(resolver(f"h{n}.example", 80, f"zone-{n}")) for n in range(3)]
     done, _ = await asyncio.wait(waiting, timeout=0.05)
-    assert (len(done), asked) == (0, 2), "the third waits for a thread"
+    assert (len(done), lookups) == (0, 2), "the third lookup waits for a thread"
     waiting[0].cancel()
     done, _ = await asyncio.wait(waiting[1:], timeout=0.05)
-    assert (len(done), asked) == (0, 2), "one who gives up frees no thread before the lookup has ended"
-    silent.set()
+    assert (len(done), lookups) == (0, 2), "a cancelled lookup keeps its thread until it ends"
+    may_finish.set()
     assert await asyncio.gather(*waiting[1:]) == [["127.0.0.1"], ["127.0.0.1"]]
-    assert asked == 3
+    assert lookups == 3
 
 
-async def test_one_askers_silent_names_leave_the_others_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    silent, asked = threading.Event(), []
+async def test_hanging_lookups_of_one_requester_do_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_finish, lookups = threading.Event(), []
 
     def look_up(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
-        asked.append(host)
+        lookups.append(host)
         if host.startswith("silent"):
-            silent.wait(20)
+            may_finish.wait(20)
         return [(0, 0, 0, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     resolver = Resolver(lookups_max=8)
     waiting = [asyncio.create_task(resolver(f"silent{n}.example", 80, "one")) for n in range(20)]
     assert await asyncio.wait_for(resolver("fine.example", 80, "other"), 10) == ["127.0.0.1"]
-    assert sorted(asked) == ["fine.example", "silent0.example", "silent1.example"]
+    assert sorted(lookups) == ["fine.example", "silent0.example", "silent1.example"]
     for task in waiting[2:]:
         task.cancel()
-    silent.set()
+    may_finish.set()
     assert await asyncio.gather(*waiting[:2]) == [["127.0.0.1"]] * 2
     assert await asyncio.wait_for(resolver("silent3.example", 80, "one"), 10) == ["127.0.0.1"]
 
 
-async def test_a_name_is_looked_up_once_for_all_who_wait_for_it_and_one_who_gives_up_takes_it_from_nobody(
+async def test_concurrent_lookups_of_a_name_are_shared_and_survive_a_cancellation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    goes_on, asked = threading.Event(), []
+    may_finish, lookups = threading.Event(), []
 
     def look_up(host: str, port: int, **more: object) -> object:
-        asked.append(host)
-        goes_on.wait(20)
+        lookups.append(host)
+        may_finish.wait(20)
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
@@ -494,7 +487,7 @@ async def test_a_name_is_looked_up_once_for_all_who_wait_for_it_and_one_who_give
     waiting = [asyncio.create_task(resolver(NAME, 80, f"zone-{n % 3}")) for n in range(9)]
     await asyncio.wait(waiting, timeout=0.05)
     waiting[0].cancel()
-    goes_on.set()
+    may_finish.set()
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
-    assert asked == [NAME]
+    assert lookups == [NAME]
     assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, *[Unreachable] * 8]

@@ -1,4 +1,4 @@
-"""The client of Redis: over TLS and sockets, with a password, bounded in time, and never a lost cancellation."""
+"""The Redis client: TLS, passwords, time-outs and cancellation."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.support.sink import SinkHarness, emit, make_entries_due
 
 
 @contextlib.asynccontextmanager
-async def tls_before(redis: DirectRedis, context: ssl.SSLContext) -> AsyncIterator[int]:
-    """TLS in front of Redis, as a provider has it; the port."""
+async def tls_proxy(redis: DirectRedis, context: ssl.SSLContext) -> AsyncIterator[int]:
+    """A TLS proxy in front of Redis, as providers run it. Yields its port."""
     upstream = urlsplit(redis.url)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        theirs, ours = await asyncio.open_connection(upstream.hostname, upstream.port)
+        redis_reader, redis_writer = await asyncio.open_connection(upstream.hostname, upstream.port)
         with contextlib.suppress(ConnectionError):
-            await asyncio.gather(pump(reader, ours), pump(theirs, writer))
+            await asyncio.gather(pump(reader, redis_writer), pump(redis_reader, writer))
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     try:
@@ -47,88 +47,90 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.close()
 
 
-async def test_redis_over_tls_is_believed_by_its_certificate_and_only_by_that(
-    redis: DirectRedis, tmp_path: Path
-) -> None:
-    public, context = create_certificate(tmp_path, "127.0.0.1")
-    number = urlsplit(redis.url).path
-    async with tls_before(redis, context) as port:
-        board = RedisSlotWriter(connect(f"rediss://127.0.0.1:{port}{number}?ssl_ca_certs={public}"))
-        assert await board.write([SlotCounter("z", 1, 2, 3)]) == 1
-        await board.close()
-        stranger = RedisSlotWriter(connect(f"rediss://127.0.0.1:{port}{number}"))
+async def test_tls_connection_requires_a_trusted_certificate(redis: DirectRedis, tmp_path: Path) -> None:
+    certificate, context = create_certificate(tmp_path, "127.0.0.1")
+    path = urlsplit(redis.url).path
+    async with tls_proxy(redis, context) as port:
+        writer = RedisSlotWriter(connect(f"rediss://127.0.0.1:{port}{path}?ssl_ca_certs={certificate}"))
+        assert await writer.write([SlotCounter("z", 1, 2, 3)]) == 1
+        await writer.close()
+        untrusting = RedisSlotWriter(connect(f"rediss://127.0.0.1:{port}{path}"))
         with pytest.raises(BusUnavailable, match="certificate"):
-            await stranger.write([SlotCounter("z", 2, 2, 4)])
-        await stranger.close()
+            await untrusting.write([SlotCounter("z", 2, 2, 4)])
+        await untrusting.close()
     assert redis.client.get("quarterdeck:slots:z") == "1"
 
 
-async def test_a_password_is_sent_and_a_wrong_one_is_away(own_redis: RedisServer) -> None:
-    own_redis.direct.client.config_set("requirepass", "hush")
-    for password, is_good in (("hush", True), ("wrong", False), ("", False)):
-        board = RedisSlotWriter(connect(f"redis://:{password}@127.0.0.1:{own_redis.port}/0"))
-        if is_good:
-            assert await board.write([SlotCounter("z", 1, 2, 3)]) == 1
+async def test_wrong_password_makes_the_bus_unavailable(own_redis: RedisServer) -> None:
+    own_redis.direct.client.config_set("requirepass", "password")
+    for password, is_valid in (("password", True), ("wrong", False), ("", False)):
+        writer = RedisSlotWriter(connect(f"redis://:{password}@127.0.0.1:{own_redis.port}/0"))
+        if is_valid:
+            assert await writer.write([SlotCounter("z", 1, 2, 3)]) == 1
         else:
             with pytest.raises(BusUnavailable):
-                await board.write([SlotCounter("z", 1, 2, 3)])
-        await board.close()
+                await writer.write([SlotCounter("z", 1, 2, 3)])
+        await writer.close()
 
 
-async def test_a_login_needs_no_more_than_the_operations_page_says(
-    runtime: RuntimeHarness, own_redis: RedisServer
-) -> None:
-    may = "+evalsha +script +mget +client|setname +get +set +xadd +type +del +zadd +zscore +zremrangebyscore +pexpire"
-    own_redis.direct.client.acl_setuser(
-        "narrow", enabled=True, passwords=["+hush"], keys=["caracal.*", "quarterdeck:*"], commands=may.split()
+async def test_redis_user_needs_only_the_documented_commands(runtime: RuntimeHarness, own_redis: RedisServer) -> None:
+    commands = (
+        "+evalsha +script +mget +client|setname +get +set +xadd +type +del +zadd +zscore +zremrangebyscore +pexpire"
     )
-    url = f"redis://narrow:hush@127.0.0.1:{own_redis.port}/0"
-    runner = SinkHarness(runtime, url)
-    await runner.sink.register()
-    own_redis.direct.client.set(AGENTS, "in the way")
+    own_redis.direct.client.acl_setuser(
+        "restricted",
+        enabled=True,
+        passwords=["+password"],
+        keys=["caracal.*", "quarterdeck:*"],
+        commands=commands.split(),
+    )
+    url = f"redis://restricted:password@127.0.0.1:{own_redis.port}/0"
+    harness = SinkHarness(runtime, url)
+    await harness.sink.register()
+    own_redis.direct.client.set(AGENTS, "not a stream")
     await emit(runtime, ("session.spawn", "a"), ("session.terminate", "a"))
-    await runner.run_until_idle()
+    await harness.run_until_idle()
     own_redis.direct.client.delete(AGENTS)
     for _ in range(2):
         make_entries_due(runtime)
-        await runner.run_until_idle()
+        await harness.run_until_idle()
     assert len(own_redis.direct.entries()) == 3
-    await runner.close()
-    board = RedisSlotWriter(connect(url))
-    assert await board.write([SlotCounter("z", 1, 2, 3)]) == 1
-    assert [shown.taken for shown in await board.read(["z"])] == ["1"]
-    await board.close()
+    await harness.close()
+    writer = RedisSlotWriter(connect(url))
+    assert await writer.write([SlotCounter("z", 1, 2, 3)]) == 1
+    assert [slot.taken for slot in await writer.read(["z"])] == ["1"]
+    await writer.close()
 
 
 @pytest.mark.parametrize(
     "url", ["", "redis", "http://h", "redis://h:port", "redis://h:99999", "redis://h?db=x", "redis://h?nonsense=1"]
 )
-def test_a_url_that_can_never_be_used_is_refused_with_a_sentence(url: str) -> None:
+def test_invalid_url_is_refused_with_a_message(url: str) -> None:
     with pytest.raises(ValueError, match=r"\w+ \w+"):
         connect(url)
 
 
-async def test_a_redis_that_takes_connections_and_says_nothing_is_away_in_time(own_redis: RedisServer) -> None:
+async def test_frozen_redis_times_out_as_unavailable(own_redis: RedisServer) -> None:
     own_redis.freeze()
-    board = RedisSlotWriter(connect(own_redis.url))
+    writer = RedisSlotWriter(connect(own_redis.url))
     with pytest.raises(BusUnavailable):
         async with asyncio.timeout(8):
-            await board.read(["z"])
-    await board.close()
+            await writer.read(["z"])
+    await writer.close()
 
 
-async def test_whoever_is_told_to_end_while_it_asks_ends() -> None:
-    """Also where a library below loses the cancellation, as `wait_for` does before Python 3.12."""
-    asked, answers = asyncio.Event(), asyncio.Event()
+async def test_cancelled_redis_call_is_cancelled() -> None:
+    # Also if a library below loses the cancellation, as `wait_for` does before Python 3.12.
+    started, never_set = asyncio.Event(), asyncio.Event()
 
-    async def deaf() -> str:
-        asked.set()
+    async def ignore_cancellation() -> str:
+        started.set()
         with contextlib.suppress(asyncio.CancelledError):
-            await answers.wait()
-        return "an answer"
+            await never_set.wait()
+        return "result"
 
-    task = asyncio.create_task(call_redis(deaf))
-    await asked.wait()
+    task = asyncio.create_task(call_redis(ignore_cancellation))
+    await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

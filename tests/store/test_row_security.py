@@ -1,4 +1,4 @@
-"""Behind the second wall: the server's own role can neither read nor write another zone's rows, on any table."""
+"""Row security: the server role can neither read nor write another zone's rows, on any table."""
 
 from __future__ import annotations
 
@@ -27,63 +27,65 @@ from tests.support.runtime import DirectDatabase
 OWN, OTHER = "own", "other"
 Q = Statements(
     parse("""
--- name: seen
+-- name: current_zones
 select current_setting('quarterdeck.zones', true);
 
--- name: zones_seen
+-- name: visible_zones
 select id from zones order by id;
 
--- name: who
+-- name: current_roles
 select current_user::text, session_user::text;
 
--- name: reset
+-- name: reset_role
 reset role;
 
--- name: fails
+-- name: division_by_zero
 select 1 / 0;
 
--- name: make
+-- name: insert_zone
 insert into zones (id, name, frozen, quotas, created_at, updated_at) values (:id, 'n', 0, '{}', 1, 1);
 """)
 )
 
-# -- from the catalogue: whatever table is made, it is in here
+# -- tables, from the catalogue
 
 
-def unwalled(url: str) -> list[str]:
-    """Tables with a zone's rows that row-level security does not guard as it must."""
+def unprotected_tables(url: str) -> list[str]:
+    """Zone tables without row security or without its policies."""
     policies = DirectDatabase(url).execute(
         "select tablename::text, policyname::text, array_to_string(roles, ' '), cmd, with_check = qual"
         " from pg_policies where permissive = 'PERMISSIVE' order by 1, 2"
     )
-    wanted = [("server", SERVER, "ALL", True), ("sweep", SWEEP, "ALL", True)]
+    expected = [("server", SERVER, "ALL", True), ("sweep", SWEEP, "ALL", True)]
     return [
         table.name
         for table in read_zone_tables(url)
-        if not table.has_row_security or [policy[1:] for policy in policies if policy[0] == table.name] != wanted
+        if not table.has_row_security or [policy[1:] for policy in policies if policy[0] == table.name] != expected
     ]
 
 
-def test_every_table_with_a_zones_rows_has_row_level_security_and_both_policies(postgres_url: str) -> None:
+def test_every_zone_table_has_row_security_and_both_policies(postgres_url: str) -> None:
     found = {table.name for table in read_zone_tables(postgres_url)}
     assert found >= {"zones", "agent_sessions", "admission_counts", "idempotency_keys", "events"}
-    assert unwalled(postgres_url) == []
+    assert unprotected_tables(postgres_url) == []
 
 
-def test_a_table_that_a_revision_forgot_is_found(postgres_url: str) -> None:
-    side = DirectDatabase(postgres_url)
-    side.execute("create table forgotten (zone_id text)")
-    assert unwalled(postgres_url) == ["forgotten"]
-    side.execute("alter table forgotten enable row level security")
-    assert unwalled(postgres_url) == ["forgotten"]
-    side.execute("alter table events disable row level security")
-    assert unwalled(postgres_url) == ["events", "forgotten"]
+def test_table_without_row_security_is_detected(postgres_url: str) -> None:
+    database = DirectDatabase(postgres_url)
+    database.execute("create table unprotected (zone_id text)")
+    assert unprotected_tables(postgres_url) == ["unprotected"]
+    database.execute("alter table unprotected enable row level security")
+    assert unprotected_tables(postgres_url) == ["unprotected"]
+    database.execute("alter table events disable row level security")
+    assert unprotected_tables(postgres_url) == ["events", "unprotected"]
 
 
 @pytest.fixture
 def populated_url(postgres_url: str) -> str:
-    """A database with a row of either zone in every zone table, in which the roles may do all that grants can allow:
-    what is refused is then refused by the wall."""
+    """A database with a row of both zones in every zone table.
+
+    The server role has all privileges, so only row security can refuse.
+    """
     with psycopg.connect(postgres_url) as owner:
         drop_foreign_keys(owner)
         for table in read_zone_tables(postgres_url):
@@ -93,32 +95,32 @@ def populated_url(postgres_url: str) -> str:
     return postgres_url
 
 
-def seen(connection: psycopg.Connection, table: Table) -> list[str]:
+def visible_zones(connection: psycopg.Connection, table: Table) -> list[str]:
     names = sql.Identifier(str(table.zone_column)), sql.Identifier(table.name)
     return [row[0] for row in connection.execute(sql.SQL("select {} from {} order by 1").format(*names))]
 
 
-def test_another_zones_rows_cannot_be_read_on_any_table(populated_url: str) -> None:
+def test_rows_of_another_zone_cannot_be_read_on_any_table(populated_url: str) -> None:
     for zones, visible in (((OWN,), [OWN]), ((), []), (("",), []), ((OTHER, OWN), [OTHER, OWN]), (("ow", "n"), [])):
         with connect_as(populated_url, SERVER, *zones) as server:
-            found = {table.name: seen(server, table) for table in read_zone_tables(populated_url)}
+            found = {table.name: visible_zones(server, table) for table in read_zone_tables(populated_url)}
         assert found == dict.fromkeys(found, visible)
 
 
 @pytest.mark.parametrize("change", ["update {table} set {zone} = {zone}", "delete from {table}"])
-def test_another_zones_rows_cannot_be_changed_or_deleted_on_any_table(populated_url: str, change: str) -> None:
+def test_rows_of_another_zone_cannot_be_updated_or_deleted_on_any_table(populated_url: str, change: str) -> None:
     for table in read_zone_tables(populated_url):
         names = {"table": sql.Identifier(table.name), "zone": sql.Identifier(str(table.zone_column))}
-        aimed = sql.SQL(change + " where {zone} = 'other'").format(**names)
+        targeted = sql.SQL(change + " where {zone} = 'other'").format(**names)
         with connect_as(populated_url, SERVER, OWN) as server:
-            assert server.execute(aimed).rowcount == 0, table.name
+            assert server.execute(targeted).rowcount == 0, table.name
             assert server.execute(sql.SQL(change).format(**names)).rowcount == 1, table.name
             server.commit()
         with psycopg.connect(populated_url) as owner:
-            assert OTHER in seen(owner, table)
+            assert OTHER in visible_zones(owner, table)
 
 
-def test_no_row_can_be_put_into_another_zone_on_any_table(populated_url: str) -> None:
+def test_rows_cannot_be_inserted_or_moved_into_another_zone_on_any_table(populated_url: str) -> None:
     for table in read_zone_tables(populated_url):
         moved = sql.SQL("update {} set {} = 'other'").format(
             sql.Identifier(table.name), sql.Identifier(str(table.zone_column))
@@ -126,7 +128,7 @@ def test_no_row_can_be_put_into_another_zone_on_any_table(populated_url: str) ->
         with connect_as(populated_url, SERVER, "third") as server:
             insert_row(server, table, build_row(server, table, "third"))
             server.commit()
-            for zone_id in (OTHER, "nowhere", ""):
+            for zone_id in (OTHER, "unknown", ""):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
                     insert_row(server, table, build_row(server, table, zone_id))
                 server.rollback()
@@ -134,61 +136,63 @@ def test_no_row_can_be_put_into_another_zone_on_any_table(populated_url: str) ->
                 server.execute(moved)
 
 
-def test_the_sweeps_role_sees_every_zone(populated_url: str) -> None:
+def test_sweep_role_sees_every_zone(populated_url: str) -> None:
     with connect_as(populated_url, SWEEP) as sweep:
         for table in read_zone_tables(populated_url):
-            assert seen(sweep, table) == [OTHER, OWN], table.name
+            assert visible_zones(sweep, table) == [OTHER, OWN], table.name
 
 
 # -- least privilege
 
 
-def may(url: str, role: str, table: str) -> set[str]:
-    """What a role may do with a table, or with some column of it."""
+def privileges(url: str, role: str, table: str) -> set[str]:
+    """The privileges of a role on a table or on any of its columns."""
     verbs = ("select", "insert", "update", "delete", "truncate", "references", "trigger")
     by_column = ("select", "insert", "update", "references")
-    side = DirectDatabase(url)
+    database = DirectDatabase(url)
     return {
         verb
         for verb in verbs
-        if side.scalar("select has_table_privilege(?, ?, ?)", role, table, verb)
-        or (verb in by_column and side.scalar("select has_any_column_privilege(?, ?, ?)", role, table, verb))
+        if database.scalar("select has_table_privilege(?, ?, ?)", role, table, verb)
+        or (verb in by_column and database.scalar("select has_any_column_privilege(?, ?, ?)", role, table, verb))
     }
 
 
-def all_that(url: str, role: str) -> dict[str, set[str]]:
-    return {table.name: may(url, role, table.name) for table in read_tables(url)}
+def privileges_by_table(url: str, role: str) -> dict[str, set[str]]:
+    return {table.name: privileges(url, role, table.name) for table in read_tables(url)}
 
 
-def test_each_role_may_do_what_its_code_does_and_no_more(postgres_url: str) -> None:
-    server, sweep = all_that(postgres_url, SERVER), all_that(postgres_url, SWEEP)
+def test_each_role_has_only_the_privileges_it_needs(postgres_url: str) -> None:
+    server, sweep = privileges_by_table(postgres_url, SERVER), privileges_by_table(postgres_url, SWEEP)
     for name, verbs in [*server.items(), *sweep.items()]:
-        assert "select" in verbs, f"{name} was granted to nobody"
+        assert "select" in verbs, f"{name} is not readable by both roles"
         assert not verbs & {"truncate", "references", "trigger"}, name
-    assert server["events"] == {"select", "insert"}, "an event is never changed, nor deleted for a caller"
+    assert server["events"] == {"select", "insert"}, "events are never updated, and callers cannot delete them"
     assert sweep["events"] == {"select", "delete"}
     assert server["seals"] == {"select"}
     assert sweep["seals"] == {"select", "insert"}
     assert server["alembic_version"] == sweep["alembic_version"] == {"select"}
-    # What a sink could not deliver is put down by whoever delivers, which is for all zones, and never by a caller.
+    # Rejected entries are written by the sink, which runs for all zones, and never by a caller.
     assert server["sink_entries"] == {"select"}
-    # So it is with what endpoints are to be told: made for all zones with the sink's position, and moved for one.
+    # Deliveries are inserted for all zones together with the position of the sink, and updated per zone.
     assert sweep["webhook_deliveries"] == {"select", "insert", "delete"}
     for table in read_zone_tables(postgres_url):
         if table.name not in ("sink_entries", "webhook_deliveries"):
-            assert not sweep[table.name] & {"insert", "update"}, f"sweeps end through the lanes: {table.name}"
+            assert not sweep[table.name] & {"insert", "update"}, (
+                f"sweeps change rows only through the lanes: {table.name}"
+            )
 
 
-def test_the_server_moves_the_head_of_the_log_and_not_its_floor(postgres_url: str) -> None:
+def test_server_role_may_update_the_head_of_the_log_but_not_the_floor(postgres_url: str) -> None:
     with connect_as(postgres_url, SERVER) as server:
         server.execute("update log_head set pos = pos + 1")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             server.execute("update log_head set floor = 1")
 
 
-def test_everybody_else_may_do_nothing(postgres_url: str) -> None:
-    # A role that every PostgreSQL has, and that nothing was granted to.
-    found = all_that(postgres_url, "pg_signal_backend")
+def test_other_roles_have_no_privileges(postgres_url: str) -> None:
+    # A predefined role of PostgreSQL without any grants here.
+    found = privileges_by_table(postgres_url, "pg_signal_backend")
     assert found == {name: set() for name in found}
 
 
@@ -197,50 +201,50 @@ def test_everybody_else_may_do_nothing(postgres_url: str) -> None:
 
 @pytest.fixture
 async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    """With one connection, so that each user of it comes after another."""
+    """A store with one connection, so that its users follow one another."""
     opened = await PostgresStore.open(postgres_url, 1)
     yield opened
     await opened.close()
 
 
-async def left_behind(store: PostgresStore) -> list[Row]:
-    """What the connection's next user finds, before it has said anything itself."""
+async def setting_left_behind(store: PostgresStore) -> list[Row]:
+    """The zones setting that the next user of the connection finds."""
     async with store._connection() as connection:
-        return (await round_trip(connection, [Q.seen()], 1))[0]
+        return (await round_trip(connection, [Q.current_zones()], 1))[0]
 
 
-async def test_a_read_is_behind_the_wall_in_each_round_trip_and_leaves_nothing_behind(store: PostgresStore) -> None:
-    async def twice(tx: StoreTransaction) -> list[list[Row]]:
-        return await tx.read(Q.seen(), Q.seen()) + await tx.read(Q.seen())
+async def test_read_sets_its_zones_in_each_round_trip_and_resets_them(store: PostgresStore) -> None:
+    async def read_twice(tx: StoreTransaction) -> list[list[Row]]:
+        return await tx.read(Q.current_zones(), Q.current_zones()) + await tx.read(Q.current_zones())
 
-    assert await store.read(twice, [OWN, OTHER]) == [[(f"{OWN},{OTHER}",)]] * 3
-    assert await left_behind(store) == [("",)]
-    assert await store.read(twice) == [[("",)]] * 3
+    assert await store.read(read_twice, [OWN, OTHER]) == [[(f"{OWN},{OTHER}",)]] * 3
+    assert await setting_left_behind(store) == [("",)]
+    assert await store.read(read_twice) == [[("",)]] * 3
     with pytest.raises(StoreError):
-        await store.read(lambda tx: tx.read(Q.seen(), Q.fails()), [OWN])
-    assert await left_behind(store) == [("",)]
+        await store.read(lambda tx: tx.read(Q.current_zones(), Q.division_by_zero()), [OWN])
+    assert await setting_left_behind(store) == [("",)]
 
 
-async def test_a_transaction_is_behind_the_wall_to_its_end_and_leaves_nothing_behind(store: PostgresStore) -> None:
+async def test_transaction_keeps_its_zones_until_its_end_and_resets_them(store: PostgresStore) -> None:
     async def work(tx: StoreTransaction) -> list[list[Row]]:
-        tx.write(Q.make(id=OWN))
-        first = await tx.read(Q.seen(), Q.zones_seen())
-        return first + await tx.read(Q.seen(), Q.zones_seen())
+        tx.write(Q.insert_zone(id=OWN))
+        first = await tx.read(Q.current_zones(), Q.visible_zones())
+        return first + await tx.read(Q.current_zones(), Q.visible_zones())
 
     assert await store.transact(work, zones=[OWN]) == [[(OWN,)], [(OWN,)]] * 2
-    assert await left_behind(store) == [("",)]
+    assert await setting_left_behind(store) == [("",)]
     with pytest.raises(StoreError):
-        await store.transact(lambda tx: tx.read(Q.fails()), zones=[OWN])
-    assert await left_behind(store) == [("",)]
-    assert await store.transact(lambda tx: tx.read(Q.seen(), Q.zones_seen()), key=7) == [[("",)], []]
+        await store.transact(lambda tx: tx.read(Q.division_by_zero()), zones=[OWN])
+    assert await setting_left_behind(store) == [("",)]
+    assert await store.transact(lambda tx: tx.read(Q.current_zones(), Q.visible_zones()), key=7) == [[("",)], []]
 
 
-async def test_a_write_outside_the_zones_that_were_named_is_refused_and_nothing_is_written(
+async def test_write_outside_the_given_zones_is_refused_and_rolled_back(
     postgres_url: str, store: PostgresStore
 ) -> None:
     async def work(tx: StoreTransaction) -> None:
-        tx.write(Q.make(id=OWN))
-        tx.write(Q.make(id=OTHER))
+        tx.write(Q.insert_zone(id=OWN))
+        tx.write(Q.insert_zone(id=OTHER))
 
     for zones in ([OWN], []):
         with pytest.raises(StoreError) as refused:
@@ -251,33 +255,37 @@ async def test_a_write_outside_the_zones_that_were_named_is_refused_and_nothing_
     assert DirectDatabase(postgres_url).count("zones") == 2
 
 
-async def test_zones_that_an_administrator_set_for_the_database_count_for_nothing(postgres_url: str) -> None:
-    side = DirectDatabase(postgres_url)
-    side.execute("insert into zones values ('own', 'n', 0, '{}', 1, 1), ('other', 'n', 0, '{}', 1, 1)")
-    database = side.scalar("select current_database()")
-    side.execute(f"alter database {database} set quarterdeck.zones = 'other'")
+async def test_zones_setting_of_the_database_has_no_effect(postgres_url: str) -> None:
+    database = DirectDatabase(postgres_url)
+    database.execute("insert into zones values ('own', 'n', 0, '{}', 1, 1), ('other', 'n', 0, '{}', 1, 1)")
+    database_name = database.scalar("select current_database()")
+    database.execute(f"alter database {database_name} set quarterdeck.zones = 'other'")
     store = await PostgresStore.open(postgres_url, 1)
-    assert await left_behind(store) == [(OTHER,)], "it is set, or this test shows nothing"
-    assert await store.read(lambda tx: tx.read(Q.zones_seen()), [OWN]) == [[(OWN,)]]
-    assert await store.read(lambda tx: tx.read(Q.zones_seen())) == [[]]
-    assert await store.transact(lambda tx: tx.read(Q.zones_seen())) == [[]]
+    assert await setting_left_behind(store) == [(OTHER,)], "the setting is in effect"
+    assert await store.read(lambda tx: tx.read(Q.visible_zones()), [OWN]) == [[(OWN,)]]
+    assert await store.read(lambda tx: tx.read(Q.visible_zones())) == [[]]
+    assert await store.transact(lambda tx: tx.read(Q.visible_zones())) == [[]]
     await store.close()
 
 
-async def test_a_zones_id_with_a_comma_in_it_opens_no_other_zone(store: PostgresStore) -> None:
+async def test_zone_id_with_a_comma_gives_no_access_to_another_zone(store: PostgresStore) -> None:
     for zones in ([f"{OWN},{OTHER}"], [OWN, f"x,{OTHER}"]):
         with pytest.raises(ContentError):
-            await store.read(lambda tx: tx.read(Q.zones_seen()), zones)
+            await store.read(lambda tx: tx.read(Q.visible_zones()), zones)
         with pytest.raises(ContentError):
-            await store.transact(lambda tx: tx.read(Q.zones_seen()), zones=zones)
-    assert await store.read(lambda tx: tx.read(Q.seen()), [OWN]) == [[(OWN,)]]
+            await store.transact(lambda tx: tx.read(Q.visible_zones()), zones=zones)
+    assert await store.read(lambda tx: tx.read(Q.current_zones()), [OWN]) == [[(OWN,)]]
 
 
 @pytest.mark.parametrize("role", ROLES)
-async def test_a_connection_acts_as_its_role_and_resetting_the_role_returns_to_it(postgres_url: str, role: str) -> None:
+async def test_connection_acts_as_its_role_even_after_reset_role(postgres_url: str, role: str) -> None:
     login = DirectDatabase(postgres_url).scalar("select current_user::text")
     assert login not in ROLES
     store = await PostgresStore.open(postgres_url, 1, SERVER if role == SERVER else SWEEP)
-    assert await store.read(lambda tx: tx.read(Q.who(), Q.reset(), Q.who())) == [[(role, login)], [], [(role, login)]]
-    assert await store.read(lambda tx: tx.read(Q.who())) == [[(role, login)]]
+    assert await store.read(lambda tx: tx.read(Q.current_roles(), Q.reset_role(), Q.current_roles())) == [
+        [(role, login)],
+        [],
+        [(role, login)],
+    ]
+    assert await store.read(lambda tx: tx.read(Q.current_roles())) == [[(role, login)]]
     await store.close()

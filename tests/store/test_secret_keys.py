@@ -1,4 +1,4 @@
-"""Keys and their database: who lacks one does not serve, and what an older one has sealed is sealed anew."""
+"""Secret keys: the check at start, rotation, and the key file."""
 
 from __future__ import annotations
 
@@ -24,64 +24,62 @@ from tests.support.builders import ZONE
 from tests.support.runtime import RuntimeHarness
 from tests.support.secret_rotation import NEW_KEY, OLD_KEY, cipher_of, insert_secret_tasks, rotation_of, stored_secrets
 
-MORE = "another"
+SECOND_ZONE = "zone-2"
 T = TypeVar("T")
 
 
-async def start(keel: RuntimeHarness, *keys: SecretKey, lost: Collection[str] = ()) -> None:
-    await keel.engine.transact(lambda tx: key_check.check_keys(tx, Keyring(keys), lost))
+async def start(runtime: RuntimeHarness, *keys: SecretKey, lost: Collection[str] = ()) -> None:
+    await runtime.engine.transact(lambda tx: key_check.check_keys(tx, Keyring(keys), lost))
 
 
-async def whole(rotation: SecretRotation) -> RotationStep:
-    """A round from the beginning to the end, as its steps add up."""
-    done = RotationStep(next=rotation.first_position())
-    while done.next is not None:
-        step = await rotation.rotate(done.next)
-        done.rows_scanned += step.rows_scanned
-        done.counts += step.counts
-        done.reencrypted += step.reencrypted
-        done.undecryptable += step.undecryptable
-        done.changed_meanwhile += step.changed_meanwhile
-        done.next = step.next
-    return done
+async def rotate_all(rotation: SecretRotation) -> RotationStep:
+    """Rotate all secrets. Returns the sum of all steps."""
+    total = RotationStep(next=rotation.first_position())
+    while total.next is not None:
+        step = await rotation.rotate(total.next)
+        total.rows_scanned += step.rows_scanned
+        total.counts += step.counts
+        total.reencrypted += step.reencrypted
+        total.undecryptable += step.undecryptable
+        total.changed_meanwhile += step.changed_meanwhile
+        total.next = step.next
+    return total
 
 
-# -- whether these are the database's keys
+# -- key check at start
 
 
-async def test_a_server_with_the_keys_of_its_database_starts_again_and_again(runtime: RuntimeHarness) -> None:
+async def test_server_starts_repeatedly_with_the_keys_of_its_database(runtime: RuntimeHarness) -> None:
     await start(runtime, OLD_KEY)
     await start(runtime, OLD_KEY)
     await start(runtime, NEW_KEY, OLD_KEY)
     assert await runtime.cross_zone_engine.read(key_check.list_key_ids) == ["new", "old"]
 
 
-async def test_a_server_that_lacks_a_key_of_its_database_does_not_start(runtime: RuntimeHarness) -> None:
+async def test_server_that_lacks_a_key_of_its_database_does_not_start(runtime: RuntimeHarness) -> None:
     await start(runtime, OLD_KEY)
     with pytest.raises(KeyringError, match="'old', which this server lacks"):
         await start(runtime, NEW_KEY)
-    assert await runtime.cross_zone_engine.read(key_check.list_key_ids) == ["old"], (
-        "what was refused has left nothing behind"
-    )
+    assert await runtime.cross_zone_engine.read(key_check.list_key_ids) == ["old"], "a refused start stores no key"
 
 
-async def test_a_server_with_another_key_of_the_same_name_does_not_start(runtime: RuntimeHarness) -> None:
+async def test_server_with_a_different_key_of_the_same_id_does_not_start(runtime: RuntimeHarness) -> None:
     await start(runtime, OLD_KEY)
-    with pytest.raises(KeyringError, match="another key of the name 'old'"):
+    with pytest.raises(KeyringError, match="is not the key 'old'"):
         await start(runtime, SecretKey("old", b"x" * 32))
 
 
-async def test_a_key_that_is_said_to_be_lost_is_gone_on_without(runtime: RuntimeHarness) -> None:
+async def test_server_starts_without_a_key_that_is_configured_as_lost(runtime: RuntimeHarness) -> None:
     await start(runtime, OLD_KEY)
     await start(runtime, NEW_KEY, lost=["old"])
 
 
-async def test_of_two_who_bring_different_keys_to_a_fresh_database_at_once_one_starts(runtime: RuntimeHarness) -> None:
-    done = await asyncio.gather(start(runtime, OLD_KEY), start(runtime, NEW_KEY), return_exceptions=True)
-    assert [type(outcome) for outcome in done if outcome is not None] == [KeyringError]
+async def test_concurrent_first_starts_with_different_keys_let_one_server_start(runtime: RuntimeHarness) -> None:
+    outcomes = await asyncio.gather(start(runtime, OLD_KEY), start(runtime, NEW_KEY), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes if outcome is not None] == [KeyringError]
 
 
-async def test_a_key_that_was_forgotten_is_needed_no_more(runtime: RuntimeHarness) -> None:
+async def test_deleted_key_is_not_required_at_start(runtime: RuntimeHarness) -> None:
     await start(runtime, OLD_KEY)
     assert await runtime.engine.transact(lambda tx: key_check.delete_key(tx, "old"))
     assert not await runtime.engine.transact(lambda tx: key_check.delete_key(tx, ""))
@@ -91,27 +89,25 @@ async def test_a_key_that_was_forgotten_is_needed_no_more(runtime: RuntimeHarnes
 # -- rotation
 
 
-async def test_everything_an_older_key_has_sealed_is_sealed_anew_and_says_the_same(runtime: RuntimeHarness) -> None:
-    await runtime.put_zone(MORE)
+async def test_rotation_reencrypts_all_secrets_of_older_keys_and_keeps_their_values(runtime: RuntimeHarness) -> None:
+    await runtime.put_zone(SECOND_ZONE)
     await insert_secret_tasks(runtime, "a", "b")
-    await insert_secret_tasks(runtime, "a", zone_id=MORE)
+    await insert_secret_tasks(runtime, "a", zone_id=SECOND_ZONE)
     await insert_secret_tasks(runtime, "c", key=NEW_KEY)
     before = stored_secrets(runtime, "c")
-    done = await whole(rotation_of(runtime, NEW_KEY, OLD_KEY))
-    assert (done.rows_scanned, done.reencrypted, done.undecryptable, done.changed_meanwhile) == (4, 9, 0, 0)
-    for zone_id, task_id in ((ZONE, "a"), (ZONE, "b"), (MORE, "a")):
+    total = await rotate_all(rotation_of(runtime, NEW_KEY, OLD_KEY))
+    assert (total.rows_scanned, total.reencrypted, total.undecryptable, total.changed_meanwhile) == (4, 9, 0, 0)
+    for zone_id, task_id in ((ZONE, "a"), (ZONE, "b"), (SECOND_ZONE, "a")):
         for field, text in stored_secrets(runtime, task_id, zone_id).items():
             assert key_ids_in(text) == ["new"]
-            opened = cipher_of(NEW_KEY).decrypt(text, (zone_id, "agent_tasks", task_id, field))
-            assert json.loads(opened) == {"password": f"{field} of {task_id}"}
+            decrypted = cipher_of(NEW_KEY).decrypt(text, (zone_id, "agent_tasks", task_id, field))
+            assert json.loads(decrypted) == {"password": f"{field} of {task_id}"}
     assert stored_secrets(runtime, "c") == before
-    again = await whole(rotation_of(runtime, NEW_KEY, OLD_KEY))
+    again = await rotate_all(rotation_of(runtime, NEW_KEY, OLD_KEY))
     assert (again.reencrypted, again.counts) == (0, {"new": 12})
 
 
-async def test_a_rotation_goes_on_where_a_killed_one_ended(
-    runtime: RuntimeHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rotation_continues_after_a_killed_one(runtime: RuntimeHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "PAGE_ROWS", 2)
     monkeypatch.setattr(steps, "PAGES_PER_STEP", 1)
     await insert_secret_tasks(runtime, *"abcde")
@@ -120,15 +116,15 @@ async def test_a_rotation_goes_on_where_a_killed_one_ended(
     assert first.next is not None
     counted = await rotation_of(runtime, NEW_KEY, OLD_KEY).count(None)
     assert (counted.rows_scanned, counted.counts) == (2, {"new": 6})
-    done = await whole(rotation_of(runtime, NEW_KEY, OLD_KEY))
-    assert (done.rows_scanned, done.reencrypted) == (5, 9)
+    total = await rotate_all(rotation_of(runtime, NEW_KEY, OLD_KEY))
+    assert (total.rows_scanned, total.reencrypted) == (5, 9)
 
 
-async def test_what_is_said_while_a_row_is_sealed_anew_stays_said(runtime: RuntimeHarness) -> None:
+async def test_rotation_does_not_overwrite_a_concurrent_update(runtime: RuntimeHarness) -> None:
     await insert_secret_tasks(runtime, "a", "b")
     rotation = rotation_of(runtime, NEW_KEY, OLD_KEY)
 
-    class Interrupted(Engine):
+    class InterruptedEngine(Engine):
         async def read(
             self,
             operation: Callable[[Transaction], Awaitable[T]],
@@ -140,33 +136,35 @@ async def test_what_is_said_while_a_row_is_sealed_anew_stays_said(runtime: Runti
             runtime.database.execute("update agent_tasks set checkpoint_data = '{\"new\":1}' where id = 'a'")
             return rows
 
-    beside = SecretRotation(
+    interrupted = SecretRotation(
         rotation.engine,
-        Interrupted(runtime.cross_zone_engine.store),
+        InterruptedEngine(runtime.cross_zone_engine.store),
         rotation.cipher,
         rotation.secret_columns,
         rotation.lock_zones,
     )
-    done = await beside.rotate(None)
-    assert (done.reencrypted, done.changed_meanwhile) == (3, 1)
+    step = await interrupted.rotate(None)
+    assert (step.reencrypted, step.changed_meanwhile) == (3, 1)
     assert stored_secrets(runtime, "a")["checkpoint_data"] == '{"new":1}'
-    assert key_ids_in(stored_secrets(runtime, "a")["input_context"]) == ["old"], "the next round looks at it again"
-    assert (await whole(rotation)).reencrypted == 2
+    assert key_ids_in(stored_secrets(runtime, "a")["input_context"]) == ["old"], (
+        "the next rotation processes the row again"
+    )
+    assert (await rotate_all(rotation)).reencrypted == 2
 
 
-async def test_what_does_not_open_stays_as_it_is_and_is_counted(runtime: RuntimeHarness) -> None:
+async def test_undecryptable_secrets_are_kept_and_counted(runtime: RuntimeHarness) -> None:
     await insert_secret_tasks(runtime, "a", key=SecretKey("gone", b"g" * 32))
     await insert_secret_tasks(runtime, "b")
     before = stored_secrets(runtime, "a")
-    done = await whole(rotation_of(runtime, NEW_KEY, OLD_KEY))
-    assert (done.reencrypted, done.undecryptable) == (3, 3)
+    total = await rotate_all(rotation_of(runtime, NEW_KEY, OLD_KEY))
+    assert (total.reencrypted, total.undecryptable) == (3, 3)
     assert stored_secrets(runtime, "a") == before
 
 
-# -- the file
+# -- key file
 
 
-def test_the_first_start_makes_a_key_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+def test_first_start_creates_a_key_file_with_mode_600(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, {}, {})
     with pytest.raises(SettingsError, match="no key for secrets"):
         open_keyring(settings, create_key=False)
@@ -176,54 +174,54 @@ def test_the_first_start_makes_a_key_file_that_only_its_owner_reads(tmp_path: Pa
     assert open_keyring(settings, create_key=False).key_ids == first.key_ids
 
 
-def test_of_many_who_start_at_once_all_have_the_same_key(tmp_path: Path) -> None:
-    async def at_once() -> set[tuple[str, ...]]:
+def test_concurrent_first_starts_share_one_key(tmp_path: Path) -> None:
+    async def open_concurrently() -> set[tuple[str, ...]]:
         settings = load_settings(tmp_path, {}, {})
-        rings = [asyncio.to_thread(open_keyring, settings, create_key=True) for _ in range(8)]
-        return {ring.key_ids for ring in await asyncio.gather(*rings)}
+        keyrings = [asyncio.to_thread(open_keyring, settings, create_key=True) for _ in range(8)]
+        return {keyring.key_ids for keyring in await asyncio.gather(*keyrings)}
 
-    assert len(asyncio.run(at_once())) == 1
+    assert len(asyncio.run(open_concurrently())) == 1
 
 
-def test_keys_that_are_told_are_used_and_no_file_is_made(tmp_path: Path) -> None:
+def test_configured_keys_are_used_and_no_key_file_is_created(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, {}, {"QD_SECRET_KEYS": f"{NEW_KEY.to_text()},{OLD_KEY.to_text()}"})
     assert open_keyring(settings, create_key=True).key_ids == ("new", "old")
     assert not settings.secret_keys.exists()
     assert settings.values["secret_keys"].display_value() == "***"
 
 
-@pytest.mark.parametrize(("content", "mode"), [(b"\xff\xfe", 0o600), (b"hush", 0o600), (b"", 0o600), (b"x", 0o644)])
-def test_a_key_file_that_cannot_serve_is_named_and_not_told(tmp_path: Path, content: bytes, mode: int) -> None:
+@pytest.mark.parametrize(("content", "mode"), [(b"\xff\xfe", 0o600), (b"canary", 0o600), (b"", 0o600), (b"x", 0o644)])
+def test_error_for_an_invalid_key_file_names_the_file_without_its_content(
+    tmp_path: Path, content: bytes, mode: int
+) -> None:
     settings = load_settings(tmp_path, {}, {})
     settings.secret_keys.write_bytes(content)
     settings.secret_keys.chmod(mode)
     with pytest.raises(SettingsError, match="secret-keys") as refused:
         open_keyring(settings, create_key=True)
-    assert "hush" not in str(refused.value)
+    assert "canary" not in str(refused.value)
 
 
-# -- what the database says of what it refuses
+# -- database errors
 
 REFUSED = Statements(
     parse("""
 -- name: as_number
-select cast(:said as bigint);
+select cast(:value as bigint);
 
 -- name: twice
-insert into secret_checks (key_id, sealed, created_at) values (:said, '', 1), (:said, '', 1);
+insert into secret_checks (key_id, sealed, created_at) values (:value, '', 1), (:value, '', 1);
 """)
 )
 
 
 @pytest.mark.parametrize("statement", [*REFUSED], ids=lambda statement: statement.name)
-async def test_a_value_that_the_database_refuses_is_not_in_what_is_logged_of_it(
-    runtime: RuntimeHarness, statement: Statement
-) -> None:
+async def test_refused_value_is_not_in_the_logged_error(runtime: RuntimeHarness, statement: Statement) -> None:
     secret = f"canary{len(statement.name)}"
     try:
-        await runtime.engine.transact(lambda tx: tx.read(statement(said=secret)))
+        await runtime.engine.transact(lambda tx: tx.read(statement(value=secret)))
     except ContentError as refused:
-        told = "".join(traceback.format_exception(refused))
-        assert secret not in told
+        logged = "".join(traceback.format_exception(refused))
+        assert secret not in logged
     else:
-        assert (runtime.store.kind, statement.name) == ("sqlite", "as_number"), "SQLite makes a number of any text"
+        assert (runtime.store.kind, statement.name) == ("sqlite", "as_number"), "SQLite casts any text to a number"

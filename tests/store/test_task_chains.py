@@ -1,9 +1,9 @@
-"""Tasks that depend on ten thousand others, one after the other or all at once, are made, run and unblocked at the
-price of what each step touches: the statements of every step are the same, and none of them costs more in the end.
+"""The cost of tasks with up to 10,000 dependencies, in a chain or in one join.
 
-Some hundreds in `make test`, ten thousand in `make soak`. Of ten thousand, on either engine: a chain is made by 440
-statements, and each link of it is claimed and completed by 27, with 22 rows sent and 15 found, the first as the last;
-one task that waits for all is made by 12, and each hundred of those end by 24.
+Each step costs what it touches: the number of statements is the same for every step, and no statement gets more
+expensive. `make test` runs some hundreds, `make soak` 10,000. With 10,000, on either engine: 440 statements create a
+chain, and 27 statements with 22 rows sent and 15 returned claim and complete each link. 12 statements create a join,
+and 24 complete each 100 of its dependencies.
 """
 
 from __future__ import annotations
@@ -24,124 +24,124 @@ from tests.support.runtime import RuntimeHarness, RuntimeOptions, open_stores
 from tests.support.tasks import TaskHarness
 
 MANY = min(10_000, 100 * ROUNDS)
-SHARE = 100
-"""Of those that are waited for, so many end at a time."""
+ROUND_SIZE = 100
+"""How many dependencies of the join end at a time."""
 BATCH = EngineSettings().batch_max
-SMALL = {"k"}
-"""What is walked although it is a table: the steps of a recursion, of which there is one for each class."""
+MAY_SCAN = {"k"}
+"""The steps of a recursion: one for each task class."""
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedTasks:
     url: str
-    keel: RuntimeHarness
-    work: TaskHarness
+    runtime: RuntimeHarness
+    tasks: TaskHarness
     counting: CountingStore
 
-    def taken(self) -> StatementCounts:
+    def take_counts(self) -> StatementCounts:
         return self.counting.take_counts()
 
-    def weighed(self, counts: StatementCounts) -> dict[str, int]:
-        """What each statement costs PostgreSQL now; and on SQLite that none walks over a table."""
+    def measure(self, counts: StatementCounts) -> dict[str, int]:
+        """The pages that each statement touches on PostgreSQL. On SQLite, assert that none scans a table."""
         if sqlite_path(self.url) is None:
             return pages_touched(self.url, counts)
-        walks = [
-            (name, walk)
-            for name, of in table_scans(self.url, counts).items()
-            for walk in of
-            if walk.split()[1] not in SMALL
+        scans = [
+            (name, scan)
+            for name, scanned in table_scans(self.url, counts).items()
+            for scan in scanned
+            if scan.split()[1] not in MAY_SCAN
         ]
-        assert walks == []
+        assert scans == []
         return {}
 
 
 @pytest.fixture
-async def counted_tasks(engine_url: str) -> AsyncIterator[Counted]:
-    own, everywhere = await open_stores(engine_url)
-    counting = CountingStore(own)
-    keel = RuntimeHarness(engine_url, (counting, everywhere), RuntimeOptions())
+async def counted_tasks(engine_url: str) -> AsyncIterator[CountedTasks]:
+    store, cross_zone_store = await open_stores(engine_url)
+    counting = CountingStore(store)
+    runtime = RuntimeHarness(engine_url, (counting, cross_zone_store), RuntimeOptions())
     try:
-        await keel.put_zone()
-        work = TaskHarness(keel)
-        await work.register_agent("a", slots=100_000)
+        await runtime.put_zone()
+        tasks = TaskHarness(runtime)
+        await tasks.register_agent("a", slots=100_000)
         counting.take_counts()
-        yield Counted(engine_url, keel, work, counting)
-        await keel.lanes.drain()
+        yield CountedTasks(engine_url, runtime, tasks, counting)
+        await runtime.lanes.drain()
     finally:
-        for store in {own, everywhere}:
-            await store.close()
+        for opened in {store, cross_zone_store}:
+            await opened.close()
 
 
 def assert_none_grew(early: dict[str, int], late: dict[str, int]) -> None:
-    """An index of ten thousand is one page higher than that of some, and some pages fill up before they are cleaned."""
+    # An index of 10,000 rows is one level deeper, and some pages fill up before vacuum.
     grown = {name: (early[name], late[name]) for name in early if late.get(name, 0) > 2 * early[name] + 10}
     assert grown == {}
 
 
-async def test_a_chain_costs_the_same_at_every_link(counted_tasks: Counted) -> None:
-    work = counted_tasks.work
+def describe(counts: StatementCounts) -> str:
+    total = counts.statements_sent.total()
+    return f"{total} statements, {counts.rows_sent} rows sent, {counts.rows_returned} returned"
+
+
+async def test_each_link_of_a_chain_costs_the_same(counted_tasks: CountedTasks) -> None:
+    tasks = counted_tasks.tasks
     names = [f"link-{number:05}" for number in range(MANY)]
-    asks = [work.create_command(names[0])]
-    asks += [work.create_command(name, depends_on=(before,)) for before, name in itertools.pairwise(names)]
-    await work.create_many(asks)
-    made = counted_tasks.taken()
-    print(
-        f"made {MANY}: {made.statements_sent.total()} statements, {made.rows_sent} rows given, {made.rows_returned} found"
-    )
-    assert made.statements_sent["tasks_insert"] <= MANY / BATCH + 2, "they are made by the batch"
-    assert made.rows_sent + made.rows_returned <= 12 * MANY
+    commands = [tasks.create_command(names[0])]
+    commands += [tasks.create_command(name, depends_on=(previous,)) for previous, name in itertools.pairwise(names)]
+    await tasks.create_many(commands)
+    created = counted_tasks.take_counts()
+    print(f"create {MANY}: {describe(created)}")
+    assert created.statements_sent["tasks_insert"] <= MANY / BATCH + 2, "tasks are inserted in batches"
+    assert created.rows_sent + created.rows_returned <= 12 * MANY
 
     steps: list[StatementCounts] = []
-    weights: list[dict[str, int]] = []
+    pages: list[dict[str, int]] = []
     for number, name in enumerate(names):
-        [leased] = await work.claim("a", 5)
-        assert leased.task.id == name, "one at a time, each after the one before it"
-        done = await work.complete(leased.task)
+        [leased] = await tasks.claim("a", 5)
+        assert leased.task.id == name, "each link is ready only after the previous one"
+        done = await tasks.complete(leased.task)
         assert done.status is State.COMPLETED
-        steps.append(counted_tasks.taken())
+        steps.append(counted_tasks.take_counts())
         if number in (MANY // 20, MANY - 2):
-            weights.append(counted_tasks.weighed(steps[-1]))
-    # The first waited for nothing, and nothing waits for the last.
-    own = steps[1:-1]
-    print(
-        f"each link: {dict(own[0].statements_sent)}, {own[0].rows_sent} rows given, {own[0].rows_returned} found; pages {weights[-1]}"
-    )
-    assert {step.statements_sent.total() for step in own} == {own[0].statements_sent.total()}
-    assert {(step.rows_sent, step.rows_returned) for step in own} == {(own[0].rows_sent, own[0].rows_returned)}
-    assert_none_grew(*weights)
+            pages.append(counted_tasks.measure(steps[-1]))
+    # Without the first, which has no dependency, and the last, which has no dependent.
+    links = steps[1:-1]
+    print(f"each link: {describe(links[0])}, {dict(links[0].statements_sent)}; pages {pages[-1]}")
+    assert {step.statements_sent.total() for step in links} == {links[0].statements_sent.total()}
+    assert {(step.rows_sent, step.rows_returned) for step in links} == {(links[0].rows_sent, links[0].rows_returned)}
+    assert_none_grew(*pages)
 
 
-async def test_a_task_that_waits_for_ten_thousand_costs_what_ends(counted_tasks: Counted) -> None:
-    work = counted_tasks.work
+async def test_cost_of_a_join_depends_on_the_dependencies_that_end(counted_tasks: CountedTasks) -> None:
+    tasks = counted_tasks.tasks
     names = [f"leaf-{number:05}" for number in range(MANY)]
-    await work.create_many([work.create_command(name) for name in names])
-    counted_tasks.taken()
-    await work.create("join", depends_on=tuple(names))
-    made = counted_tasks.taken()
-    print(
-        f"made one that waits for {MANY}: {made.statements_sent.total()} statements, {made.rows_sent} rows given, {made.rows_returned} found"
-    )
-    assert made.statements_sent.total() <= 30, "in one transaction, whatever it waits for"
+    await tasks.create_many([tasks.create_command(name) for name in names])
+    counted_tasks.take_counts()
+    await tasks.create("join", depends_on=tuple(names))
+    created = counted_tasks.take_counts()
+    print(f"create a join of {MANY}: {describe(created)}")
+    assert created.statements_sent.total() <= 30, "one transaction for any number of dependencies"
 
     rounds: list[StatementCounts] = []
-    weights: list[dict[str, int]] = []
+    pages: list[dict[str, int]] = []
     left = MANY
     while left:
-        assert (await work.read("join")).task.unmet_dependencies == left
-        counted_tasks.taken()
-        leases = await work.claim("a", SHARE)
-        await asyncio.gather(*(work.complete(leased.task) for leased in leases))
+        assert (await tasks.read("join")).task.unmet_dependencies == left
+        counted_tasks.take_counts()
+        leases = await tasks.claim("a", ROUND_SIZE)
+        await asyncio.gather(*(tasks.complete(leased.task) for leased in leases))
         left -= len(leases)
-        rounds.append(counted_tasks.taken())
-        if len(rounds) == 1 or left == SHARE:
-            weights.append(counted_tasks.weighed(rounds[-1]))
+        rounds.append(counted_tasks.take_counts())
+        if len(rounds) == 1 or left == ROUND_SIZE:
+            pages.append(counted_tasks.measure(rounds[-1]))
     print(
-        f"each {SHARE} of them: {sorted({each.statements_sent.total() for each in rounds})} statements,",
-        f"{max(each.rows_sent for each in rounds)} rows given, {max(each.rows_returned for each in rounds)} found",
+        f"each {ROUND_SIZE} dependencies: {sorted({counts.statements_sent.total() for counts in rounds})} statements,",
+        f"{max(counts.rows_sent for counts in rounds)} rows sent,",
+        f"{max(counts.rows_returned for counts in rounds)} returned",
     )
-    assert max(each.statements_sent.total() for each in rounds) <= 60
-    assert max(each.rows_sent + each.rows_returned for each in rounds) <= SHARE * 16
-    assert_none_grew(weights[0], weights[-1])
-    [joined] = await work.claim("a")
+    assert max(counts.statements_sent.total() for counts in rounds) <= 60
+    assert max(counts.rows_sent + counts.rows_returned for counts in rounds) <= ROUND_SIZE * 16
+    assert_none_grew(pages[0], pages[-1])
+    [joined] = await tasks.claim("a")
     assert (joined.task.id, joined.task.dependency_count) == ("join", MANY)
-    assert (await work.complete(joined.task)).status is State.COMPLETED
+    assert (await tasks.complete(joined.task)).status is State.COMPLETED

@@ -1,4 +1,4 @@
-"""Wakes: whoever follows the log hears of a commit at once, in its own process and in the others."""
+"""Wake-ups: readers of the log are notified of each commit, in the same process and in other processes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer, StopMode
 from tests.support.runtime import RuntimeHarness, RuntimeOptions, open_runtime
 
-SOON = 5.0
-"""Seconds. Long for a wake, on however loaded a machine; nobody here polls."""
+WAKE_SECONDS = 5.0
+"""Long for a wake-up, also on a loaded machine. Nothing here polls."""
 
 
 @dataclass
-class Ears:
-    """A subscriber that counts."""
+class Subscriber:
+    """Counts its wake-ups."""
 
     woken: int = 0
     event: asyncio.Event = field(default_factory=asyncio.Event)
@@ -36,153 +36,155 @@ class Ears:
         self.woken += 1
         self.event.set()
 
-    async def hears(self) -> None:
-        async with asyncio.timeout(SOON):
+    async def wait_woken(self) -> None:
+        async with asyncio.timeout(WAKE_SECONDS):
             await self.event.wait()
         self.event.clear()
 
 
 @dataclass
 class Process:
-    """What one server process has of all this."""
+    """The parts of one server process."""
 
-    keel: RuntimeHarness
-    ears: Ears
+    runtime: RuntimeHarness
+    subscriber: Subscriber
 
 
 @contextlib.asynccontextmanager
 async def process_on(url: str) -> AsyncIterator[Process]:
-    wakes, ears = Wakeups(NotifyTransport(url)), Ears()
-    wakes.subscribe(ears.wake)
-    async with open_runtime(url, RuntimeOptions(after_commit=lambda events: wakes.notify())) as keel:
-        wakes.start()
-        await ears.hears()
-        yield Process(keel, ears)
-        await wakes.stop()
+    wakeups, subscriber = Wakeups(NotifyTransport(url)), Subscriber()
+    wakeups.subscribe(subscriber.wake)
+    async with open_runtime(url, RuntimeOptions(after_commit=lambda events: wakeups.notify())) as runtime:
+        wakeups.start()
+        await subscriber.wait_woken()
+        yield Process(runtime, subscriber)
+        await wakeups.stop()
 
 
 # -- in one process
 
 
-def test_a_commit_wakes_every_subscriber_until_it_unsubscribes() -> None:
-    wakes, one, two = Wakeups(), Ears(), Ears()
-    leave = wakes.subscribe(one.wake)
-    wakes.subscribe(two.wake)
-    wakes.notify()
-    leave()
-    leave()
-    wakes.notify()
+def test_commit_wakes_every_subscriber_until_it_unsubscribes() -> None:
+    wakeups, one, two = Wakeups(), Subscriber(), Subscriber()
+    unsubscribe = wakeups.subscribe(one.wake)
+    wakeups.subscribe(two.wake)
+    wakeups.notify()
+    unsubscribe()
+    unsubscribe()
+    wakeups.notify()
     assert (one.woken, two.woken) == (1, 2)
 
 
-def test_a_subscriber_that_fails_keeps_nobody_else_asleep() -> None:
-    wakes, ears = Wakeups(), Ears()
-    wakes.subscribe(lambda: [][0])
-    wakes.subscribe(ears.wake)
-    wakes.notify()
-    assert ears.woken == 1
+def test_failing_subscriber_does_not_stop_the_others() -> None:
+    wakeups, subscriber = Wakeups(), Subscriber()
+    wakeups.subscribe(lambda: [][0])
+    wakeups.subscribe(subscriber.wake)
+    wakeups.notify()
+    assert subscriber.woken == 1
 
 
-async def test_a_subscriber_hears_of_a_commit_before_whoever_asked_for_it_is_answered(engine_url: str) -> None:
-    wakes, ears = Wakeups(), Ears()
-    wakes.subscribe(ears.wake)
-    async with open_runtime(engine_url, RuntimeOptions(after_commit=lambda events: wakes.notify())) as keel:
-        await keel.put_zone()
-        assert ears.woken == 1
-        await keel.spawn()
-        assert ears.woken == 2
+async def test_subscriber_is_woken_before_the_caller_gets_its_result(engine_url: str) -> None:
+    wakeups, subscriber = Wakeups(), Subscriber()
+    wakeups.subscribe(subscriber.wake)
+    async with open_runtime(engine_url, RuntimeOptions(after_commit=lambda events: wakeups.notify())) as runtime:
+        await runtime.put_zone()
+        assert subscriber.woken == 1
+        await runtime.spawn()
+        assert subscriber.woken == 2
 
 
 # -- between processes
 
 
-async def test_a_commit_in_one_process_wakes_the_other(postgres_url: str) -> None:
+async def test_commit_in_one_process_wakes_the_other(postgres_url: str) -> None:
     async with process_on(postgres_url) as one, process_on(postgres_url) as two:
-        await each_wakes_the_other(one, two, "first")
+        await assert_wake_each_other(one, two, "first")
 
 
-async def each_wakes_the_other(one: Process, two: Process, name: str) -> None:
-    # Several times: of one wake nobody could say that it was not still on its way from before.
+async def assert_wake_each_other(one: Process, two: Process, name: str) -> None:
+    # Several rounds: a single wake-up could be a late one from before.
     for number in range(5):
-        for here, there in ((one, two), (two, one)):
-            there.ears.event.clear()
-            await here.keel.put_zone(f"{name}-{number}-{here is one}")
-            await there.ears.hears()
+        for sender, receiver in ((one, two), (two, one)):
+            receiver.subscriber.event.clear()
+            await sender.runtime.put_zone(f"{name}-{number}-{sender is one}")
+            await receiver.subscriber.wait_woken()
 
 
-async def test_a_process_is_not_woken_again_by_what_it_sent_itself(postgres_url: str) -> None:
+async def test_process_is_not_woken_by_its_own_notifications(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as listener:
         listener.execute("listen quarterdeck")
         async with process_on(postgres_url) as one:
-            before = one.ears.woken
+            before = one.subscriber.woken
             for number in range(3):
-                await one.keel.put_zone(f"zone-{number}")
-                # Sent, and delivered to whoever listened; what was sent before has come back by then.
-                heard = await asyncio.to_thread(lambda: list(listener.notifies(timeout=SOON, stop_after=1)))
-                assert len(heard) == 1
-            assert one.ears.woken == before + 3
+                await one.runtime.put_zone(f"zone-{number}")
+                # PostgreSQL has delivered this notification, and with it the earlier ones of this process.
+                notifications = await asyncio.to_thread(
+                    lambda: list(listener.notifies(timeout=WAKE_SECONDS, stop_after=1))
+                )
+                assert len(notifications) == 1
+            assert one.subscriber.woken == before + 3
 
 
-async def test_a_burst_of_1000_commits_sends_no_more_than_one_wake_in_20_ms(postgres_url: str) -> None:
-    wakes = Wakeups(NotifyTransport(postgres_url))
-    async with open_runtime(postgres_url, RuntimeOptions(after_commit=lambda events: wakes.notify())) as keel:
-        await keel.put_zone()
-        wakes.start()
+async def test_burst_of_1000_commits_sends_at_most_one_notification_per_20_ms(postgres_url: str) -> None:
+    wakeups = Wakeups(NotifyTransport(postgres_url))
+    async with open_runtime(postgres_url, RuntimeOptions(after_commit=lambda events: wakeups.notify())) as runtime:
+        await runtime.put_zone()
+        wakeups.start()
         with psycopg.connect(postgres_url, autocommit=True) as listener:
             listener.execute("listen quarterdeck")
-            began = time.monotonic()
+            started = time.monotonic()
             for _ in range(1_000):
-                await keel.spawn()
-            took = time.monotonic() - began
-            heard = await asyncio.to_thread(lambda: list(listener.notifies(timeout=1)))
-        assert keel.database.count("agent_sessions") == 1_000
-        assert 2 <= len(heard) <= took / NOTIFY_INTERVAL_SECONDS + 2
-        await wakes.stop()
+                await runtime.spawn()
+            elapsed = time.monotonic() - started
+            notifications = await asyncio.to_thread(lambda: list(listener.notifies(timeout=1)))
+        assert runtime.database.count("agent_sessions") == 1_000
+        assert 2 <= len(notifications) <= elapsed / NOTIFY_INTERVAL_SECONDS + 2
+        await wakeups.stop()
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_wakes_come_again_after_postgresql_was_restarted(own_postgres: PostgresServer, mode: StopMode) -> None:
+def test_wakeups_resume_after_a_restart_of_postgresql(own_postgres: PostgresServer, mode: StopMode) -> None:
     url = own_postgres.url()
     upgrade(url)
 
     async def scenario() -> None:
         async with process_on(url) as one, process_on(url) as two:
             await asyncio.to_thread(own_postgres.restart, mode)
-            # Each looks by itself when it listens again: whatever was sent meanwhile, it did not hear.
-            await asyncio.gather(one.ears.hears(), two.ears.hears())
+            # Each wakes itself when it listens again, because it has missed what was sent meanwhile.
+            await asyncio.gather(one.subscriber.wait_woken(), two.subscriber.wait_woken())
             for process in (one, two):
-                await eventually(partial(is_back, process.keel), "its store was back, too")
-            await each_wakes_the_other(one, two, mode)
+                await eventually(partial(is_back, process.runtime), "the store was reachable again")
+            await assert_wake_each_other(one, two, mode)
 
-    # On the server's own loop, which is particular about whose descriptors it watches.
+    # On uvloop, as the server: it is strict about the file descriptors it watches.
     uvloop.run(scenario())
 
 
-async def is_back(keel: RuntimeHarness) -> bool:
+async def is_back(runtime: RuntimeHarness) -> bool:
     try:
-        await keel.store.ping()
+        await runtime.store.ping()
     except TransientError:
         return False
     return True
 
 
-async def test_while_postgresql_is_away_it_is_asked_for_with_growing_pauses() -> None:
-    asked: list[float] = []
+async def test_reconnects_to_postgresql_back_off() -> None:
+    connected_at: list[float] = []
     enough = asyncio.Event()
 
-    async def turn_away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(time.monotonic())
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected_at.append(time.monotonic())
         writer.close()
-        if len(asked) == 5:
+        if len(connected_at) == 5:
             enough.set()
 
-    server = await asyncio.start_server(turn_away, "127.0.0.1", 0)
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    wakes = Wakeups(NotifyTransport(f"postgresql://nobody@127.0.0.1:{port}/none?sslmode=disable&gssencmode=disable"))
-    wakes.start()
+    wakeups = Wakeups(NotifyTransport(f"postgresql://user@127.0.0.1:{port}/none?sslmode=disable&gssencmode=disable"))
+    wakeups.start()
     async with asyncio.timeout(30):
         await enough.wait()
-    await wakes.stop()
+    await wakeups.stop()
     server.close()
-    # Chance takes away half of 100, 200, 400 and 800 ms at most.
-    assert asked[-1] - asked[0] >= 0.75
+    # Jitter removes at most half of 100, 200, 400 and 800 ms.
+    assert connected_at[-1] - connected_at[0] >= 0.75

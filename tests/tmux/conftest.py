@@ -1,4 +1,4 @@
-"""Fixtures of panes: a tmux server that the tests of a file share, and one for a test alone."""
+"""Fixtures of panes: a tmux server that the tests of a file share, and one per test."""
 
 from __future__ import annotations
 

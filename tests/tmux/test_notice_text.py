@@ -1,4 +1,4 @@
-"""What is typed is one line, and nothing but text."""
+"""Text typed into panes: one line without control sequences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADER = "[7 | from:1 | 2026-01-02T03:04:05.678Z]"
 
 
 @pytest.mark.parametrize(
-    ("body", "typed"),
+    ("body", "expected"),
     [
         ("plain words", "plain words"),
         ("two\nlines\r\nand\ta tab", "two lines and a tab"),
@@ -32,12 +32,12 @@ HEADER = "[7 | from:1 | 2026-01-02T03:04:05.678Z]"
         ("half a pair \ud83d", "half a pair"),
     ],
 )
-def test_a_body_becomes_one_line_of_text(body: str, typed: str) -> None:
-    assert one_line(body) == typed
+def test_body_becomes_one_line_of_text(body: str, expected: str) -> None:
+    assert one_line(body) == expected
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=()), max_size=400), st.text(max_size=50))
-def test_no_line_holds_anything_that_a_terminal_obeys(body: str, header: str) -> None:
+def test_line_contains_no_control_characters(body: str, header: str) -> None:
     line = format_notice(header, body)
     hidden = [c for c in line if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp", "Cf") and c not in "\u200c\u200d"]
     assert not hidden
@@ -45,24 +45,24 @@ def test_no_line_holds_anything_that_a_terminal_obeys(body: str, header: str) ->
 
 
 @given(st.text(alphabet="\x1b\x9b\x9d[]0;~m\x07\\ab201", max_size=60))
-def test_what_is_left_when_sequences_are_taken_out_is_no_sequence(body: str) -> None:
+def test_removing_escape_sequences_leaves_no_new_sequence(body: str) -> None:
     assert one_line(one_line(body)) == one_line(body)
     assert "\x1b" not in one_line(body)
 
 
-def test_the_header_stands_first() -> None:
+def test_line_starts_with_the_header() -> None:
     assert format_notice(HEADER, "hello") == f"{HEADER} hello"
 
 
-@pytest.mark.parametrize("order", ["/exit", "!rm -rf .", "#remember", "@file", "-x", "$x", "\x1b[m/exit"])
-def test_no_line_begins_like_a_command_of_an_agent(order: str) -> None:
-    assert format_notice(HEADER, order).startswith(HEADER)
-    assert format_notice("", order).startswith("[message] ")
-    assert format_notice(order, "").startswith("[message] ")
+@pytest.mark.parametrize("body", ["/exit", "!rm -rf .", "#remember", "@file", "-x", "$x", "\x1b[m/exit"])
+def test_line_never_starts_like_an_agent_command(body: str) -> None:
+    assert format_notice(HEADER, body).startswith(HEADER)
+    assert format_notice("", body).startswith("[message] ")
+    assert format_notice(body, "").startswith("[message] ")
 
 
-def test_the_default_prompt_says_who_one_is_who_directs_and_how_to_poll_ack_and_send() -> None:
+def test_default_prompt_names_the_agent_its_director_and_the_message_commands() -> None:
     prompt = default_prompt(name="al\nice", agent_id=6, fleet_id=3, director_name="Director", director_id=1)
     assert prompt.startswith("You are al ice, agent 6 of fleet 3. Your director is Director, agent 1.")
-    for told in ("qd message poll", "qd message ack --task-id", "qd message send --to 1 --text"):
-        assert told in prompt
+    for command in ("qd message poll", "qd message ack --task-id", "qd message send --to 1 --text"):
+        assert command in prompt

@@ -1,4 +1,4 @@
-"""Whose turn it is to type into a pane."""
+"""The lock of a pane: one process types at a time."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from quarterdeck.tmux.errors import TmuxError
 from quarterdeck.tmux.pane_lock import lock_pane
 
 
-async def test_one_who_is_cut_in_the_moment_of_their_turn_gives_it_back(
+async def test_waiter_cancelled_as_it_acquires_the_lock_releases_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    socket, entered = str(tmp_path / "tmux"), pane_lock._on_locked
+    socket, on_locked = str(tmp_path / "tmux"), pane_lock._on_locked
 
-    async def types() -> None:
+    async def type_text() -> None:
         async with lock_pane(socket, "%1", 5):
-            raise AssertionError("it was cut before")
+            raise AssertionError("the task was not cancelled")
 
-    def entered_and_cut(locked: asyncio.Future[None], file: int) -> None:
-        entered(locked, file)
-        cut.cancel()
+    def lock_and_cancel(locked: asyncio.Future[None], file: int) -> None:
+        on_locked(locked, file)
+        cancelled.cancel()
 
-    monkeypatch.setattr(pane_lock, "_on_locked", entered_and_cut)
-    cut = asyncio.create_task(types())
+    monkeypatch.setattr(pane_lock, "_on_locked", lock_and_cancel)
+    cancelled = asyncio.create_task(type_text())
     with pytest.raises(asyncio.CancelledError):
-        await cut
+        await cancelled
     monkeypatch.undo()
     async with asyncio.timeout(5), lock_pane(socket, "%1", 5):
         pass
 
 
-async def test_one_who_is_cut_while_they_wait_takes_the_turn_from_nobody(tmp_path: Path) -> None:
+async def test_cancelled_waiter_does_not_keep_the_lock_from_the_next(tmp_path: Path) -> None:
     socket = str(tmp_path / "tmux")
 
-    async def waits() -> None:
+    async def wait_for_lock() -> None:
         async with lock_pane(socket, "%1", 5):
             pass
 
     async with lock_pane(socket, "%1", 5):
-        cut, next_one = asyncio.create_task(waits()), asyncio.create_task(waits())
+        cancelled, next_waiter = asyncio.create_task(wait_for_lock()), asyncio.create_task(wait_for_lock())
         await asyncio.sleep(0)
-        cut.cancel()
+        cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await cut
-        assert not next_one.done()
+            await cancelled
+        assert not next_waiter.done()
     async with asyncio.timeout(5):
-        await next_one
+        await next_waiter
 
 
-async def test_whoever_waits_for_one_who_stands_still_is_told_so_in_the_end(tmp_path: Path) -> None:
+async def test_wait_for_a_hung_holder_times_out_with_an_error(tmp_path: Path) -> None:
     socket = str(tmp_path / "tmux")
     async with lock_pane(socket, "%1", 5):
-        with pytest.raises(TmuxError, match="Somebody else has been typing into %1"):
+        with pytest.raises(TmuxError, match="Another process has been typing into %1"):
             async with lock_pane(socket, "%1", 0.05):
                 pass
     async with lock_pane(socket, "%1", 5):
-        """And its place in the line is nobody's."""
+        """The waiter that timed out does not hold the lock."""

@@ -1,4 +1,4 @@
-"""Who is ended with a pane, and who never."""
+"""Which processes end with a pane, and which never do."""
 
 from __future__ import annotations
 
@@ -18,90 +18,91 @@ from tests.support.tmux import TmuxServer, needs_tmux
 ROOT = 100
 
 
-def a(pid: int, parent: int, session: int = ROOT, *, started: str = "1", state: str = "S") -> Process:
+def make_process(pid: int, parent: int, session: int = ROOT, *, started: str = "1", state: str = "S") -> Process:
     return Process(pid, parent, session, session, session, state, started, "x", ())
 
 
-def alive(family: ProcessTree, *now: Process) -> set[int]:
-    return {each.pid for each in family.find_alive(ProcessTable(now))}
+def alive(tree: ProcessTree, *processes: Process) -> set[int]:
+    return {process.pid for process in tree.find_alive(ProcessTable(processes))}
 
 
-def test_a_family_is_the_session_and_all_that_descend_from_it() -> None:
-    stranger, root, child, other_session = a(1, 0, 1), a(ROOT, 1), a(101, ROOT), a(102, 101, 102)
-    left_behind = a(103, 1)
-    family = ProcessTree(root)
-    assert alive(family, stranger, root, child, other_session, left_behind) == {ROOT, 101, 102, 103}
+def test_process_tree_is_the_session_and_all_descendants() -> None:
+    unrelated, root, child = make_process(1, 0, 1), make_process(ROOT, 1), make_process(101, ROOT)
+    other_session, orphan = make_process(102, 101, 102), make_process(103, 1)
+    tree = ProcessTree(root)
+    assert alive(tree, unrelated, root, child, other_session, orphan) == {ROOT, 101, 102, 103}
 
 
-def test_who_was_begun_since_the_last_look_is_found_and_who_lost_its_parent_is_not_lost() -> None:
-    root, child, far = a(ROOT, 1), a(101, ROOT), a(102, 101, 102)
-    family = ProcessTree(root)
-    assert alive(family, root, child, far) == {ROOT, 101, 102}
-    assert alive(family, a(102, 1, 102), a(104, 102, 104)) == {102, 104}
+def test_process_tree_keeps_orphans_and_finds_new_descendants() -> None:
+    root, child, grandchild = make_process(ROOT, 1), make_process(101, ROOT), make_process(102, 101, 102)
+    tree = ProcessTree(root)
+    assert alive(tree, root, child, grandchild) == {ROOT, 101, 102}
+    assert alive(tree, make_process(102, 1, 102), make_process(104, 102, 104)) == {102, 104}
 
 
-def test_whoever_has_the_pid_of_one_that_ended_is_not_of_the_family() -> None:
-    root, far = a(ROOT, 1), a(102, ROOT, 102)
-    family = ProcessTree(root)
-    assert alive(family, root, far) == {ROOT, 102}
-    # Nobody of the session was left, so its number was given out again; and the other's pid as well.
-    assert alive(family, a(ROOT, 1, started="9"), a(105, ROOT, started="9"), a(102, 1, 102, started="9")) == set()
+def test_process_with_a_reused_pid_is_not_in_the_tree() -> None:
+    root, child = make_process(ROOT, 1), make_process(102, ROOT, 102)
+    tree = ProcessTree(root)
+    assert alive(tree, root, child) == {ROOT, 102}
+    # The session is empty, so its id and the pids are reused.
+    reused = [(ROOT, 1, ROOT), (105, ROOT, ROOT), (102, 1, 102)]
+    assert alive(tree, *(make_process(*ids, started="9") for ids in reused)) == set()
 
 
-def test_one_that_has_ended_and_was_not_asked_after_is_gone() -> None:
-    family = ProcessTree(a(ROOT, 1))
-    assert alive(family, a(ROOT, 1, state="Z")) == set()
+def test_zombie_counts_as_gone() -> None:
+    tree = ProcessTree(make_process(ROOT, 1))
+    assert alive(tree, make_process(ROOT, 1, state="Z")) == set()
 
 
 @pytest.mark.parametrize("by_handle", [True, False])
-def test_a_signal_reaches_the_process_that_was_seen_and_nobody_who_has_its_pid(
+def test_signal_reaches_the_observed_process_and_no_process_with_a_reused_pid(
     by_handle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not by_handle:
         monkeypatch.setattr(terminate, "_send_by_pidfd", lambda *_: False)
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     assert child.stdin is not None
-    seen = read_process(child.pid)
-    assert seen is not None
-    send_signal(Process(seen.pid, 1, 1, 1, 1, "S", "another", "cat"), signal.SIGKILL)
+    process = read_process(child.pid)
+    assert process is not None
+    send_signal(Process(process.pid, 1, 1, 1, 1, "S", "another", "cat"), signal.SIGKILL)
     assert child.poll() is None
-    send_signal(seen, signal.SIGKILL)
+    send_signal(process, signal.SIGKILL)
     assert child.wait(timeout=20) == -signal.SIGKILL
     child.stdin.close()
-    send_signal(seen, signal.SIGKILL)
+    send_signal(process, signal.SIGKILL)
 
 
-async def test_nobody_ends_itself() -> None:
-    us = read_process(os.getpid())
-    assert us is not None
+async def test_tree_of_this_process_is_not_terminated() -> None:
+    this_process = read_process(os.getpid())
+    assert this_process is not None
     with pytest.raises(ContainsThisProcess):
-        await terminate_tree(us)
+        await terminate_tree(this_process)
 
 
 @needs_tmux
-async def test_a_pane_that_holds_whoever_would_close_it_is_left(
+async def test_pane_that_contains_this_process_is_not_killed(
     shared_tmux: TmuxServer, tmux: Tmux, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pane = shared_tmux.new_pane()
     pid = shared_tmux.wait_for_agent(pane)
     monkeypatch.setattr(os, "getpid", lambda: pid)
-    with pytest.raises(TmuxError, match="this very process"):
+    with pytest.raises(TmuxError, match="contains this process"):
         await tmux.kill(pane)
     assert pane in shared_tmux.list_panes()
 
 
 @needs_tmux
-async def test_without_proc_a_pane_is_killed_all_the_same(
+async def test_pane_is_killed_without_procfs(
     shared_tmux: TmuxServer, tmux: Tmux, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pane = shared_tmux.new_pane(behaviour="family")
     pid = shared_tmux.wait_for_agent(pane)
     eventually_sync(lambda: len(shared_tmux.wait_for_agent_log(pid).children) == 2, "the agent had two children")
-    family = [pid, *shared_tmux.wait_for_agent_log(pid).children]
+    pids = [pid, *shared_tmux.wait_for_agent_log(pid).children]
     monkeypatch.setattr(process_table, "PROC", shared_tmux.home)
     monkeypatch.setattr(terminate, "_send_by_pidfd", lambda *_: False)
     monkeypatch.setattr(terminate, "TERM_SECONDS", 0.1)
     await tmux.kill(pane)
     monkeypatch.undo()
-    assert [each for each in map(read_process, family) if each is not None and not each.is_gone] == []
+    assert [process for process in map(read_process, pids) if process is not None and not process.is_gone] == []
     assert pane not in shared_tmux.list_panes()

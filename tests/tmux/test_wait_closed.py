@@ -1,4 +1,4 @@
-"""Waiting for panes to go: how often tmux is asked, and what counts as gone."""
+"""The wait for panes to close: how often panes are listed, and what counts as closed."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from quarterdeck.tmux import wait_closed
 from quarterdeck.tmux.panes import PaneInfo, Tmux, TmuxError
 from quarterdeck.tmux.wait_closed import PaneCloseWaiter
 
-SEEN = PaneInfo("%1", "main", "@1", 10, "claude", False, 1)
-Shown = Sequence[PaneInfo] | TmuxError
+PANE = PaneInfo("%1", "main", "@1", 10, "claude", False, 1)
+PaneList = Sequence[PaneInfo] | TmuxError
 
 
-class Shows(Tmux):
-    """A tmux server that shows one thing after the other, and the last for good."""
+class FakeTmux(Tmux):
+    """Lists panes from `replies` in order. The last reply repeats."""
 
-    def __init__(self, *shown: Shown) -> None:
+    def __init__(self, *replies: PaneList) -> None:
         super().__init__("/nowhere")
-        self.shown = [*shown]
-        self.looks = 0
+        self.replies = [*replies]
+        self.lists = 0
 
     async def panes(self) -> dict[str, PaneInfo]:
-        self.looks += 1
-        now = self.shown.pop(0) if len(self.shown) > 1 else self.shown[0]
-        if isinstance(now, TmuxError):
-            raise now
-        return {each.pane_id: each for each in now}
+        self.lists += 1
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if isinstance(reply, TmuxError):
+            raise reply
+        return {pane.pane_id: pane for pane in reply}
 
 
 @pytest.fixture(autouse=True)
@@ -37,29 +37,29 @@ def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wait_closed, "POLL_SECONDS", 0.001)
 
 
-async def test_all_who_wait_are_answered_by_the_same_looks() -> None:
-    seen = [replace(SEEN, pane_id=f"%{number}") for number in range(50)]
-    tmux, waiting = Shows(seen, seen, seen[:1], []), PaneCloseWaiter()
-    assert await asyncio.gather(*(waiting.wait_closed(tmux, each, 60) for each in seen)) == [True] * 50
-    assert tmux.looks == 4
+async def test_all_waiters_share_each_list_of_panes() -> None:
+    panes = [replace(PANE, pane_id=f"%{number}") for number in range(50)]
+    tmux, waiter = FakeTmux(panes, panes, panes[:1], []), PaneCloseWaiter()
+    assert await asyncio.gather(*(waiter.wait_closed(tmux, pane, 60) for pane in panes)) == [True] * 50
+    assert tmux.lists == 4
 
 
-@pytest.mark.parametrize("now", [replace(SEEN, is_dead=True), replace(SEEN, pid=11), replace(SEEN, server_pid=2)])
-async def test_a_pane_that_died_or_is_anothers_by_now_has_gone(now: PaneInfo) -> None:
-    assert await PaneCloseWaiter().wait_closed(Shows([now]), SEEN, 60)
+@pytest.mark.parametrize("current", [replace(PANE, is_dead=True), replace(PANE, pid=11), replace(PANE, server_pid=2)])
+async def test_dead_or_replaced_pane_counts_as_closed(current: PaneInfo) -> None:
+    assert await PaneCloseWaiter().wait_closed(FakeTmux([current]), PANE, 60)
 
 
-async def test_a_pane_that_stays_is_given_up_on_in_time() -> None:
-    assert not await PaneCloseWaiter().wait_closed(Shows([SEEN]), SEEN, 0.01)
+async def test_wait_for_a_pane_that_stays_open_times_out() -> None:
+    assert not await PaneCloseWaiter().wait_closed(FakeTmux([PANE]), PANE, 0.01)
 
 
-async def test_one_who_waits_no_longer_takes_the_look_from_nobody_and_a_failure_is_everybodys() -> None:
-    tmux, waiting = Shows([SEEN], TmuxError("stuck")), PaneCloseWaiter()
-    cut = asyncio.create_task(waiting.wait_closed(tmux, SEEN, 60))
-    other = asyncio.create_task(waiting.wait_closed(tmux, SEEN, 60))
+async def test_cancelled_waiter_does_not_cancel_the_list_and_errors_reach_the_others() -> None:
+    tmux, waiter = FakeTmux([PANE], TmuxError("stuck")), PaneCloseWaiter()
+    cancelled = asyncio.create_task(waiter.wait_closed(tmux, PANE, 60))
+    other = asyncio.create_task(waiter.wait_closed(tmux, PANE, 60))
     await asyncio.sleep(0)
-    cut.cancel()
+    cancelled.cancel()
     with pytest.raises(TmuxError, match="stuck"):
         await other
-    assert cut.cancelled()
-    assert tmux.looks == 2
+    assert cancelled.cancelled()
+    assert tmux.lists == 2
