@@ -1,4 +1,4 @@
-"""Fixtures of the rooms: a keel on each engine, with one zone in which nothing is narrow; services on it."""
+"""Fixtures for domain tests: a runtime on each engine with one zone and generous limits, and services on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is heard of, by whose word: claims, what is said under tokens, and what a heartbeat must know."""
+"""Agent liveness: which requests count as a sign of life, waiting claims, and the feedback of heartbeats."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from tests.support.eventually import eventually
 from tests.support.runtime import RuntimeHarness
 from tests.support.secret_rotation import NEW_KEY, cipher_of
 from tests.support.structs import build_struct
-from tests.support.tasks import TaskHarness as Work
+from tests.support.tasks import TaskHarness
 
 
 @pytest.fixture
 async def agent_harness(runtime: RuntimeHarness) -> AgentHarness:
-    made = AgentHarness(runtime)
-    await made.register(max_concurrent_tasks=10)
-    return made
+    harness = AgentHarness(runtime)
+    await harness.register(max_concurrent_tasks=10)
+    return harness
 
 
 @pytest.fixture
-async def task_harness(agent_harness: AgentHarness) -> Work:
-    return Work(agent_harness.runtime)
+async def task_harness(agent_harness: AgentHarness) -> TaskHarness:
+    return TaskHarness(agent_harness.runtime)
 
 
-async def refused(asked: Awaitable[object]) -> str:
-    with pytest.raises(Problem) as refusal:
-        await asked
-    return refusal.value.code
+async def problem_code(awaitable: Awaitable[object]) -> str:
+    with pytest.raises(Problem) as problem:
+        await awaitable
+    return problem.value.code
 
 
-async def held(work: Work, number: int) -> list[Task]:
-    await work.create_many([work.create_command(f"t{n}") for n in range(number)])
-    return [leased.task for leased in await work.claim(limit=number)]
+async def claim_tasks(harness: TaskHarness, count: int) -> list[Task]:
+    await harness.create_many([harness.create_command(f"t{n}") for n in range(count)])
+    return [leased.task for leased in await harness.claim(limit=count)]
 
 
-def said(work: Work, task: Task) -> Progress:
+def progress_command(harness: TaskHarness, task: Task) -> Progress:
     return Progress(
         zone_id=ZONE,
-        caller=work.caller,
+        caller=harness.caller,
         id=task.id,
         attempt_token=task.attempt_token,
         percent=1,
@@ -61,13 +61,13 @@ def said(work: Work, task: Task) -> Progress:
     )
 
 
-# -- by whose word -----------------------------------------------------------------------------------------------
+# -- signs of life -----------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_that_is_silent_stays_so_whatever_others_do_with_its_tasks(
-    agent_harness: AgentHarness, task_harness: Work
+async def test_changes_by_others_to_its_tasks_are_no_sign_of_life_of_an_agent(
+    agent_harness: AgentHarness, task_harness: TaskHarness
 ) -> None:
-    first, second, third, *others = await held(task_harness, 6)
+    first, second, third, *others = await claim_tasks(task_harness, 6)
     agent_harness.make_silent(seconds=100)
     before = (await agent_harness.read()).last_seen_at
     await task_harness.submit(Cancel(zone_id=ZONE, caller=task_harness.caller, id=first.id, reason="r"))
@@ -82,218 +82,227 @@ async def test_an_agent_that_is_silent_stays_so_whatever_others_do_with_its_task
     assert (await task_harness.read(others[1].id)).task.reason == "agent_stale"
 
 
-async def test_the_silence_of_one_that_is_launched_counts_from_the_first_task_it_is_given(
-    agent_harness: AgentHarness,
-) -> None:
+async def test_stale_threshold_of_a_launched_agent_starts_with_its_first_task(agent_harness: AgentHarness) -> None:
     await agent_harness.register(launcher="local")
     agent_harness.make_silent()
     await agent_harness.adjust_held({(ZONE, "a"): 1})
     assert (await agent_harness.refresh_status()).status is AgentState.IDLE
     agent_harness.make_silent()
     await agent_harness.adjust_held({(ZONE, "a"): 1})
-    assert (await agent_harness.refresh_status()).status is AgentState.ERROR, "another task is no sign of life"
+    assert (await agent_harness.refresh_status()).status is AgentState.ERROR, "a further task is not a sign of life"
 
 
-async def test_what_is_said_under_a_token_is_a_sign_of_life(agent_harness: AgentHarness, task_harness: Work) -> None:
-    first, second, third = await held(task_harness, 3)
-    for speaks in (
-        task_harness.submit(said(task_harness, first)),
+async def test_claims_and_reports_with_a_valid_token_are_signs_of_life(
+    agent_harness: AgentHarness, task_harness: TaskHarness
+) -> None:
+    first, second, third = await claim_tasks(task_harness, 3)
+    for request in (
+        task_harness.submit(progress_command(task_harness, first)),
         task_harness.complete(first),
         task_harness.fail(second),
         task_harness.claim(),
     ):
         agent_harness.make_silent(seconds=100)
         before = (await agent_harness.read()).last_seen_at
-        await speaks
+        await request
         assert (await agent_harness.read()).last_seen_at >= before + 100_000
     agent_harness.make_silent(seconds=100)
     before = (await agent_harness.read()).last_seen_at
-    assert await refused(task_harness.complete(third, token="older")) == "stale_attempt"
+    assert await problem_code(task_harness.complete(third, token="older")) == "stale_attempt"
     assert (await agent_harness.read()).last_seen_at == before
 
 
-async def test_a_claim_has_an_agent_back_that_was_lost_and_gives_it_work(
-    agent_harness: AgentHarness, task_harness: Work
+async def test_claim_revives_a_stale_agent_and_returns_a_task(
+    agent_harness: AgentHarness, task_harness: TaskHarness
 ) -> None:
     agent_harness.make_silent()
     assert (await agent_harness.refresh_status()).status is AgentState.ERROR
     await task_harness.create("t")
     [leased] = await task_harness.claim()
     assert leased.task.id == "t"
-    back = await agent_harness.read()
-    assert (back.status, back.status_reason, back.held) == (AgentState.IDLE, None, 1)
-    assert back.look_at == back.last_seen_at + 180_000
+    agent = await agent_harness.read()
+    assert (agent.status, agent.status_reason, agent.held) == (AgentState.IDLE, None, 1)
+    assert agent.look_at == agent.last_seen_at + 180_000
     assert await agent_harness.event_types() == ["agent.registered", "agent.stale", "agent.revived"]
 
 
-# -- while it waits ----------------------------------------------------------------------------------------------
+# -- waiting claims ----------------------------------------------------------------------------------------------
 
 
-async def test_while_it_waits_for_work_an_agent_is_heard_of(agent_harness: AgentHarness, task_harness: Work) -> None:
-    look, waiting = await _waits(task_harness)
-    assert await look([ZONE]) == 30.0, "it need not speak for a while"
+async def test_waiting_claim_keeps_its_agent_live(agent_harness: AgentHarness, task_harness: TaskHarness) -> None:
+    check, claim = await _start_waiting_claim(task_harness)
+    assert await check([ZONE]) == 30.0, "no refresh is due yet"
     agent_harness.make_silent(seconds=100)
     before = (await agent_harness.read()).last_seen_at
 
-    async def is_heard() -> bool:
+    async def is_refreshed() -> bool:
         return (await agent_harness.read()).last_seen_at >= before + 100_000
 
-    await _look(task_harness)
-    await eventually(is_heard, "an agent that waits is heard of")
-    await _is_waiting(task_harness)
+    await _check_claims(task_harness)
+    await eventually(is_refreshed, "the waiting claim refreshes its agent")
+    await _wait_for_waiting_claim(task_harness)
     assert (await agent_harness.refresh_status()).status is AgentState.IDLE
     await task_harness.create("t")
-    assert [leased.task.id for leased in await waiting] == ["t"]
+    assert [leased.task.id for leased in await claim] == ["t"]
 
 
-async def test_one_that_was_lost_while_it_waits_is_back_before_it_is_given_anything(
-    agent_harness: AgentHarness, task_harness: Work
+async def test_stale_agent_with_a_waiting_claim_is_revived(
+    agent_harness: AgentHarness, task_harness: TaskHarness
 ) -> None:
-    _, waiting = await _waits(task_harness)
+    _, claim = await _start_waiting_claim(task_harness)
     agent_harness.make_silent()
     assert (await agent_harness.refresh_status()).status is AgentState.ERROR
-    # What is made now is handed to it in the same commit; whoever waits is there.
+    # A new task is assigned to the waiting claim in the same commit: waiting is a sign of life.
     await task_harness.create("t")
-    assert [leased.task.id for leased in await waiting] == ["t"]
+    assert [leased.task.id for leased in await claim] == ["t"]
     assert (await agent_harness.read()).status is AgentState.IDLE
-    _, waiting = await _waits(task_harness)
+    _, claim = await _start_waiting_claim(task_harness)
     agent_harness.make_silent()
     await agent_harness.refresh_status()
-    await _look(task_harness)
+    await _check_claims(task_harness)
 
-    async def is_back() -> bool:
+    async def is_revived() -> bool:
         return (await agent_harness.read()).status is AgentState.IDLE
 
-    await eventually(is_back, "an agent that waits is back")
-    waiting.cancel()
+    await eventually(is_revived, "the waiting agent is revived")
+    claim.cancel()
 
 
-async def test_the_lookout_comes_in_time_for_whoever_may_not_be_silent_for_long(
-    agent_harness: AgentHarness, task_harness: Work
+async def test_watcher_refreshes_waiting_agents_within_a_short_stale_threshold(
+    agent_harness: AgentHarness, task_harness: TaskHarness
 ) -> None:
     await agent_harness.register(stale_threshold_seconds=1)
-    lookout = Watcher[Claim, str, ClaimedTask](
+    watcher = Watcher[Claim, str, ClaimedTask](
         Wakeups(),
         task_harness.runtime.task_claim_polls,
         ClaimWakeups(task_harness.runtime.engine, task_harness.runtime.task_claim_polls, 30.0),
         30.0,
     )
-    lookout.start()
-    _, waiting = await _waits(task_harness)
+    watcher.start()
+    _, claim = await _start_waiting_claim(task_harness)
     seen = (await agent_harness.read()).last_seen_at
 
-    async def is_heard_again() -> bool:
+    async def is_refreshed() -> bool:
         assert (await agent_harness.refresh_status()).status is AgentState.IDLE
         return (await agent_harness.read()).last_seen_at > seen + 1_000
 
-    await eventually(is_heard_again, "it is heard of for longer than it may be silent")
-    waiting.cancel()
-    await lookout.stop()
+    await eventually(is_refreshed, "the waiting claim outlasts the stale threshold")
+    claim.cancel()
+    await watcher.stop()
 
 
-async def _waits(work: Work) -> tuple[ClaimWakeups, asyncio.Task[tuple[ClaimedTask, ...]]]:
-    waiters = work.runtime.task_claim_polls
-    waiting = asyncio.create_task(
-        wait_for_work(work.claim_command(claim_id=None), ZONE, work.submit_claim, waiters, 30.0)
+async def _start_waiting_claim(harness: TaskHarness) -> tuple[ClaimWakeups, asyncio.Task[tuple[ClaimedTask, ...]]]:
+    polls = harness.runtime.task_claim_polls
+    claim = asyncio.create_task(
+        wait_for_work(harness.claim_command(claim_id=None), ZONE, harness.submit_claim, polls, 30.0)
     )
-    await _is_waiting(work)
-    return ClaimWakeups(work.runtime.engine, waiters, 30.0), waiting
+    await _wait_for_waiting_claim(harness)
+    return ClaimWakeups(harness.runtime.engine, polls, 30.0), claim
 
 
-async def _is_waiting(work: Work) -> None:
-    async def waits() -> bool:
-        return len(work.runtime.task_claim_polls) == 1
+async def _wait_for_waiting_claim(harness: TaskHarness) -> None:
+    async def is_waiting() -> bool:
+        return len(harness.runtime.task_claim_polls) == 1
 
-    await eventually(waits, "a claim waits")
-
-
-async def _look(work: Work) -> None:
-    """A look of one who has not looked yet."""
-    await ClaimWakeups(work.runtime.engine, work.runtime.task_claim_polls, 30.0)([ZONE])
+    await eventually(is_waiting, "a claim is waiting")
 
 
-# -- what it must know -------------------------------------------------------------------------------------------
+async def _check_claims(harness: TaskHarness) -> None:
+    """Run the watcher's check once, without state from earlier checks."""
+    await ClaimWakeups(harness.runtime.engine, harness.runtime.task_claim_polls, 30.0)([ZONE])
 
 
-def teller(work: Work) -> tasks.HeartbeatFeedback:
-    return tasks.HeartbeatFeedback(work.runtime.engine, work.runtime.task_lane.submit, cipher_of(NEW_KEY))
+# -- heartbeat feedback ------------------------------------------------------------------------------------------
 
 
-async def tells(work: Work, *named: str, is_all: bool = False, holds: bool = True) -> TaskFeedback:
-    return await teller(work).build_feedback(
-        ReportedTasks(zone_id=ZONE, agent_id="a", caller=admin(), task_ids=named, is_complete=is_all, holds_tasks=holds)
+def feedback_of(harness: TaskHarness) -> tasks.HeartbeatFeedback:
+    return tasks.HeartbeatFeedback(harness.runtime.engine, harness.runtime.task_lane.submit, cipher_of(NEW_KEY))
+
+
+async def build_feedback(
+    harness: TaskHarness, *task_ids: str, is_complete: bool = False, holds_tasks: bool = True
+) -> TaskFeedback:
+    return await feedback_of(harness).build_feedback(
+        ReportedTasks(
+            zone_id=ZONE,
+            agent_id="a",
+            caller=admin(),
+            task_ids=task_ids,
+            is_complete=is_complete,
+            holds_tasks=holds_tasks,
+        )
     )
 
 
-def given_longer_ago(work: Work, task: Task, ms: int) -> None:
-    work.runtime.database.execute("update agent_tasks set assigned_at = assigned_at - ? where id = ?", ms, task.id)
+def assign_earlier(harness: TaskHarness, task: Task, ms: int) -> None:
+    harness.runtime.database.execute("update agent_tasks set assigned_at = assigned_at - ? where id = ?", ms, task.id)
 
 
-async def test_what_an_agent_does_not_name_among_all_it_has_is_lost_after_a_minute(
-    agent_harness: AgentHarness, task_harness: Work
+async def test_task_missing_from_a_complete_report_is_aborted_after_a_minute(
+    agent_harness: AgentHarness, task_harness: TaskHarness
 ) -> None:
-    kept, fresh, lost = await held(task_harness, 3)
-    for each in (kept, lost):
-        given_longer_ago(task_harness, each, LOST_AFTER_MS + 1_000)
-    given_longer_ago(task_harness, fresh, LOST_AFTER_MS - 10_000)
-    # One that does not say that it names all has lost nothing.
-    await tells(task_harness, kept.id)
+    kept, fresh, lost = await claim_tasks(task_harness, 3)
+    for task in (kept, lost):
+        assign_earlier(task_harness, task, LOST_AFTER_MS + 1_000)
+    assign_earlier(task_harness, fresh, LOST_AFTER_MS - 10_000)
+    # Without is_complete, a task that is not listed is not lost.
+    await build_feedback(task_harness, kept.id)
     assert task_harness.read_held() == 3
-    assert await tells(task_harness, kept.id, is_all=True) == TaskFeedback()
-    assert [(await task_harness.read(each.id)).task.status for each in (kept, fresh)] == [State.RUNNING] * 2
-    gone = (await task_harness.read(lost.id)).task
-    assert (gone.status, gone.reason, gone.retry_count) == (State.ABORTED, "lost_by_agent", 1)
-    assert await refused(task_harness.complete(lost)) == "stale_attempt"
+    assert await build_feedback(task_harness, kept.id, is_complete=True) == TaskFeedback()
+    assert [(await task_harness.read(task.id)).task.status for task in (kept, fresh)] == [State.RUNNING] * 2
+    aborted = (await task_harness.read(lost.id)).task
+    assert (aborted.status, aborted.reason, aborted.retry_count) == (State.ABORTED, "lost_by_agent", 1)
+    assert await problem_code(task_harness.complete(lost)) == "stale_attempt"
     assert task_harness.read_held() == 2
-    # Named, it is not its own any more; it comes back by its backoff, to whoever asks.
-    assert (await tells(task_harness, lost.id)).cancel == (lost.id,)
+    # If the agent still reports the task, it must cancel it. Any agent can claim it after the backoff.
+    assert (await build_feedback(task_harness, lost.id)).cancel == (lost.id,)
     await task_harness.make_available(lost.id)
-    [again] = await task_harness.claim()
-    assert (again.task.id, again.task.attempt) == (lost.id, 2)
+    [reclaimed] = await task_harness.claim()
+    assert (reclaimed.task.id, reclaimed.task.attempt) == (lost.id, 2)
 
 
-async def test_another_that_has_taken_what_was_lost_does_not_lose_it_by_that(
-    agent_harness: AgentHarness, task_harness: Work
+async def test_complete_report_does_not_abort_a_task_claimed_by_another_agent(
+    agent_harness: AgentHarness, task_harness: TaskHarness
 ) -> None:
-    [lost] = await held(task_harness, 1)
-    given_longer_ago(task_harness, lost, LOST_AFTER_MS + 1_000)
+    [lost] = await claim_tasks(task_harness, 1)
+    assign_earlier(task_harness, lost, LOST_AFTER_MS + 1_000)
     await task_harness.release(lost)
     await agent_harness.register("b")
     [taken] = await task_harness.claim("b")
-    await tells(task_harness, is_all=True)
+    await build_feedback(task_harness, is_complete=True)
     assert (await task_harness.read(taken.task.id)).task.status is State.RUNNING
 
 
-async def test_an_agent_is_warned_of_all_it_has_until_it_reports_progress(
-    agent_harness: AgentHarness, task_harness: Work
+async def test_feedback_warns_of_every_overdue_task_until_it_reports_progress(
+    agent_harness: AgentHarness, task_harness: TaskHarness
 ) -> None:
-    first, second = await held(task_harness, 2)
-    for each in (first, second):
+    first, second = await claim_tasks(task_harness, 2)
+    for task in (first, second):
         task_harness.runtime.database.execute(
-            "update agent_tasks set overdue_at = 1, progress_at = 1 where id = ?", each.id
+            "update agent_tasks set overdue_at = 1, progress_at = 1 where id = ?", task.id
         )
-        await task_harness.submit(Warn(zone_id=ZONE, id=each.id))
-    for told in (
-        await tells(task_harness),
-        await tells(task_harness, first.id),
-        await tells(task_harness, first.id, second.id),
+        await task_harness.submit(Warn(zone_id=ZONE, id=task.id))
+    for feedback in (
+        await build_feedback(task_harness),
+        await build_feedback(task_harness, first.id),
+        await build_feedback(task_harness, first.id, second.id),
     ):
-        assert [(each.code, each.task_id) for each in told.warnings] == [
+        assert [(warning.code, warning.task_id) for warning in feedback.warnings] == [
             ("task_overdue", first.id),
             ("task_overdue", second.id),
         ]
-        assert (told.cancel, told.pause) == ((), ())
+        assert (feedback.cancel, feedback.pause) == ((), ())
     task_harness.runtime.database.execute("update agent_tasks set warned_at = warned_at - 1000 where id = ?", first.id)
-    await task_harness.submit(said(task_harness, first))
-    assert [each.task_id for each in (await tells(task_harness)).warnings] == [second.id]
-    assert (await tells(task_harness, first.id, holds=False)).warnings == ()
+    await task_harness.submit(progress_command(task_harness, first))
+    assert [warning.task_id for warning in (await build_feedback(task_harness)).warnings] == [second.id]
+    assert (await build_feedback(task_harness, first.id, holds_tasks=False)).warnings == ()
 
 
-# -- what it says ------------------------------------------------------------------------------------------------
+# -- reported progress -------------------------------------------------------------------------------------------
 
 
-def reported(task: Task, **changed: object) -> ReportedProgress:
-    plain: dict[str, object] = {
+def progress_report(task: Task, **fields: object) -> ReportedProgress:
+    defaults: dict[str, object] = {
         "zone_id": ZONE,
         "agent_id": "a",
         "caller": admin(),
@@ -303,44 +312,50 @@ def reported(task: Task, **changed: object) -> ReportedProgress:
         "current_step": None,
         "checkpoint_data": None,
     }
-    return build_struct(ReportedProgress, **(plain | changed))
+    return build_struct(ReportedProgress, **(defaults | fields))
 
 
-async def test_that_an_agent_is_there_is_no_progress_of_its_task(
-    agent_harness: AgentHarness, task_harness: Work
+async def test_heartbeat_without_progress_does_not_change_the_task(
+    agent_harness: AgentHarness, task_harness: TaskHarness
 ) -> None:
-    [task] = await held(task_harness, 1)
+    [task] = await claim_tasks(task_harness, 1)
     before = (await task_harness.read(task.id)).task
-    keep = await teller(task_harness).check_report(reported(task, progress_percent=None))
-    assert await keep() is None
+    apply_report = await feedback_of(task_harness).check_report(progress_report(task, progress_percent=None))
+    assert await apply_report() is None
     assert (await task_harness.read(task.id)).task == before
-    keep = await teller(task_harness).check_report(reported(task))
-    assert (await task_harness.read(task.id)).task == before, "looked at, it has changed nothing"
-    assert await keep() is None
+    apply_report = await feedback_of(task_harness).check_report(progress_report(task))
+    assert (await task_harness.read(task.id)).task == before, "checking a report changes nothing"
+    assert await apply_report() is None
     assert (await task_harness.read(task.id)).task.progress_percent == 50
 
 
-async def test_an_attempt_that_ends_while_its_agent_is_heard_of_is_told_in_the_answer(
-    agent_harness: AgentHarness, task_harness: Work
+async def test_heartbeat_warns_when_its_attempt_ended_meanwhile(
+    agent_harness: AgentHarness, task_harness: TaskHarness
 ) -> None:
-    [task] = await held(task_harness, 1)
-    keep = await teller(task_harness).check_report(reported(task))
-    await task_harness.submit(Cancel(zone_id=ZONE, caller=task_harness.caller, id=task.id, reason="not wanted"))
-    warned = await keep()
-    assert warned is not None
-    assert (warned.code, warned.task_id) == ("stale_attempt", task.id)
-    assert "canceled (not wanted)" in warned.detail
-    late = await (await teller(task_harness).check_report(reported(task)))()
-    assert late == warned
+    [task] = await claim_tasks(task_harness, 1)
+    apply_report = await feedback_of(task_harness).check_report(progress_report(task))
+    await task_harness.submit(Cancel(zone_id=ZONE, caller=task_harness.caller, id=task.id, reason="obsolete"))
+    warning = await apply_report()
+    assert warning is not None
+    assert (warning.code, warning.task_id) == ("stale_attempt", task.id)
+    assert "canceled (obsolete)" in warning.detail
+    late = await (await feedback_of(task_harness).check_report(progress_report(task)))()
+    assert late == warning
 
 
-async def test_whoever_beats_for_one_agent_does_not_speak_of_the_tasks_of_another(
-    agent_harness: AgentHarness, task_harness: Work
+async def test_heartbeat_cannot_report_progress_of_another_agents_task(
+    agent_harness: AgentHarness, task_harness: TaskHarness
 ) -> None:
-    [task] = await held(task_harness, 1)
+    [task] = await claim_tasks(task_harness, 1)
     before = (await task_harness.read(task.id)).task
-    assert await refused(teller(task_harness).check_report(reported(task, attempt_token="older"))) == "stale_attempt"
-    unkept = await (await teller(task_harness).check_report(reported(task, agent_id="b")))()
-    assert unkept is not None and unkept.code == "stale_attempt"
-    assert await refused(teller(task_harness).check_report(reported(task, task_id="nothing"))) == "task_not_found"
+    assert (
+        await problem_code(feedback_of(task_harness).check_report(progress_report(task, attempt_token="older")))
+        == "stale_attempt"
+    )
+    warning = await (await feedback_of(task_harness).check_report(progress_report(task, agent_id="b")))()
+    assert warning is not None and warning.code == "stale_attempt"
+    assert (
+        await problem_code(feedback_of(task_harness).check_report(progress_report(task, task_id="missing")))
+        == "task_not_found"
+    )
     assert (await task_harness.read(task.id)).task == before

@@ -1,4 +1,4 @@
-"""API keys, on both engines: made within their bound, found while they are good, and gone from the commit on."""
+"""API keys, on both engines: creation within the limit, authentication, and revocation effective at commit."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ from tests.support.rounds import ROUNDS
 from tests.support.runtime import RuntimeHarness, open_runtime, open_store, result_names
 
 SECRET = b"s" * 32
-OTHER = "other.zone"
+OTHER_ZONE = "other.zone"
 
 
 @dataclass(frozen=True)
-class Made:
+class CreatedKey:
     key: ApiKey
     text: str
 
     @property
-    def shown(self) -> ParsedApiKey:
-        shown = api_key.parse(self.text.encode())
-        assert shown is not None
-        return shown
+    def parsed(self) -> ParsedApiKey:
+        parsed = api_key.parse(self.text.encode())
+        assert parsed is not None
+        return parsed
 
 
-class Ring:
-    """The lanes of keys, as `app.py` puts them together."""
+class KeyHarness:
+    """The API key lanes, assembled as in `app.py`."""
 
     def __init__(self, store: Store) -> None:
         self.engine = Engine(store, (keys.on_zone_ended,))
         self.lanes = Lanes(self.engine, EngineSettings())
-        self.creates = self.lanes.add_write_lane("key-create", keys.create_keys)
-        self.revokes = self.lanes.add_write_lane("key-revoke", keys.revoke_keys)
-        self.finds = self.lanes.add_read_lane("key-find", keys.authenticate_keys)
-        self.stops = self.lanes.add_write_lane("zone-stop", Terminator(1_000).stop_zones)
+        self.create_lane = self.lanes.add_write_lane("key-create", keys.create_keys)
+        self.revoke_lane = self.lanes.add_write_lane("key-revoke", keys.revoke_keys)
+        self.authenticate_lane = self.lanes.add_read_lane("key-find", keys.authenticate_keys)
+        self.stop_lane = self.lanes.add_write_lane("zone-stop", Terminator(1_000).stop_zones)
 
-    def asked(self, zone_id: str = ZONE, **asked: object) -> tuple[CreateKey, str]:
+    def create_command(self, zone_id: str = ZONE, **fields: object) -> tuple[CreateKey, str]:
         key_id = new_id()
         text = api_key.format_key(zone_id, key_id, SECRET)
-        plain: dict[str, object] = {
+        defaults: dict[str, object] = {
             "id": key_id,
             "zone_id": zone_id,
             "digest": api_key.digest(text.encode()),
@@ -68,150 +68,154 @@ class Ring:
             "scopes": "agent:lifecycle",
             "actor": "tester",
         }
-        return msgspec.convert(plain | asked, CreateKey, from_attributes=True), text
+        return msgspec.convert(defaults | fields, CreateKey, from_attributes=True), text
 
-    async def make(self, zone_id: str = ZONE, **asked: object) -> Made:
-        ask, text = self.asked(zone_id, **asked)
-        return Made(await self.creates.submit(ask), text)
+    async def create(self, zone_id: str = ZONE, **fields: object) -> CreatedKey:
+        command, text = self.create_command(zone_id, **fields)
+        return CreatedKey(await self.create_lane.submit(command), text)
 
-    async def fill(self, number: int) -> None:
-        await asyncio.gather(*(self.make() for _ in range(number)))
+    async def create_many(self, count: int) -> None:
+        await asyncio.gather(*(self.create() for _ in range(count)))
 
     async def revoke(self, key: ApiKey, bearer: Bearer | None = None) -> ApiKey:
-        return await self.revokes.submit(RevokeKey(key.zone_id, key.id, "tester", bearer, "00-trace"))
+        return await self.revoke_lane.submit(RevokeKey(key.zone_id, key.id, "tester", bearer, "00-trace"))
 
-    async def refused(self, shown: ParsedApiKey) -> bool:
+    async def is_refused(self, parsed: ParsedApiKey) -> bool:
         try:
-            await self.finds.submit(shown)
-        except Unauthenticated as refusal:
-            assert (refusal.code, refusal.detail) == ("invalid_token", api_key.invalid_key_error().detail)
+            await self.authenticate_lane.submit(parsed)
+        except Unauthenticated as problem:
+            assert (problem.code, problem.detail) == ("invalid_token", api_key.invalid_key_error().detail)
             return True
         return False
 
-    async def page(self, wanted: KeyFilter) -> list[ApiKey]:
-        return await self.engine.read(lambda tx: keys.list_keys(tx, wanted), zones=zones_of([wanted]))
+    async def list_keys(self, filters: KeyFilter) -> list[ApiKey]:
+        return await self.engine.read(lambda tx: keys.list_keys(tx, filters), zones=zones_of([filters]))
 
 
 @pytest.fixture
-async def key_harness(runtime: RuntimeHarness) -> AsyncIterator[Ring]:
-    await runtime.put_zone(OTHER)
-    made = Ring(runtime.store)
-    yield made
-    await made.lanes.drain()
+async def key_harness(runtime: RuntimeHarness) -> AsyncIterator[KeyHarness]:
+    await runtime.put_zone(OTHER_ZONE)
+    harness = KeyHarness(runtime.store)
+    yield harness
+    await harness.lanes.drain()
 
 
 @contextlib.asynccontextmanager
-async def replicas(url: str) -> AsyncIterator[tuple[RuntimeHarness, list[Ring]]]:
+async def replicas(url: str) -> AsyncIterator[tuple[RuntimeHarness, list[KeyHarness]]]:
     async with open_runtime(url) as first, open_runtime(url) as second:
         await first.put_zone()
-        rings = [Ring(first.store), Ring(second.store)]
-        yield first, rings
-        for ring in rings:
-            await ring.lanes.drain()
+        harnesses = [KeyHarness(first.store), KeyHarness(second.store)]
+        yield first, harnesses
+        for harness in harnesses:
+            await harness.lanes.drain()
 
 
-# -- finding -----------------------------------------------------------------------------------------------------
+# -- authentication ----------------------------------------------------------------------------------------------
 
 
-async def test_whoever_shows_a_key_is_its_application_in_its_zone(key_harness: Ring) -> None:
-    for zone_id in (ZONE, OTHER):
-        made = await key_harness.make(zone_id, scopes="a b")
-        name = f"key:{made.key.id}"
-        assert await key_harness.finds.submit(made.shown) == Caller(
+async def test_api_key_authenticates_its_application_in_its_zone(key_harness: KeyHarness) -> None:
+    for zone_id in (ZONE, OTHER_ZONE):
+        created = await key_harness.create(zone_id, scopes="a b")
+        name = f"key:{created.key.id}"
+        assert await key_harness.authenticate_lane.submit(created.parsed) == Caller(
             name, APP, zone_id, frozenset({"a", "b"}), sid=name, is_local=True
         )
 
 
-async def test_only_the_digest_is_stored_and_neither_it_nor_the_secret_is_in_the_log(
-    runtime: RuntimeHarness, key_harness: Ring
+async def test_only_the_digest_is_stored_and_the_log_has_neither_digest_nor_secret(
+    runtime: RuntimeHarness, key_harness: KeyHarness
 ) -> None:
-    made = await key_harness.make()
-    await key_harness.revoke(made.key)
+    created = await key_harness.create()
+    await key_harness.revoke(created.key)
     [stored] = runtime.database.execute("select * from api_keys")
     assert SECRET.hex() not in str(stored)
-    assert made.shown.digest in stored
-    told = str(await runtime.read_log())
-    assert made.key.id in told
-    assert SECRET.hex() not in told
-    assert made.shown.digest not in told
+    assert created.parsed.digest in stored
+    log = str(await runtime.read_log())
+    assert created.key.id in log
+    assert SECRET.hex() not in log
+    assert created.parsed.digest not in log
 
 
-async def test_a_shown_key_opens_only_what_it_was_made_for(runtime: RuntimeHarness, key_harness: Ring) -> None:
-    made, other = await key_harness.make(), await key_harness.make(OTHER)
-    wrong = api_key.digest(api_key.format_key(ZONE, made.key.id, b"t" * 32).encode())
-    strangers = [
-        msgspec.structs.replace(made.shown, digest=wrong),
-        msgspec.structs.replace(made.shown, digest=other.shown.digest),
-        msgspec.structs.replace(made.shown, zone_id=OTHER),
-        msgspec.structs.replace(made.shown, zone_id="nowhere"),
-        msgspec.structs.replace(made.shown, id=other.key.id),
-        msgspec.structs.replace(made.shown, id=new_id()),
-    ]
-    assert all(await asyncio.gather(*(key_harness.refused(shown) for shown in strangers)))
-    assert isinstance(await key_harness.finds.submit(made.shown), Caller)
-    # A row that was copied to another zone by whoever can write to the database opens nothing there.
-    runtime.database.execute("update api_keys set zone_id = ? where id = ?", OTHER, made.key.id)
-    moved = Made(made.key, api_key.format_key(OTHER, made.key.id, SECRET))
-    assert await key_harness.refused(moved.shown)
-
-
-async def test_an_expired_key_is_refused_and_frees_its_place_before_any_sweep(
-    runtime: RuntimeHarness, key_harness: Ring
+async def test_api_key_with_wrong_secret_zone_or_id_is_refused(
+    runtime: RuntimeHarness, key_harness: KeyHarness
 ) -> None:
-    made = await key_harness.make(ttl_seconds=3_600)
-    assert made.key.expires_at == made.key.created_at + 3_600_000
-    await key_harness.fill(KEYS_MAX - 1)
-    with pytest.raises(LimitReached):
-        await key_harness.make()
-    runtime.database.execute("update api_keys set expires_at = created_at where id = ?", made.key.id)
-    assert await key_harness.refused(made.shown)
-    await key_harness.make()
-    with pytest.raises(LimitReached):
-        await key_harness.make()
+    created, other = await key_harness.create(), await key_harness.create(OTHER_ZONE)
+    wrong_digest = api_key.digest(api_key.format_key(ZONE, created.key.id, b"t" * 32).encode())
+    forged = [
+        msgspec.structs.replace(created.parsed, digest=wrong_digest),
+        msgspec.structs.replace(created.parsed, digest=other.parsed.digest),
+        msgspec.structs.replace(created.parsed, zone_id=OTHER_ZONE),
+        msgspec.structs.replace(created.parsed, zone_id="missing"),
+        msgspec.structs.replace(created.parsed, id=other.key.id),
+        msgspec.structs.replace(created.parsed, id=new_id()),
+    ]
+    assert all(await asyncio.gather(*(key_harness.is_refused(parsed) for parsed in forged)))
+    assert isinstance(await key_harness.authenticate_lane.submit(created.parsed), Caller)
+    # The digest covers the zone: a row moved to another zone in the database does not authenticate there.
+    runtime.database.execute("update api_keys set zone_id = ? where id = ?", OTHER_ZONE, created.key.id)
+    moved = CreatedKey(created.key, api_key.format_key(OTHER_ZONE, created.key.id, SECRET))
+    assert await key_harness.is_refused(moved.parsed)
 
 
-async def test_many_who_ask_at_once_are_each_told_their_own(key_harness: Ring) -> None:
-    made = [await key_harness.make(application_id=f"app-{n}") for n in range(20)]
-    shown = [one.shown for one in made for _ in range(5)]
-    callers = await asyncio.gather(*(key_harness.finds.submit(each) for each in shown))
+async def test_expired_key_is_refused_and_not_counted_before_any_sweep(
+    runtime: RuntimeHarness, key_harness: KeyHarness
+) -> None:
+    created = await key_harness.create(ttl_seconds=3_600)
+    assert created.key.expires_at == created.key.created_at + 3_600_000
+    await key_harness.create_many(KEYS_MAX - 1)
+    with pytest.raises(LimitReached):
+        await key_harness.create()
+    runtime.database.execute("update api_keys set expires_at = created_at where id = ?", created.key.id)
+    assert await key_harness.is_refused(created.parsed)
+    await key_harness.create()
+    with pytest.raises(LimitReached):
+        await key_harness.create()
+
+
+async def test_concurrent_authentications_each_return_their_own_caller(key_harness: KeyHarness) -> None:
+    created = [await key_harness.create(application_id=f"app-{n}") for n in range(20)]
+    parsed = [key.parsed for key in created for _ in range(5)]
+    callers = await asyncio.gather(*(key_harness.authenticate_lane.submit(key) for key in parsed))
     assert [caller.client_id for caller in callers] == [f"app-{n}" for n in range(20) for _ in range(5)]
 
 
-# -- making ------------------------------------------------------------------------------------------------------
+# -- creation ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_zone_holds_as_many_live_keys_as_its_bound_and_not_one_more(key_harness: Ring) -> None:
-    await key_harness.fill(KEYS_MAX - 5)
+async def test_concurrent_creations_do_not_exceed_the_key_limit_of_a_zone(key_harness: KeyHarness) -> None:
+    await key_harness.create_many(KEYS_MAX - 5)
     for _ in range(ROUNDS):
-        asks = [key_harness.asked()[0] for _ in range(40)]
-        outcomes = await asyncio.gather(*(key_harness.creates.submit(ask) for ask in asks), return_exceptions=True)
+        commands = [key_harness.create_command()[0] for _ in range(40)]
+        outcomes = await asyncio.gather(
+            *(key_harness.create_lane.submit(command) for command in commands), return_exceptions=True
+        )
         assert result_names(outcomes).count("ApiKey") == 5
         assert result_names(outcomes).count("key_limit_exceeded") == 35
         for outcome in outcomes:
             if isinstance(outcome, ApiKey):
                 await key_harness.revoke(outcome)
-    await key_harness.make(OTHER)
+    await key_harness.create(OTHER_ZONE)
 
 
-async def test_replicas_together_do_not_pass_the_bound_either(postgres_url: str) -> None:
-    async with replicas(postgres_url) as (keel, rings):
-        await rings[0].fill(KEYS_MAX - 5)
+async def test_replicas_together_do_not_exceed_the_key_limit(postgres_url: str) -> None:
+    async with replicas(postgres_url) as (runtime, harnesses):
+        await harnesses[0].create_many(KEYS_MAX - 5)
         for _ in range(ROUNDS):
-            asks = [rings[n % 2].creates.submit(rings[n % 2].asked()[0]) for n in range(60)]
-            outcomes = await asyncio.gather(*asks, return_exceptions=True)
+            requests = [harnesses[n % 2].create_lane.submit(harnesses[n % 2].create_command()[0]) for n in range(60)]
+            outcomes = await asyncio.gather(*requests, return_exceptions=True)
             assert result_names(outcomes).count("ApiKey") == 5
-            live = keel.database.count("api_keys", "revoked_at is null")
+            live = runtime.database.count("api_keys", "revoked_at is null")
             assert live == KEYS_MAX
             for outcome in outcomes:
                 if isinstance(outcome, ApiKey):
-                    await rings[1].revoke(outcome)
+                    await harnesses[1].revoke(outcome)
 
 
-async def test_a_refusal_for_a_full_zone_explains_itself(key_harness: Ring) -> None:
-    await key_harness.fill(KEYS_MAX)
-    with pytest.raises(LimitReached) as refusal:
-        await key_harness.make()
-    assert refusal.value.members == {
+async def test_key_limit_error_names_bound_limit_and_usage(key_harness: KeyHarness) -> None:
+    await key_harness.create_many(KEYS_MAX)
+    with pytest.raises(LimitReached) as problem:
+        await key_harness.create()
+    assert problem.value.members == {
         "bound": "max_keys",
         "limit": KEYS_MAX,
         "used": KEYS_MAX,
@@ -219,197 +223,211 @@ async def test_a_refusal_for_a_full_zone_explains_itself(key_harness: Ring) -> N
     }
 
 
-async def test_no_key_is_made_in_a_zone_that_is_not_there_or_has_ended(
-    runtime: RuntimeHarness, key_harness: Ring
+async def test_key_creation_is_refused_in_a_missing_or_ended_zone(
+    runtime: RuntimeHarness, key_harness: KeyHarness
 ) -> None:
-    await key_harness.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends_zone=True))
-    asks = [key_harness.asked(zone_id)[0] for zone_id in ("nowhere", OTHER, ZONE)]
-    outcomes = await asyncio.gather(*(key_harness.creates.submit(ask) for ask in asks), return_exceptions=True)
+    await key_harness.stop_lane.submit(StopZone(OTHER_ZONE, "obsolete", admin(OTHER_ZONE), ends_zone=True))
+    commands = [key_harness.create_command(zone_id)[0] for zone_id in ("missing", OTHER_ZONE, ZONE)]
+    outcomes = await asyncio.gather(
+        *(key_harness.create_lane.submit(command) for command in commands), return_exceptions=True
+    )
     assert result_names(outcomes) == ["zone_not_found", "zone_ended", "ApiKey"]
 
 
-async def test_a_key_is_bound_only_to_a_live_session_of_its_own_zone(
-    runtime: RuntimeHarness, key_harness: Ring
+async def test_key_can_be_bound_only_to_a_live_session_of_its_zone(
+    runtime: RuntimeHarness, key_harness: KeyHarness
 ) -> None:
     live, ended, expired = [await runtime.spawn() for _ in range(3)]
-    foreign = await runtime.spawn(OTHER)
+    foreign = await runtime.spawn(OTHER_ZONE)
     await runtime.terminate(ended)
     runtime.database.expire_sessions(expired)
-    names = [session.id for session in (live, ended, expired, foreign)] + ["nowhere"]
+    session_ids = [session.id for session in (live, ended, expired, foreign)] + ["missing"]
     outcomes = await asyncio.gather(
-        *(key_harness.creates.submit(key_harness.asked(session_id=name)[0]) for name in names), return_exceptions=True
+        *(
+            key_harness.create_lane.submit(key_harness.create_command(session_id=session_id)[0])
+            for session_id in session_ids
+        ),
+        return_exceptions=True,
     )
     assert result_names(outcomes) == ["ApiKey", *["agent_not_found"] * 4]
-    said = {str(o).replace(n, "?") for o, n in zip(outcomes, names, strict=True) if isinstance(o, Problem)}
-    assert len(said) == 1, "which of these it was is not told"
+    texts = {str(o).replace(n, "?") for o, n in zip(outcomes, session_ids, strict=True) if isinstance(o, Problem)}
+    assert len(texts) == 1, "the error does not reveal which case it was"
 
 
-async def test_a_key_bound_to_a_session_says_so_to_the_operation_that_must_check_it(
-    runtime: RuntimeHarness, key_harness: Ring
+async def test_caller_of_a_session_bound_key_has_the_session_as_bearer(
+    runtime: RuntimeHarness, key_harness: KeyHarness
 ) -> None:
     session = await runtime.spawn()
-    made = await key_harness.make(session_id=session.id)
-    caller = await key_harness.finds.submit(made.shown)
+    created = await key_harness.create(session_id=session.id)
+    caller = await key_harness.authenticate_lane.submit(created.parsed)
     assert caller.bearer == Bearer(ZONE, session.id, None)
 
 
-async def test_the_log_tells_of_every_key_made_and_revoked_once(runtime: RuntimeHarness, key_harness: Ring) -> None:
-    made = await key_harness.make(ttl_seconds=60, trace="00-trace")
-    await key_harness.revoke(made.key)
-    await key_harness.revoke(made.key)
-    created, revoked = [event for event in await runtime.read_log() if event.subject == made.key.id]
+async def test_creation_and_revocation_are_each_logged_once(runtime: RuntimeHarness, key_harness: KeyHarness) -> None:
+    key = (await key_harness.create(ttl_seconds=60, trace="00-trace")).key
+    await key_harness.revoke(key)
+    await key_harness.revoke(key)
+    created, revoked = [event for event in await runtime.read_log() if event.subject == key.id]
     assert (created.type, created.actor, created.to_state) == ("key.create", "tester", "live")
     assert (revoked.type, revoked.from_state, revoked.to_state) == ("key.revoke", "live", "revoked")
     assert (created.trace, revoked.trace) == ("00-trace", "00-trace")
     assert msgspec.json.decode(created.data)["scopes"] == ["agent:lifecycle"]
 
 
-# -- revoking ----------------------------------------------------------------------------------------------------
+# -- revocation --------------------------------------------------------------------------------------------------
 
 
-async def test_revoking_twice_succeeds_twice_and_keeps_the_first_instant(key_harness: Ring) -> None:
-    made = await key_harness.make()
-    first = await key_harness.revoke(made.key)
+async def test_revoking_twice_succeeds_and_keeps_the_first_revoked_at(key_harness: KeyHarness) -> None:
+    created = await key_harness.create()
+    first = await key_harness.revoke(created.key)
     assert first.revoked_at is not None
-    assert await key_harness.revoke(made.key) == first
-    both = await asyncio.gather(key_harness.revoke(made.key), key_harness.revoke(made.key))
+    assert await key_harness.revoke(created.key) == first
+    both = await asyncio.gather(key_harness.revoke(created.key), key_harness.revoke(created.key))
     assert [*both] == [first, first]
 
 
-async def test_a_key_that_had_expired_is_revoked_from_there(runtime: RuntimeHarness, key_harness: Ring) -> None:
-    made = await key_harness.make(ttl_seconds=60)
-    runtime.database.execute("update api_keys set expires_at = 1 where id = ?", made.key.id)
-    assert (await key_harness.revoke(made.key)).revoked_at is not None
-    told = [event for event in await runtime.read_log() if event.subject == made.key.id]
-    assert (told[-1].from_state, told[-1].to_state) == ("expired", "revoked")
+async def test_revocation_of_an_expired_key_is_logged_as_expired_to_revoked(
+    runtime: RuntimeHarness, key_harness: KeyHarness
+) -> None:
+    created = await key_harness.create(ttl_seconds=60)
+    runtime.database.execute("update api_keys set expires_at = 1 where id = ?", created.key.id)
+    assert (await key_harness.revoke(created.key)).revoked_at is not None
+    events = [event for event in await runtime.read_log() if event.subject == created.key.id]
+    assert (events[-1].from_state, events[-1].to_state) == ("expired", "revoked")
 
 
-async def test_a_key_of_another_zone_is_not_found_and_stays(key_harness: Ring) -> None:
-    made = await key_harness.make(OTHER)
-    asks = [(ZONE, made.key.id), (ZONE, "nowhere"), ("nowhere", made.key.id)]
+async def test_revoking_a_key_of_another_zone_is_not_found_and_changes_nothing(key_harness: KeyHarness) -> None:
+    created = await key_harness.create(OTHER_ZONE)
+    refs = [(ZONE, created.key.id), (ZONE, "missing"), ("missing", created.key.id)]
     outcomes = await asyncio.gather(
-        *(key_harness.revokes.submit(RevokeKey(zone_id, name, "tester")) for zone_id, name in asks),
+        *(key_harness.revoke_lane.submit(RevokeKey(zone_id, key_id, "tester")) for zone_id, key_id in refs),
         return_exceptions=True,
     )
     assert result_names(outcomes) == ["key_not_found"] * 3
-    assert isinstance(await key_harness.finds.submit(made.shown), Caller)
+    assert isinstance(await key_harness.authenticate_lane.submit(created.parsed), Caller)
 
 
-async def test_of_many_who_revoke_one_key_at_once_one_moves_it(runtime: RuntimeHarness, key_harness: Ring) -> None:
+async def test_concurrent_revocations_of_a_key_log_one_event(runtime: RuntimeHarness, key_harness: KeyHarness) -> None:
     for _ in range(ROUNDS):
-        made = await key_harness.make()
-        await asyncio.gather(*(key_harness.revoke(made.key) for _ in range(10)))
-        told = [event for event in await runtime.read_log() if event.subject == made.key.id]
-        assert [event.type for event in told] == ["key.create", "key.revoke"]
+        created = await key_harness.create()
+        await asyncio.gather(*(key_harness.revoke(created.key) for _ in range(10)))
+        events = [event for event in await runtime.read_log() if event.subject == created.key.id]
+        assert [event.type for event in events] == ["key.create", "key.revoke"]
 
 
-async def test_from_the_commit_of_its_revocation_on_no_replica_lets_a_key_in(postgres_url: str) -> None:
-    async with replicas(postgres_url) as (_, rings):
+async def test_revoked_key_is_refused_by_every_replica_from_the_commit_on(postgres_url: str) -> None:
+    async with replicas(postgres_url) as (_, harnesses):
         for number in range(10 * ROUNDS):
-            one, other = rings[number % 2], rings[(number + 1) % 2]
-            made = await one.make()
-            assert not await other.refused(made.shown)
-            await one.revoke(made.key)
-            assert await other.refused(made.shown)
-            assert await one.refused(made.shown)
+            one, other = harnesses[number % 2], harnesses[(number + 1) % 2]
+            created = await one.create()
+            assert not await other.is_refused(created.parsed)
+            await one.revoke(created.key)
+            assert await other.is_refused(created.parsed)
+            assert await one.is_refused(created.parsed)
 
 
-async def test_replicas_that_revoke_the_same_keys_in_opposite_order_do_not_stand_in_each_others_way(
-    postgres_url: str,
-) -> None:
-    async with replicas(postgres_url) as (keel, rings):
+async def test_replicas_revoking_keys_in_opposite_order_do_not_deadlock(postgres_url: str) -> None:
+    async with replicas(postgres_url) as (runtime, harnesses):
         for _ in range(ROUNDS):
-            made = [(await rings[0].make()).key for _ in range(40)]
-            orders = (made, made[::-1])
-            revokes = [r.revoke(key) for r, order in zip(rings, orders, strict=True) for key in order]
-            assert all(key.revoked_at for key in await asyncio.gather(*revokes))
-        assert keel.database.count("events", "type = 'key.revoke'") == 40 * ROUNDS
+            created = [(await harnesses[0].create()).key for _ in range(40)]
+            orders = (created, created[::-1])
+            requests = [harness.revoke(key) for harness, order in zip(harnesses, orders, strict=True) for key in order]
+            assert all(key.revoked_at for key in await asyncio.gather(*requests))
+        assert runtime.database.count("events", "type = 'key.revoke'") == 40 * ROUNDS
 
 
-async def test_a_zone_that_ends_takes_its_keys_with_it_in_the_same_transaction(
-    runtime: RuntimeHarness, key_harness: Ring
+async def test_ending_a_zone_revokes_its_live_keys_in_the_same_transaction(
+    runtime: RuntimeHarness, key_harness: KeyHarness
 ) -> None:
-    lasting, going, gone = await key_harness.make(), await key_harness.make(OTHER), await key_harness.make(OTHER)
-    await key_harness.revoke(gone.key)
-    await key_harness.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends_zone=True, trace="00-trace"))
-    assert await key_harness.refused(going.shown)
-    assert isinstance(await key_harness.finds.submit(lasting.shown), Caller)
-    told = [event for event in await runtime.read_log() if event.zone_id == OTHER][-2:]
-    assert [(event.type, event.subject, event.trace) for event in told] == [
-        ("zone.end", OTHER, "00-trace"),
-        ("key.revoke", going.key.id, "00-trace"),
+    unaffected, live, revoked = (
+        await key_harness.create(),
+        await key_harness.create(OTHER_ZONE),
+        await key_harness.create(OTHER_ZONE),
+    )
+    await key_harness.revoke(revoked.key)
+    await key_harness.stop_lane.submit(
+        StopZone(OTHER_ZONE, "obsolete", admin(OTHER_ZONE), ends_zone=True, trace="00-trace")
+    )
+    assert await key_harness.is_refused(live.parsed)
+    assert isinstance(await key_harness.authenticate_lane.submit(unaffected.parsed), Caller)
+    events = [event for event in await runtime.read_log() if event.zone_id == OTHER_ZONE][-2:]
+    assert [(event.type, event.subject, event.trace) for event in events] == [
+        ("zone.end", OTHER_ZONE, "00-trace"),
+        ("key.revoke", live.key.id, "00-trace"),
     ]
 
 
-async def test_a_zone_that_is_only_stopped_keeps_its_keys(key_harness: Ring) -> None:
-    made = await key_harness.make(OTHER)
-    await key_harness.stops.submit(StopZone(OTHER, "enough", admin(OTHER)))
-    assert isinstance(await key_harness.finds.submit(made.shown), Caller)
+async def test_stopping_a_zone_without_ending_it_keeps_its_keys(key_harness: KeyHarness) -> None:
+    created = await key_harness.create(OTHER_ZONE)
+    await key_harness.stop_lane.submit(StopZone(OTHER_ZONE, "stopped", admin(OTHER_ZONE)))
+    assert isinstance(await key_harness.authenticate_lane.submit(created.parsed), Caller)
 
 
-# -- looking, and who may --------------------------------------------------------------------------------------------
+# -- listing and authorization -----------------------------------------------------------------------------------
 
 
-async def test_keys_are_listed_newest_first_page_by_page_and_without_their_digests(key_harness: Ring) -> None:
-    made = [(await key_harness.make()).key for _ in range(3)]
-    await key_harness.make(OTHER)
-    first = await key_harness.page(KeyFilter(ZONE, 2))
-    rest = await key_harness.page(KeyFilter(ZONE, 2, before=first[-1].id))
-    assert [*first, *rest] == made[::-1]
-    assert await key_harness.page(KeyFilter(OTHER, 10, before="0")) == []
-    with pytest.raises(Problem, match="no zone 'nowhere'"):
-        await key_harness.page(KeyFilter("nowhere", 10))
+async def test_keys_are_listed_newest_first_in_pages_without_digests(key_harness: KeyHarness) -> None:
+    created = [(await key_harness.create()).key for _ in range(3)]
+    await key_harness.create(OTHER_ZONE)
+    first = await key_harness.list_keys(KeyFilter(ZONE, 2))
+    rest = await key_harness.list_keys(KeyFilter(ZONE, 2, before=first[-1].id))
+    assert [*first, *rest] == created[::-1]
+    assert await key_harness.list_keys(KeyFilter(OTHER_ZONE, 10, before="0")) == []
+    with pytest.raises(Problem, match="Zone 'missing' does not exist"):
+        await key_harness.list_keys(KeyFilter("missing", 10))
 
 
-async def test_whoever_speaks_for_a_session_that_has_ended_makes_revokes_and_sees_nothing(
-    runtime: RuntimeHarness, key_harness: Ring
+async def test_bearer_of_an_ended_session_cannot_create_revoke_or_list_keys(
+    runtime: RuntimeHarness, key_harness: KeyHarness
 ) -> None:
-    session, foreign = await runtime.spawn(), await runtime.spawn(OTHER)
-    made = await key_harness.make()
+    session, foreign = await runtime.spawn(), await runtime.spawn(OTHER_ZONE)
+    created = await key_harness.create()
     await runtime.terminate(session)
     await runtime.terminate(foreign)
     before = await runtime.read_log()
     bearers = [
         Bearer(ZONE, session.id),
         Bearer(ZONE, None, session.id),
-        Bearer(ZONE, "never there"),
-        Bearer(OTHER, foreign.id),
+        Bearer(ZONE, "never-existed"),
+        Bearer(OTHER_ZONE, foreign.id),
     ]
     for bearer in bearers:
         outcomes = await asyncio.gather(
-            key_harness.make(bearer=bearer),
-            key_harness.make("nowhere", bearer=bearer),
-            key_harness.revoke(made.key, bearer),
-            key_harness.page(KeyFilter(ZONE, 10, bearer=bearer)),
+            key_harness.create(bearer=bearer),
+            key_harness.create("missing", bearer=bearer),
+            key_harness.revoke(created.key, bearer),
+            key_harness.list_keys(KeyFilter(ZONE, 10, bearer=bearer)),
             return_exceptions=True,
         )
         assert result_names(outcomes) == ["session_ended"] * 4, bearer
     assert await runtime.read_log() == before
-    live = await runtime.spawn(OTHER)
-    assert await key_harness.revoke(made.key, Bearer(OTHER, live.id)), "an administrator crosses zones"
+    live = await runtime.spawn(OTHER_ZONE)
+    assert await key_harness.revoke(created.key, Bearer(OTHER_ZONE, live.id)), "an administrator can act in any zone"
 
 
-# -- as tables grow ----------------------------------------------------------------------------------------------
+# -- query plans -------------------------------------------------------------------------------------------------
 
 
-async def test_no_statement_scans_or_touches_more_pages_however_many_keys_have_ended(postgres_url: str) -> None:
-    async with open_runtime(postgres_url) as keel:
-        await keel.put_zone()
-        await keel.put_zone(OTHER)
+async def test_query_plans_do_not_degrade_with_many_ended_keys(postgres_url: str) -> None:
+    async with open_runtime(postgres_url) as runtime:
+        await runtime.put_zone()
+        await runtime.put_zone(OTHER_ZONE)
         store = RecordingStore(await open_store(postgres_url))
-        ring = Ring(store)
-        made = await ring.make()
-        await ring.finds.submit(made.shown)
-        await ring.page(KeyFilter(ZONE, 10))
-        await ring.revoke(made.key)
-        await ring.make(OTHER)
-        await ring.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends_zone=True))
-        own = {name: bound for name, bound in store.statements.items() if name.startswith("keys_")}
-        assert own.keys() == {statement.name for statement in Q}
-        own["keys_insert"] = Q.keys_insert(batch=[("d", ZONE, new_id(), "n", APP, "s", None, "a", 1, None, None)])
+        harness = KeyHarness(store)
+        created = await harness.create()
+        await harness.authenticate_lane.submit(created.parsed)
+        await harness.list_keys(KeyFilter(ZONE, 10))
+        await harness.revoke(created.key)
+        await harness.create(OTHER_ZONE)
+        await harness.stop_lane.submit(StopZone(OTHER_ZONE, "obsolete", admin(OTHER_ZONE), ends_zone=True))
+        statements = {name: bound for name, bound in store.statements.items() if name.startswith("keys_")}
+        assert statements.keys() == {statement.name for statement in Q}
+        statements["keys_insert"] = Q.keys_insert(
+            batch=[("d", ZONE, new_id(), "n", APP, "s", None, "a", 1, None, None)]
+        )
         with contextlib.closing(Planner(postgres_url, "force_generic_plan")) as planner:
-            small = {name: planner.run(bound) for name, bound in own.items()}
-            keel.database.execute(
+            small = {name: planner.run(bound) for name, bound in statements.items()}
+            runtime.database.execute(
                 """
                 insert into api_keys (zone_id, id, digest, name, application_id, scopes, created_by, created_at,
                                       expires_at, revoked_at)
@@ -419,8 +437,8 @@ async def test_no_statement_scans_or_touches_more_pages_however_many_keys_have_e
                 """,
                 ZONE,
             )
-            large = {name: planner.run(bound) for name, bound in own.items()}
-        await ring.lanes.drain()
+            large = {name: planner.run(bound) for name, bound in statements.items()}
+        await harness.lanes.drain()
         await store.close()
     assert not {name: plan.nodes for name, plan in large.items() if plan.scans("Seq Scan")}
     assert not {

@@ -1,4 +1,4 @@
-"""Callers who speak for a session of one zone and act on another: its end is the end of what they may do."""
+"""Callers whose bearer session is in another zone lose their authority when that session ends."""
 
 from __future__ import annotations
 
@@ -17,44 +17,50 @@ from tests.support.builders import admin, caller, spawn_command
 from tests.support.eventually import eventually
 from tests.support.runtime import RuntimeHarness, open_runtime
 
-Act = Callable[[RuntimeHarness, Caller, Session], Awaitable[object]]
-ACTS: dict[str, Act] = {
-    "spawn": lambda keel, who, _: keel.spawn_lane.submit(spawn_command("away", caller=who)),
-    "terminate": lambda keel, who, there: keel.terminate_lane.submit(Terminate("away", there.id, "x", who)),
-    "suspend": lambda keel, who, there: keel.suspend_lane.submit(Suspend("away", there.id, Verb.SUSPEND, who)),
-    "stop the zone": lambda keel, who, _: keel.stop_zone_lane.submit(StopZone("away", "x", who)),
-    "freeze the zone": lambda keel, who, _: keel.freeze_lane.submit(SetZoneFrozen("away", True, who)),
+Action = Callable[[RuntimeHarness, Caller, Session], Awaitable[object]]
+ACTIONS: dict[str, Action] = {
+    "spawn": lambda runtime, requester, _: runtime.spawn_lane.submit(spawn_command("target-zone", caller=requester)),
+    "terminate": lambda runtime, requester, target: runtime.terminate_lane.submit(
+        Terminate("target-zone", target.id, "x", requester)
+    ),
+    "suspend": lambda runtime, requester, target: runtime.suspend_lane.submit(
+        Suspend("target-zone", target.id, Verb.SUSPEND, requester)
+    ),
+    "stop-zone": lambda runtime, requester, _: runtime.stop_zone_lane.submit(StopZone("target-zone", "x", requester)),
+    "freeze-zone": lambda runtime, requester, _: runtime.freeze_lane.submit(
+        SetZoneFrozen("target-zone", True, requester)
+    ),
 }
 
 
-@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
-async def test_an_act_that_meets_the_end_of_its_bearer_in_another_zone_waits_for_it_and_is_refused(
-    act: Act, postgres_url: str
+@pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
+async def test_action_waits_for_its_bearer_ending_in_another_zone_and_is_refused(
+    action: Action, postgres_url: str
 ) -> None:
-    async with open_runtime(postgres_url) as one, open_runtime(postgres_url) as two:
-        for zone_id in ("home", "away"):
-            await one.put_zone(zone_id)
-        bearer, there = await one.spawn("home"), await one.spawn("away")
-        ended, committing = asyncio.Event(), asyncio.Event()
+    async with open_runtime(postgres_url) as first, open_runtime(postgres_url) as second:
+        for zone_id in ("bearer-zone", "target-zone"):
+            await first.put_zone(zone_id)
+        bearer, target = await first.spawn("bearer-zone"), await first.spawn("target-zone")
+        is_terminated, may_commit = asyncio.Event(), asyncio.Event()
 
-        async def end(tx: Transaction) -> None:
-            ask = Terminate("home", bearer.id, "enough", admin("home"))
-            await sessions.Terminator(chunk_size=10).terminate_sessions(tx, [ask])
-            ended.set()
-            await committing.wait()
+        async def terminate_bearer(tx: Transaction) -> None:
+            command = Terminate("bearer-zone", bearer.id, "obsolete", admin("bearer-zone"))
+            await sessions.Terminator(chunk_size=10).terminate_sessions(tx, [command])
+            is_terminated.set()
+            await may_commit.wait()
 
-        ending = asyncio.ensure_future(one.engine.transact(end, zones=["home"]))
-        await ended.wait()
-        before = await one.read_log()
-        who = caller("console", COORDINATOR_ADMIN, session_id=bearer.id, zone_id="home")
-        acting = asyncio.ensure_future(act(two, who, there))
+        termination = asyncio.ensure_future(first.engine.transact(terminate_bearer, zones=["bearer-zone"]))
+        await is_terminated.wait()
+        before = await first.read_log()
+        requester = caller("console", COORDINATOR_ADMIN, session_id=bearer.id, zone_id="bearer-zone")
+        running_action = asyncio.ensure_future(action(second, requester, target))
 
-        async def stands_before_the_lock() -> bool:
-            return one.database.waiting_for_locks() > 0
+        async def waits_for_lock() -> bool:
+            return first.database.waiting_for_locks() > 0
 
-        await eventually(stands_before_the_lock, "the act stands before the lock of its bearer's zone")
-        committing.set()
-        await ending
+        await eventually(waits_for_lock, "the action waits for the lock of its bearer's zone")
+        may_commit.set()
+        await termination
         with pytest.raises(Unauthenticated):
-            await acting
-        assert [event.subject for event in (await one.read_log())[len(before) :]] == [bearer.id]
+            await running_action
+        assert [event.subject for event in (await first.read_log())[len(before) :]] == [bearer.id]

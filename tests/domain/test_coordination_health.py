@@ -1,4 +1,4 @@
-"""How coordination says that it fares: asked by anybody, bounded, and never hanging."""
+"""Health of coordination: cached checks, bounded waits, and the reported status."""
 
 from __future__ import annotations
 
@@ -12,77 +12,84 @@ from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leader_loop import LeaderLoop
 from quarterdeck.engine.wakeups import Wakeups
-from tests.domain.test_recovery_patterns import Failing
+from tests.domain.test_recovery_patterns import FailingWork
 from tests.support.runtime import RuntimeHarness
 
 
-class Other:
-    """Somebody that is asked; counts how often."""
+class Dependency:
+    """A dependency with a health probe that counts its calls."""
 
     def __init__(self) -> None:
-        self.asked = 0
-        self.is_away = False
+        self.calls = 0
+        self.is_down = False
         self.hangs = False
 
     async def __call__(self) -> None:
-        self.asked += 1
+        self.calls += 1
         if self.hangs:
             await asyncio.Event().wait()
-        if self.is_away:
-            raise OSError("away")
+        if self.is_down:
+            raise OSError("unavailable")
 
 
-async def test_others_are_asked_now_and_then_however_often_somebody_asks() -> None:
-    other = Other()
-    check = HealthCheck(other, CONNECTED)
+async def test_health_check_caches_the_probe_result() -> None:
+    dependency = Dependency()
+    check = HealthCheck(dependency, CONNECTED)
     assert [await check.status() for _ in range(50)] == ["connected"] * 50
-    assert other.asked == 1
+    assert dependency.calls == 1
 
 
-async def test_one_that_is_away_or_does_not_answer_is_said_to_be_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_or_hanging_probe_is_reported_as_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "PROBE_WAIT_SECONDS", 0.02)
     monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
-    other = Other()
-    check = HealthCheck(other, REACHABLE)
+    dependency = Dependency()
+    check = HealthCheck(dependency, REACHABLE)
     assert await check.status() == "reachable"
-    other.is_away = True
+    dependency.is_down = True
     assert await check.status() == "unreachable"
-    other.is_away, other.hangs = False, True
-    answers = await asyncio.gather(*(check.status() for _ in range(20)))
-    assert {*answers} == {"unreachable"}
-    assert other.asked == 3, "one that does not answer is not asked again before it has"
+    dependency.is_down, dependency.hangs = False, True
+    statuses = await asyncio.gather(*(check.status() for _ in range(20)))
+    assert {*statuses} == {"unreachable"}
+    assert dependency.calls == 3, "a probe that hangs is not called again before it returns"
     await check.close()
 
 
-async def test_it_is_unhealthy_while_the_coordinator_cannot_go_on_and_degraded_without_its_gateway(
+async def test_health_is_unhealthy_without_coordinator_and_degraded_without_gateway(
     runtime: RuntimeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
-    work, gateway = Failing(), Other()
-    duty = LeaderLoop("coordinator", runtime.cross_zone_engine, Wakeups(), 60_000, work)
-    told = HealthReporter(
-        duty, CoordinatorMetrics(), HealthCheck(runtime.store.ping, CONNECTED), None, HealthCheck(gateway, REACHABLE)
+    work, gateway = FailingWork(), Dependency()
+    leader_loop = LeaderLoop("coordinator", runtime.cross_zone_engine, Wakeups(), 60_000, work)
+    reporter = HealthReporter(
+        leader_loop,
+        CoordinatorMetrics(),
+        HealthCheck(runtime.store.ping, CONNECTED),
+        None,
+        HealthCheck(gateway, REACHABLE),
     )
-    work.is_away = False
-    duty.start()
+    work.database_is_down = False
+    leader_loop.start()
     try:
-        view = await told.build_view()
+        view = await reporter.build_view()
         assert (view.status, view.database, view.valkey, view.gateway) == (
             "healthy", "connected", "not_configured", "reachable"
         )  # fmt: skip
-        gateway.is_away = True
-        assert (await told.build_view()).status == "degraded"
-        duty.error = "the database is away"
-        assert ((await told.build_view()).status, (await told.build_view()).coordinator.active) == ("unhealthy", False)
+        gateway.is_down = True
+        assert (await reporter.build_view()).status == "degraded"
+        leader_loop.error = "the database is unavailable"
+        assert ((await reporter.build_view()).status, (await reporter.build_view()).coordinator.active) == (
+            "unhealthy",
+            False,
+        )
     finally:
-        await duty.stop()
-        await told.stop()
-    assert (await told.build_view()).status == "unhealthy", "one that does not run does not coordinate"
+        await leader_loop.stop()
+        await reporter.stop()
+    assert (await reporter.build_view()).status == "unhealthy", "a stopped leader loop is unhealthy"
 
 
-def test_failures_are_counted_by_what_they_mean() -> None:
-    figures = CoordinatorMetrics()
+def test_metrics_count_final_failures_and_exhausted_retries() -> None:
+    metrics = CoordinatorMetrics()
     data = ('{"final":false}', '{"final":true}', '{"final":true,"exhausted":true}')
-    figures.record_events([NewEvent("task.failed", "z", "t", "server", data=each) for each in data])
-    figures.record_events([NewEvent("task.completed", "z", "t", "server", data="{}")])
-    assert (figures.tasks_failed, figures.retries_exhausted) == (2, 1)
+    metrics.record_events([NewEvent("task.failed", "z", "t", "server", data=text) for text in data])
+    metrics.record_events([NewEvent("task.completed", "z", "t", "server", data="{}")])
+    assert (metrics.tasks_failed, metrics.retries_exhausted) == (2, 1)

@@ -1,4 +1,4 @@
-"""Revoking, and what goes with sessions that end: whole, at once, and nothing beyond."""
+"""Revocation of delegations, and the edges of sessions that end: complete, in one transaction, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,40 +23,38 @@ def delegation_harness(runtime: RuntimeHarness) -> DelegationHarness:
     return DelegationHarness(runtime)
 
 
-async def alive(lending: DelegationHarness, sessions: Sequence[Session]) -> list[str]:
-    shown = [await lending.runtime.read_session(session) for session in sessions]
-    return [session.id for session in shown if session.status != "terminated"]
+async def live_ids(harness: DelegationHarness, sessions: Sequence[Session]) -> list[str]:
+    rows = [await harness.runtime.read_session(session) for session in sessions]
+    return [session.id for session in rows if session.status != "terminated"]
 
 
-def counts(done: RevokeResult) -> tuple[int, int, int]:
-    return done.revoked_edges, done.affected_sessions, done.terminated_agents
+def counts(result: RevokeResult) -> tuple[int, int, int]:
+    return result.revoked_edges, result.affected_sessions, result.terminated_agents
 
 
-# -- revoking ----------------------------------------------------------------------------------------------------
+# -- revocation --------------------------------------------------------------------------------------------------
 
 
-async def test_revoking_the_head_of_a_chain_of_12_leaves_no_session_alive(
+async def test_revoking_the_first_edge_of_a_chain_of_12_terminates_every_receiver(
     delegation_harness: DelegationHarness,
 ) -> None:
     chain = await delegation_harness.spawn_sessions(12)
     edges = await delegation_harness.delegate_chain(chain, scopes=("a",))
     assert [edge.parent_edge_id for edge in edges] == [None, *(edge.id for edge in edges[:-1])]
     assert counts(await delegation_harness.revoke(edges[0])) == (11, 11, 11)
-    assert await alive(delegation_harness, chain) == [chain[0].id], "the one at its head holds nothing by an edge"
+    assert await live_ids(delegation_harness, chain) == [chain[0].id], "the first session has no inbound edge"
     assert await delegation_harness.read_statuses(*edges) == ["revoked"] * 11
 
 
-async def test_a_chain_of_edges_that_are_not_derived_is_revoked_to_its_end_as_well(
-    delegation_harness: DelegationHarness,
-) -> None:
+async def test_chain_of_edges_that_are_not_derived_is_revoked_completely(delegation_harness: DelegationHarness) -> None:
     chain = await delegation_harness.spawn_sessions(30)
     edges = [await delegation_harness.delegate(chain[n], chain[n + 1]) for n in reversed(range(29))]
     assert {edge.parent_edge_id for edge in edges} == {None}
     assert counts(await delegation_harness.revoke(edges[-1])) == (29, 29, 29)
-    assert await alive(delegation_harness, chain) == [chain[0].id]
+    assert await live_ids(delegation_harness, chain) == [chain[0].id]
 
 
-async def test_revoking_again_moves_nothing_and_tells_nothing(delegation_harness: DelegationHarness) -> None:
+async def test_revoking_again_changes_nothing_and_logs_nothing(delegation_harness: DelegationHarness) -> None:
     a, b = await delegation_harness.spawn_sessions(2)
     edge = await delegation_harness.delegate(a, b)
     await delegation_harness.revoke(edge)
@@ -65,85 +63,91 @@ async def test_revoking_again_moves_nothing_and_tells_nothing(delegation_harness
     assert await delegation_harness.runtime.read_log() == before
 
 
-async def test_of_many_who_revoke_one_edge_in_one_instant_one_moves_it(delegation_harness: DelegationHarness) -> None:
+async def test_concurrent_revocations_of_an_edge_take_effect_once(delegation_harness: DelegationHarness) -> None:
     a, b = await delegation_harness.spawn_sessions(2)
     edge = await delegation_harness.delegate(a, b)
     outcomes = await asyncio.gather(*(delegation_harness.revoke(edge) for _ in range(10)))
     assert sorted(map(counts, outcomes)) == [(0, 0, 0)] * 9 + [(1, 1, 1)]
 
 
-async def test_whoever_keeps_the_sessions_leaves_them_running_without_the_authority(
+async def test_keep_sessions_revokes_authority_without_terminating_sessions(
     delegation_harness: DelegationHarness,
 ) -> None:
     chain = await delegation_harness.spawn_sessions(4)
     edges = await delegation_harness.delegate_chain(chain, scopes=("a",))
     assert counts(await delegation_harness.revoke(edges[0], keep_sessions=True)) == (3, 3, 0)
-    assert len(await alive(delegation_harness, chain)) == 4
+    assert len(await live_ids(delegation_harness, chain)) == 4
     for session in chain[1:]:
         assert (await delegation_harness.read_authority(session)).scopes == []
     assert not [event for event in await delegation_harness.runtime.read_log() if event.type == "session.terminate"]
 
 
-async def test_a_session_that_another_active_edge_leads_to_lives_on(delegation_harness: DelegationHarness) -> None:
+async def test_session_with_another_active_inbound_edge_is_not_terminated(
+    delegation_harness: DelegationHarness,
+) -> None:
     a, b, c, d = await delegation_harness.spawn_sessions(4)
     first, second = await delegation_harness.delegate(a, c), await delegation_harness.delegate(b, c)
     derived = await delegation_harness.delegate(c, d, parent_edge_id=first.id)
     assert counts(await delegation_harness.revoke(first)) == (2, 2, 1)
     assert await delegation_harness.read_statuses(first, second, derived) == ["revoked", "active", "revoked"]
-    assert await alive(delegation_harness, [a, b, c, d]) == [a.id, b.id, c.id]
+    assert await live_ids(delegation_harness, [a, b, c, d]) == [a.id, b.id, c.id]
 
 
-async def test_what_has_expired_keeps_nobody_alive(delegation_harness: DelegationHarness) -> None:
+async def test_expired_edge_does_not_keep_its_target_live(delegation_harness: DelegationHarness) -> None:
     a, b, c = await delegation_harness.spawn_sessions(3)
     first, second = await delegation_harness.delegate(a, c), await delegation_harness.delegate(b, c)
     delegation_harness.expire_edges(second)
     assert counts(await delegation_harness.revoke(first)) == (1, 1, 1)
-    assert (await delegation_harness.read(second)).status == "expired", "as it was before, and not revoked"
+    assert (await delegation_harness.read(second)).status == "expired", "it stays expired and is not revoked"
 
 
-async def test_an_edge_whose_lender_is_about_to_have_ended_keeps_nobody_alive(engine_url: str) -> None:
-    async with open_runtime(engine_url, RuntimeOptions(chunk=2)) as keel:
-        await keel.put_zone()
-        lending = DelegationHarness(keel)
-        lender, between, held, under = await lending.spawn_sessions(4)
-        tree = await keel.spawn_tree(4)
-        direct, derived = await lending.delegate(lender, held), await lending.delegate(lender, under)
-        hollow = await lending.delegate(tree[0], held)
-        await lending.delegate(tree[1], between)
-        below = await lending.delegate(between, under)
-        ended = await keel.terminate_lane.submit(Terminate(ZONE, tree[0].id, "requested", admin()))
-        assert ended.cascade_id
-        assert await lending.read_statuses(hollow, below) == ["active", "active"], "nothing of it is settled yet"
-        assert (await lending.revoke(direct)).terminated_agents == 1
-        assert (await lending.revoke(derived)).terminated_agents == 1, "by the line of the other"
-        assert await alive(lending, [lender, between, held, under]) == [lender.id, between.id]
-        await keel.cascade_runner.run_to_end(ended)
-        assert_counts_match_rows(keel.database)
+async def test_edge_from_a_marked_session_does_not_keep_its_target_live(engine_url: str) -> None:
+    async with open_runtime(engine_url, RuntimeOptions(chunk=2)) as runtime:
+        await runtime.put_zone()
+        harness = DelegationHarness(runtime)
+        source, intermediate, target, second_target = await harness.spawn_sessions(4)
+        tree = await runtime.spawn_tree(4)
+        direct, second_direct = await harness.delegate(source, target), await harness.delegate(source, second_target)
+        marked_edge = await harness.delegate(tree[0], target)
+        await harness.delegate(tree[1], intermediate)
+        derived_edge = await harness.delegate(intermediate, second_target)
+        result = await runtime.terminate_lane.submit(Terminate(ZONE, tree[0].id, "requested", admin()))
+        assert result.cascade_id
+        assert await harness.read_statuses(marked_edge, derived_edge) == ["active", "active"], "no chunk has run yet"
+        assert (await harness.revoke(direct)).terminated_agents == 1
+        assert (await harness.revoke(second_direct)).terminated_agents == 1, "its other edge depends on the marked tree"
+        assert await live_ids(harness, [source, intermediate, target, second_target]) == [source.id, intermediate.id]
+        await runtime.cascade_runner.run_to_end(result)
+        assert_counts_match_rows(runtime.database)
 
 
-async def test_what_is_lent_by_one_whose_time_is_up_keeps_nobody_alive(delegation_harness: DelegationHarness) -> None:
-    [brief], [other, held] = (
+async def test_edge_from_an_expired_session_does_not_keep_its_target_live(
+    delegation_harness: DelegationHarness,
+) -> None:
+    [short_lived], [other, target] = (
         await delegation_harness.spawn_sessions(1, ttl_seconds=60),
         await delegation_harness.spawn_sessions(2),
     )
-    direct, empty = (
-        await delegation_harness.delegate(other, held),
-        await delegation_harness.delegate(brief, held, ttl_seconds=3_600),
+    direct, expiring = (
+        await delegation_harness.delegate(other, target),
+        await delegation_harness.delegate(short_lived, target, ttl_seconds=3_600),
     )
-    assert empty.expires_at == brief.expires_at
-    delegation_harness.runtime.database.expire_sessions(brief)
-    delegation_harness.expire_edges(empty)
+    assert expiring.expires_at == short_lived.expires_at
+    delegation_harness.runtime.database.expire_sessions(short_lived)
+    delegation_harness.expire_edges(expiring)
     assert counts(await delegation_harness.revoke(direct)) == (1, 1, 1)
 
 
-async def test_an_edge_takes_only_what_is_derived_from_it_if_nobody_ends(delegation_harness: DelegationHarness) -> None:
+async def test_revocation_ends_only_derived_edges_if_no_session_is_terminated(
+    delegation_harness: DelegationHarness,
+) -> None:
     a, b, c, d = await delegation_harness.spawn_sessions(4)
-    own = await delegation_harness.delegate(b, d)
-    one, other = await delegation_harness.delegate(a, b), await delegation_harness.delegate(a, b)
-    by_one = await delegation_harness.delegate(b, c, parent_edge_id=one.id)
-    by_other = await delegation_harness.delegate(b, c, parent_edge_id=other.id)
-    assert counts(await delegation_harness.revoke(one)) == (2, 2, 0)
-    assert await delegation_harness.read_statuses(own, other, by_one, by_other) == [
+    unrelated = await delegation_harness.delegate(b, d)
+    first, second = await delegation_harness.delegate(a, b), await delegation_harness.delegate(a, b)
+    from_first = await delegation_harness.delegate(b, c, parent_edge_id=first.id)
+    from_second = await delegation_harness.delegate(b, c, parent_edge_id=second.id)
+    assert counts(await delegation_harness.revoke(first)) == (2, 2, 0)
+    assert await delegation_harness.read_statuses(unrelated, second, from_first, from_second) == [
         "active",
         "active",
         "revoked",
@@ -151,31 +155,27 @@ async def test_an_edge_takes_only_what_is_derived_from_it_if_nobody_ends(delegat
     ]
 
 
-async def test_a_session_that_ends_takes_its_subtree_and_what_that_has_lent(
-    delegation_harness: DelegationHarness,
-) -> None:
-    top, borrower, behind = await delegation_harness.spawn_sessions(3)
+async def test_terminated_target_takes_its_subtree_and_their_delegations(delegation_harness: DelegationHarness) -> None:
+    source, borrower, last = await delegation_harness.spawn_sessions(3)
     receiver, child, grandchild, *_ = await delegation_harness.runtime.spawn_tree(1, 1)
-    edge = await delegation_harness.delegate(top, receiver)
-    lent = await delegation_harness.delegate(grandchild, borrower)
-    further = await delegation_harness.delegate(borrower, behind)
-    done = await delegation_harness.revoke(edge)
-    assert counts(done) == (3, 3, 5)
-    assert await alive(delegation_harness, [top, receiver, child, grandchild, borrower, behind]) == [top.id]
-    assert [(await delegation_harness.read(each)).ended_reason for each in (edge, lent, further)] == [
+    edge = await delegation_harness.delegate(source, receiver)
+    subtree_edge = await delegation_harness.delegate(grandchild, borrower)
+    next_edge = await delegation_harness.delegate(borrower, last)
+    result = await delegation_harness.revoke(edge)
+    assert counts(result) == (3, 3, 5)
+    assert await live_ids(delegation_harness, [source, receiver, child, grandchild, borrower, last]) == [source.id]
+    assert [(await delegation_harness.read(item)).ended_reason for item in (edge, subtree_edge, next_edge)] == [
         "requested",
         "session_ended",
         "session_ended",
     ]
 
 
-async def test_the_log_tells_who_revoked_and_why_each_edge_and_each_session_is_over(
-    delegation_harness: DelegationHarness,
-) -> None:
+async def test_events_of_a_revocation_have_its_actor_and_reasons(delegation_harness: DelegationHarness) -> None:
     a, b, c = await delegation_harness.spawn_sessions(3)
     first, _ = await delegation_harness.delegate_chain([a, b, c])
-    who = msgspec.structs.replace(admin(), subject="auditor")
-    await delegation_harness.revoke_lane.submit(Revoke(ZONE, first.id, who, trace="00-t"))
+    auditor = msgspec.structs.replace(admin(), subject="auditor")
+    await delegation_harness.revoke_lane.submit(Revoke(ZONE, first.id, auditor, trace="00-t"))
     events = [event for event in await delegation_harness.runtime.read_log() if event.trace == "00-t"]
     assert Counter(event.type for event in events) == {"delegation.revoke": 2, "session.terminate": 2}
     assert {event.actor for event in events} == {"auditor"}
@@ -189,82 +189,80 @@ async def test_the_log_tells_who_revoked_and_why_each_edge_and_each_session_is_o
     assert_counts_match_rows(delegation_harness.runtime.database)
 
 
-async def test_an_ending_too_large_for_one_transaction_reads_as_ended_at_once_and_is_seen_through(
-    engine_url: str,
-) -> None:
-    async with open_runtime(engine_url, RuntimeOptions(chunk=2)) as keel:
-        await keel.put_zone()
-        lending = DelegationHarness(keel, chunk=2)
-        [top] = await lending.spawn_sessions(1)
-        tree = await keel.spawn_tree(6)
-        lent = await lending.delegate(tree[3], top)
-        edge = await lending.delegate((await lending.spawn_sessions(1))[0], tree[0])
-        done = await lending.revoke_lane.submit(Revoke(ZONE, edge.id, admin()))
-        assert done.cascade_id
-        assert done.terminated_agents == 8, "the tree, and who held nothing but what it had lent"
-        assert await alive(lending, [*tree, top]) == []
-        assert await lending.read_statuses(edge, lent) == ["revoked", "revoked"], "in the transaction of the stamp"
-        await keel.cascade_runner.finish_cascade(ZONE, done.cascade_id)
-        ended = [event for event in await keel.read_log() if event.type == "session.terminate"]
-        assert {event.subject for event in ended} == {session.id for session in [*tree, top]}
-        assert_counts_match_rows(keel.database)
+async def test_revocation_larger_than_a_chunk_reads_as_ended_immediately(engine_url: str) -> None:
+    async with open_runtime(engine_url, RuntimeOptions(chunk=2)) as runtime:
+        await runtime.put_zone()
+        harness = DelegationHarness(runtime, chunk=2)
+        [receiver] = await harness.spawn_sessions(1)
+        tree = await runtime.spawn_tree(6)
+        tree_edge = await harness.delegate(tree[3], receiver)
+        edge = await harness.delegate((await harness.spawn_sessions(1))[0], tree[0])
+        result = await harness.revoke_lane.submit(Revoke(ZONE, edge.id, admin()))
+        assert result.cascade_id
+        assert result.terminated_agents == 8, "the tree, and the session whose only edge came from it"
+        assert await live_ids(harness, [*tree, receiver]) == []
+        assert await harness.read_statuses(edge, tree_edge) == ["revoked", "revoked"], (
+            "in the transaction that marks the tree"
+        )
+        await runtime.cascade_runner.finish_cascade(ZONE, result.cascade_id)
+        events = [event for event in await runtime.read_log() if event.type == "session.terminate"]
+        assert {event.subject for event in events} == {session.id for session in [*tree, receiver]}
+        assert_counts_match_rows(runtime.database)
 
 
 @pytest.mark.parametrize(
-    ("client", "power", "allowed"),
+    ("client", "scope", "allowed"),
     [
-        ("lender", None, True),
-        ("receiver", None, True),
+        ("source-app", None, True),
+        ("target-app", None, True),
         ("third", None, False),
-        ("third", "coordinator.delegate_from:lender", True),
-        ("third", "coordinator.delegate_to:receiver", True),
-        ("third", "coordinator.delegate_to:lender", False),
+        ("third", "coordinator.delegate_from:source-app", True),
+        ("third", "coordinator.delegate_to:target-app", True),
+        ("third", "coordinator.delegate_to:source-app", False),
         ("third", "coordinator.admin", True),
     ],
 )
-async def test_an_edge_is_revoked_by_who_lends_and_given_up_by_who_receives(
-    delegation_harness: DelegationHarness, client: str, power: str | None, allowed: bool
+async def test_edge_can_be_revoked_by_source_or_target_application(
+    delegation_harness: DelegationHarness, client: str, scope: str | None, allowed: bool
 ) -> None:
     [a], [b] = (
-        await delegation_harness.spawn_sessions(1, application_id="lender"),
-        await delegation_harness.spawn_sessions(1, application_id="receiver"),
+        await delegation_harness.spawn_sessions(1, application_id="source-app"),
+        await delegation_harness.spawn_sessions(1, application_id="target-app"),
     )
     edge = await delegation_harness.delegate(a, b)
-    who = caller(client, *([power] if power else []))
+    requester = caller(client, *([scope] if scope else []))
     if allowed:
-        assert counts(await delegation_harness.revoke(edge, who)) == (1, 1, 1)
+        assert counts(await delegation_harness.revoke(edge, requester)) == (1, 1, 1)
         return
-    with pytest.raises(Forbidden) as refused:
-        await delegation_harness.revoke(edge, who)
-    assert refused.value.code == "application_ownership_required"
+    with pytest.raises(Forbidden) as problem:
+        await delegation_harness.revoke(edge, requester)
+    assert problem.value.code == "application_ownership_required"
     assert await delegation_harness.read_statuses(edge) == ["active"]
 
 
-async def test_an_edge_that_is_not_there_is_not_found_and_costs_its_neighbours_nothing(
+async def test_revoking_a_missing_edge_does_not_affect_the_rest_of_the_batch(
     delegation_harness: DelegationHarness,
 ) -> None:
     a, b = await delegation_harness.spawn_sessions(2)
     edge = await delegation_harness.delegate(a, b)
-    absent = Revoke(ZONE, "none", admin())
-    missing, done = await asyncio.gather(
-        delegation_harness.revoke_lane.submit(absent), delegation_harness.revoke(edge), return_exceptions=True
+    command = Revoke(ZONE, "missing", admin())
+    missing, result = await asyncio.gather(
+        delegation_harness.revoke_lane.submit(command), delegation_harness.revoke(edge), return_exceptions=True
     )
     assert isinstance(missing, NotFound)
     assert missing.code == "delegation_not_found"
-    assert isinstance(done, RevokeResult)
+    assert isinstance(result, RevokeResult)
 
 
-async def test_edges_of_one_batch_fall_each_once_and_each_answer_counts_its_own(
-    delegation_harness: DelegationHarness,
-) -> None:
+async def test_revocations_of_one_batch_count_each_edge_once(delegation_harness: DelegationHarness) -> None:
     chain = await delegation_harness.spawn_sessions(5)
     edges = await delegation_harness.delegate_chain(chain)
-    asks = [Revoke(ZONE, edges[n].id, admin()) for n in (2, 0, 3)]
-    outcomes = await asyncio.gather(*map(delegation_harness.revoke_lane.submit, asks))
-    assert [counts(done) for done in outcomes] == [(2, 2, 2), (2, 2, 2), (0, 0, 0)]
+    commands = [Revoke(ZONE, edges[n].id, admin()) for n in (2, 0, 3)]
+    outcomes = await asyncio.gather(*map(delegation_harness.revoke_lane.submit, commands))
+    assert [counts(result) for result in outcomes] == [(2, 2, 2), (2, 2, 2), (0, 0, 0)]
 
 
-async def test_every_verb_moves_an_active_edge_and_no_other(delegation_harness: DelegationHarness) -> None:
+async def test_every_verb_changes_only_active_edges(delegation_harness: DelegationHarness) -> None:
     a, b = await delegation_harness.spawn_sessions(2)
 
     async def edge_in(state: EdgeState) -> Edge:
@@ -290,10 +288,10 @@ async def test_every_verb_moves_an_active_edge_and_no_other(delegation_harness: 
             ], (state, verb)
 
 
-# -- what goes with sessions that end ----------------------------------------------------------------------------
+# -- edges of sessions that end ----------------------------------------------------------------------------------
 
 
-async def test_a_session_that_ends_takes_its_edges_and_the_derived_ones_and_nobody_else(
+async def test_ended_session_revokes_its_edges_and_derived_ones_but_ends_no_session(
     delegation_harness: DelegationHarness,
 ) -> None:
     a, b, c, d = await delegation_harness.spawn_sessions(4)
@@ -301,17 +299,17 @@ async def test_a_session_that_ends_takes_its_edges_and_the_derived_ones_and_nobo
     await delegation_harness.runtime.terminate(b)
     assert await delegation_harness.read_statuses(*edges) == ["revoked"] * 3
     assert [(await delegation_harness.read(edge)).ended_reason for edge in edges] == ["session_ended"] * 3
-    assert await alive(delegation_harness, [a, b, c, d]) == [a.id, c.id, d.id]
-    ends = [event.pos for event in await delegation_harness.runtime.read_log() if event.type == "session.terminate"]
-    told = [event for event in await delegation_harness.read_events() if event.type == "delegation.revoke"]
-    assert len(told) == 3
-    assert {event_data(event)["epoch"] for event in told} == {delegation_harness.read_epoch()}
-    assert ends[0] < min(event.pos for event in told)
+    assert await live_ids(delegation_harness, [a, b, c, d]) == [a.id, c.id, d.id]
+    end_positions = [
+        event.pos for event in await delegation_harness.runtime.read_log() if event.type == "session.terminate"
+    ]
+    revocations = [event for event in await delegation_harness.read_events() if event.type == "delegation.revoke"]
+    assert len(revocations) == 3
+    assert {event_data(event)["epoch"] for event in revocations} == {delegation_harness.read_epoch()}
+    assert end_positions[0] < min(event.pos for event in revocations)
 
 
-async def test_every_way_to_end_a_session_ends_its_edges_in_the_same_transaction(
-    delegation_harness: DelegationHarness,
-) -> None:
+async def test_every_way_to_end_a_session_revokes_its_edges(delegation_harness: DelegationHarness) -> None:
     async def edge_of(target: Session) -> Edge:
         return await delegation_harness.delegate((await delegation_harness.spawn_sessions(1))[0], target)
 
@@ -326,28 +324,30 @@ async def test_every_way_to_end_a_session_ends_its_edges_in_the_same_transaction
     by_stop = await edge_of(stopped)
     await delegation_harness.runtime.stop_zone()
     assert await delegation_harness.read_statuses(by_parent, by_time, by_stop) == ["revoked"] * 3
-    told = {
+    actors = {
         event.subject: event.actor
         for event in await delegation_harness.read_events()
         if event.type == "delegation.revoke"
     }
-    assert told == {by_parent.id: "tester", by_time.id: "sweep", by_stop.id: "tester"}
+    assert actors == {by_parent.id: "tester", by_time.id: "sweep", by_stop.id: "tester"}
     assert delegation_harness.runtime.database.count("delegation_edges", "status = 'active'") == 0
 
 
-async def test_a_large_ending_ends_edges_chunk_by_chunk(engine_url: str) -> None:
-    async with open_runtime(engine_url, RuntimeOptions(chunk=3)) as keel:
-        await keel.put_zone()
-        lending = DelegationHarness(keel)
-        tree = await keel.spawn_tree(9)
-        [other] = await lending.spawn_sessions(1)
-        edges = [await lending.delegate(session, other) for session in tree]
-        await keel.terminate(tree[0])
-        assert await lending.read_statuses(*edges) == ["revoked"] * 10
-        assert (await keel.read_session(other)).status == "active"
+async def test_cascade_revokes_the_edges_of_every_chunk(engine_url: str) -> None:
+    async with open_runtime(engine_url, RuntimeOptions(chunk=3)) as runtime:
+        await runtime.put_zone()
+        harness = DelegationHarness(runtime)
+        tree = await runtime.spawn_tree(9)
+        [other] = await harness.spawn_sessions(1)
+        edges = [await harness.delegate(session, other) for session in tree]
+        await runtime.terminate(tree[0])
+        assert await harness.read_statuses(*edges) == ["revoked"] * 10
+        assert (await runtime.read_session(other)).status == "active"
 
 
-async def test_a_session_without_edges_changes_nothing_by_its_end(delegation_harness: DelegationHarness) -> None:
+async def test_ending_a_session_without_edges_does_not_change_delegations(
+    delegation_harness: DelegationHarness,
+) -> None:
     a, b, c = await delegation_harness.spawn_sessions(3)
     await delegation_harness.delegate(a, b)
     await delegation_harness.runtime.terminate(c)
@@ -355,7 +355,7 @@ async def test_a_session_without_edges_changes_nothing_by_its_end(delegation_har
     assert len(await delegation_harness.read_events()) == 1
 
 
-async def test_no_edge_is_made_after_an_end_that_was_first_and_none_stays_that_was_before(
+async def test_concurrent_delegation_and_termination_leave_no_active_edge(
     delegation_harness: DelegationHarness,
 ) -> None:
     for _ in range(10):

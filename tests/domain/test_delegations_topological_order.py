@@ -1,4 +1,4 @@
-"""The order of a zone's delegations on both engines: kept by whatever changes them, and made where there is none."""
+"""The topological order of a zone's delegations, on both engines: maintained by every change, built if missing."""
 
 from __future__ import annotations
 
@@ -23,82 +23,80 @@ def delegation_harness(runtime: RuntimeHarness) -> DelegationHarness:
     return DelegationHarness(runtime)
 
 
-class Zone:
-    """What the edges are, kept beside the room by somebody who reads nothing but its answers."""
+class EdgeModel:
+    """A model of the zone's active edges, maintained from replies only."""
 
-    def __init__(self, lending: DelegationHarness, sessions: list[Session]) -> None:
-        self.lending = lending
+    def __init__(self, harness: DelegationHarness, sessions: list[Session]) -> None:
+        self.harness = harness
         self.sessions = sessions
         self.edges: list[Edge] = []
         self.received: set[str] = set()
 
-    def leads(self, start: Session, goal: Session) -> bool:
+    def has_path(self, start: Session, goal: Session) -> bool:
         pairs = [(edge.source_session_id, edge.target_session_id) for edge in self.edges]
         return goal.id in InMemoryGraph(pairs=pairs).walk_forward(start.id)
 
-    async def lend(self, source: Session, target: Session) -> None:
+    async def delegate_and_check(self, source: Session, target: Session) -> None:
         expected = "DelegatedEdge"
-        if self.leads(target, source):
+        if self.has_path(target, source):
             expected = "delegation_cycle_denied"
         elif source.id in self.received and all(edge.target_session_id != source.id for edge in self.edges):
             expected = "delegation_exceeds_authority"
         [outcome] = await asyncio.gather(
-            self.lending.delegate_lane.submit(delegate_command(source.id, target.id)), return_exceptions=True
+            self.harness.delegate_lane.submit(delegate_command(source.id, target.id)), return_exceptions=True
         )
         if isinstance(outcome, DelegatedEdge):
             self.edges.append(outcome.edge)
             self.received.add(target.id)
         assert result_names([outcome]) == [expected]
 
-    async def drop(self, edge: Edge, chance: Random) -> None:
-        """By somebody, by its time, or with its session."""
-        how = chance.randrange(3)
-        if how == 0:
-            await self.lending.revoke(edge, keep_sessions=True)
-        elif how == 1:
-            self.lending.expire_edges(*self._with_derived(edge))
+    async def end_edge(self, edge: Edge, rng: Random) -> None:
+        """End an edge by revocation, by expiry, or with its target session."""
+        way = rng.randrange(3)
+        if way == 0:
+            await self.harness.revoke(edge, keep_sessions=True)
+        elif way == 1:
+            self.harness.expire_edges(*self._with_derived(edge))
         else:
-            [ended] = [each for each in self.sessions if each.id == edge.target_session_id]
-            await self.lending.runtime.terminate(ended)
+            [ended] = [session for session in self.sessions if session.id == edge.target_session_id]
+            await self.harness.runtime.terminate(ended)
             self.sessions.remove(ended)
-            self.sessions += await self.lending.spawn_sessions(1)
-        self.edges = [each for each in self.edges if (await self.lending.read(each)).status == "active"]
+            self.sessions += await self.harness.spawn_sessions(1)
+        self.edges = [edge for edge in self.edges if (await self.harness.read(edge)).status == "active"]
 
     def _with_derived(self, edge: Edge) -> list[Edge]:
         found = [edge]
-        for one in found:
-            found += [each for each in self.edges if each.parent_edge_id == one.id]
+        for parent in found:
+            found += [child for child in self.edges if child.parent_edge_id == parent.id]
         return found
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_whatever_is_lent_and_ends_a_cycle_is_refused_and_nothing_else(
+async def test_random_delegations_are_refused_only_for_cycles_or_missing_authority(
     delegation_harness: DelegationHarness, seed: int
 ) -> None:
-    chance = Random(seed)
-    zone = Zone(delegation_harness, await delegation_harness.spawn_sessions(7))
+    rng = Random(seed)
+    model = EdgeModel(delegation_harness, await delegation_harness.spawn_sessions(7))
     for _ in range(STEPS):
-        if zone.edges and chance.random() < 0.25:
-            await zone.drop(chance.choice(zone.edges), chance)
+        if model.edges and rng.random() < 0.25:
+            await model.end_edge(rng.choice(model.edges), rng)
         else:
-            await zone.lend(*chance.sample(zone.sessions, 2))
+            await model.delegate_and_check(*rng.sample(model.sessions, 2))
         assert delegation_harness.edges_out_of_order() == []
 
 
-async def test_an_edge_against_the_order_sees_what_was_made_a_moment_ago_in_its_own_batch(
-    delegation_harness: DelegationHarness,
-) -> None:
+async def test_edge_against_the_order_sees_earlier_edges_of_its_batch(delegation_harness: DelegationHarness) -> None:
     a, b, c, d, e = await delegation_harness.spawn_sessions(5)
     await delegation_harness.delegate(a, b)
     await delegation_harness.delegate(c, d)
-    # The first moves what is behind it. What closes a cycle over it is refused, what goes along with it is not.
-    asks = [
+    # The first edge moves the sessions behind it. An edge that closes a cycle with it is refused, others are not.
+    commands = [
         delegate_command(d.id, a.id),
         delegate_command(b.id, c.id),
         delegate_command(b.id, e.id),
         delegate_command(e.id, c.id),
     ]
-    outcomes = await asyncio.gather(*map(delegation_harness.delegate_lane.submit, asks), return_exceptions=True)
+    outcomes = await asyncio.gather(*map(delegation_harness.delegate_lane.submit, commands), return_exceptions=True)
     assert result_names(outcomes) == [
         "DelegatedEdge",
         "delegation_cycle_denied",
@@ -108,22 +106,22 @@ async def test_an_edge_against_the_order_sees_what_was_made_a_moment_ago_in_its_
     assert delegation_harness.edges_out_of_order() == []
 
 
-async def test_a_refused_edge_moves_nobody(delegation_harness: DelegationHarness) -> None:
+async def test_refused_edge_changes_no_rank(delegation_harness: DelegationHarness) -> None:
     a, b, c, d = await delegation_harness.spawn_sessions(4)
     await delegation_harness.delegate(a, b, scopes=("a",))
     await delegation_harness.delegate(c, d, scopes=("a",))
     before = ranks(delegation_harness)
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as problem:
         await delegation_harness.delegate(d, a, scopes=("x",))
-    assert refused.value.code == "delegation_exceeds_authority"
+    assert problem.value.code == "delegation_exceeds_authority"
     assert ranks(delegation_harness) == before
 
 
-def ranks(lending: DelegationHarness) -> list[tuple[SqlValue, ...]]:
-    return lending.runtime.database.execute("select session_id, rank from delegation_ranks order by rank")
+def ranks(harness: DelegationHarness) -> list[tuple[SqlValue, ...]]:
+    return harness.runtime.database.execute("select session_id, rank from delegation_ranks order by rank")
 
 
-async def test_a_rank_goes_with_its_session(delegation_harness: DelegationHarness) -> None:
+async def test_rank_is_deleted_with_its_session(delegation_harness: DelegationHarness) -> None:
     a, b, c = await delegation_harness.spawn_sessions(3)
     await delegation_harness.delegate_chain([a, b, c])
     await delegation_harness.runtime.terminate(b)
@@ -132,74 +130,70 @@ async def test_a_rank_goes_with_its_session(delegation_harness: DelegationHarnes
     assert delegation_harness.edges_out_of_order() == []
 
 
-async def test_where_no_room_is_left_the_zone_is_spaced_anew(
+async def test_ranks_of_a_zone_are_respaced_when_no_gap_is_left(
     delegation_harness: DelegationHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    *line, last, behind = await delegation_harness.spawn_sessions(7)
-    await delegation_harness.delegate_chain(line)
-    await delegation_harness.delegate_chain([line[0], last, behind])
-    for place, (session_id, _) in enumerate(ranks(delegation_harness)):
+    *chain, last, behind = await delegation_harness.spawn_sessions(7)
+    await delegation_harness.delegate_chain(chain)
+    await delegation_harness.delegate_chain([chain[0], last, behind])
+    for position, (session_id, _) in enumerate(ranks(delegation_harness)):
         delegation_harness.runtime.database.execute(
-            "update delegation_ranks set rank = ? where session_id = ?", place, session_id
+            "update delegation_ranks set rank = ? where session_id = ?", position, session_id
         )
     with caplog.at_level(logging.WARNING, "quarterdeck.delegations"):
-        # Just below the target somebody stands, and so does somebody just above the source.
-        await delegation_harness.delegate(last, line[3])
+        # The ranks just below the target and just above the source are taken.
+        await delegation_harness.delegate(last, chain[3])
         assert len(caplog.records) == 1
-        await delegation_harness.delegate(behind, line[4])
+        await delegation_harness.delegate(behind, chain[4])
         assert len(caplog.records) == 1
     assert delegation_harness.edges_out_of_order() == []
     with pytest.raises(Problem):
-        await delegation_harness.delegate(line[4], last)
+        await delegation_harness.delegate(chain[4], last)
 
 
-async def test_a_zone_whose_edges_were_made_without_an_order_is_put_in_one(
-    delegation_harness: DelegationHarness,
-) -> None:
+async def test_order_is_built_for_edges_of_an_older_release(delegation_harness: DelegationHarness) -> None:
     nodes = await delegation_harness.spawn_sessions(6)
     await delegation_harness.delegate_chain(nodes)
-    # As an older release leaves it: edges, an epoch, and no ranks that are of it.
+    # As an older release leaves it: edges and an epoch, but no ranks.
     for change in ("delete from delegation_ranks", "update delegation_epochs set ranked = 0"):
         delegation_harness.runtime.database.execute(change)
     await delegation_harness.runtime.put_zone("other")
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as problem:
         await delegation_harness.delegate(nodes[5], nodes[0])
-    assert refused.value.code == "delegation_cycle_denied"
+    assert problem.value.code == "delegation_cycle_denied"
     assert delegation_harness.edges_out_of_order() == []
     assert delegation_harness.runtime.database.execute("select epoch, ranked from delegation_epochs") == [(5, 5)]
     await delegation_harness.delegate(nodes[0], nodes[5])
     assert delegation_harness.runtime.database.execute("select epoch, ranked from delegation_epochs") == [(6, 6)]
 
 
-async def test_edges_that_somebody_without_an_order_has_added_are_noticed(
-    delegation_harness: DelegationHarness,
-) -> None:
+async def test_edges_added_by_an_older_release_are_detected(delegation_harness: DelegationHarness) -> None:
     a, b, c, d = await delegation_harness.spawn_sessions(4)
     await delegation_harness.delegate(a, b)
     crossed = await delegation_harness.delegate(c, d)
-    # By hand, as a server of an older release would: against the order, and with an epoch of its own.
+    # As a server of an older release would: an edge against the order, and a higher epoch.
     delegation_harness.runtime.database.execute(
         "update delegation_edges set source_session_id = ?, target_session_id = ? where id = ?", d.id, a.id, crossed.id
     )
     delegation_harness.runtime.database.execute("update delegation_epochs set epoch = epoch + 1")
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as problem:
         await delegation_harness.delegate(b, d)
-    assert refused.value.code == "delegation_cycle_denied"
+    assert problem.value.code == "delegation_cycle_denied"
     assert delegation_harness.edges_out_of_order() == []
 
 
-async def test_a_busy_zone_is_passed_over_and_decided_when_it_is_free(postgres_url: str) -> None:
-    async with open_runtime(postgres_url) as here, open_runtime(postgres_url) as there:
-        await here.put_zone()
-        one, other = DelegationHarness(here), DelegationHarness(there)
-        nodes = await one.spawn_sessions(8)
-        asks = [delegate_command(a.id, b.id) for a in nodes for b in nodes if a is not b]
-        Random(5).shuffle(asks)
-        lanes = [one.delegate_lane, other.delegate_lane]
+async def test_concurrent_delegations_of_two_processes_create_no_cycle(postgres_url: str) -> None:
+    async with open_runtime(postgres_url) as first_runtime, open_runtime(postgres_url) as second_runtime:
+        await first_runtime.put_zone()
+        first, second = DelegationHarness(first_runtime), DelegationHarness(second_runtime)
+        nodes = await first.spawn_sessions(8)
+        commands = [delegate_command(a.id, b.id) for a in nodes for b in nodes if a is not b]
+        Random(5).shuffle(commands)
+        lanes = [first.delegate_lane, second.delegate_lane]
         outcomes = await asyncio.gather(
-            *(lanes[n % 2].submit(ask) for n, ask in enumerate(asks)), return_exceptions=True
+            *(lanes[n % 2].submit(command) for n, command in enumerate(commands)), return_exceptions=True
         )
         assert {*result_names(outcomes)} == {"DelegatedEdge", "delegation_cycle_denied"}
-        assert len([each for each in outcomes if isinstance(each, DelegatedEdge)]) == 28
-        assert one.edges_out_of_order() == []
-        assert one.runtime.database.count("delegation_ranks", "zone_id = ?", ZONE) == 8
+        assert len([outcome for outcome in outcomes if isinstance(outcome, DelegatedEdge)]) == 28
+        assert first.edges_out_of_order() == []
+        assert first.runtime.database.count("delegation_ranks", "zone_id = ?", ZONE) == 8

@@ -1,5 +1,7 @@
-"""Sessions and services with more calls than one transaction settles: they end, sleep, wake and go all the same. Of
-what is left nothing begins that may not; the sweep finishes the rest."""
+"""Sessions and services with more invocations than one transaction handles can still be ended, suspended and resumed.
+
+The remaining invocations do not start meanwhile, and a sweep handles them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tests.support.invocations import InvocationHarness, register_service
 from tests.support.runtime import RuntimeHarness
 
 MANY = 3 * INVOCATIONS_PER_TRANSACTION + 10
-LEFT = "status in ('pending', 'running')"
+UNFINISHED = "status in ('pending', 'running')"
 
 
 @pytest.fixture
@@ -27,57 +29,59 @@ async def service(runtime: RuntimeHarness) -> InvocationHarness:
     return await register_service(runtime)
 
 
-def multiply(keel: RuntimeHarness, row: Invocation, number: int = MANY) -> None:
-    """As many more of the same as nobody would call one by one."""
-    named = {"id": "t.id || '-' || n.i", "idempotency_key": "t.id || n.i", "available_at": "t.available_at - n.i"}
+def insert_copies(runtime: RuntimeHarness, row: Invocation, count: int = MANY) -> None:
+    """Insert copies of an invocation directly, which is faster than many calls."""
+    expressions = {"id": "t.id || '-' || n.i", "idempotency_key": "t.id || n.i", "available_at": "t.available_at - n.i"}
     columns = Invocation.__struct_fields__
-    values = ", ".join(named.get(name, f"t.{name}") for name in columns)
-    keel.database.execute(
+    values = ", ".join(expressions.get(name, f"t.{name}") for name in columns)
+    runtime.database.execute(
         "with recursive n (i) as (select 1 union all select i + 1 from n where i < ?) "
         f"insert into agent_invocations ({', '.join(columns)}) select {values} from agent_invocations t, n "
         "where t.id = ?",
-        number,
+        count,
         row.id,
     )
 
 
-def left(keel: RuntimeHarness) -> int:
-    return keel.database.count("agent_invocations", LEFT)
+def count_unfinished(runtime: RuntimeHarness) -> int:
+    return runtime.database.count("agent_invocations", UNFINISHED)
 
 
-def told(keel: RuntimeHarness, kind: str) -> int:
-    return keel.database.count("events", "type = ?", f"invocation.{kind}")
+def count_events(runtime: RuntimeHarness, verb: str) -> int:
+    return runtime.database.count("events", "type = ?", f"invocation.{verb}")
 
 
-async def test_a_session_with_more_calls_than_one_transaction_settles_ends_and_nothing_of_it_goes_on(
+async def test_session_with_many_invocations_ends_and_none_of_them_starts(
     runtime: RuntimeHarness, service: InvocationHarness
 ) -> None:
     session, other = await runtime.spawn(), await runtime.spawn()
     await service.create(source_session_id=session.id)
     [running] = await service.claim()
     for _ in range(2):
-        multiply(runtime, await service.create(source_session_id=session.id), MANY // 2)
-    multiply(runtime, running, INVOCATIONS_PER_TRANSACTION)
-    good = await service.create(source_session_id=other.id)
+        insert_copies(runtime, await service.create(source_session_id=session.id), MANY // 2)
+    insert_copies(runtime, running, INVOCATIONS_PER_TRANSACTION)
+    unaffected = await service.create(source_session_id=other.id)
     await runtime.terminate(session)
-    assert left(runtime) > INVOCATIONS_PER_TRANSACTION
-    [row] = runtime.database.execute(f"select id from agent_invocations where status = 'running' and {LEFT} limit 1")
-    with pytest.raises(Problem) as refusal:
+    assert count_unfinished(runtime) > INVOCATIONS_PER_TRANSACTION
+    [row] = runtime.database.execute(
+        f"select id from agent_invocations where status = 'running' and {UNFINISHED} limit 1"
+    )
+    with pytest.raises(Problem) as problem:
         await service.complete(msgspec.structs.replace(running, id=str(row[0])))
-    assert refusal.value.code == "invocation_not_completable"
-    begun = told(runtime, "started")
-    found = [given.id for _ in range(5) for given in await service.claim()]
-    assert set(found) <= {good.id}
+    assert problem.value.code == "invocation_not_completable"
+    started = count_events(runtime, "started")
+    claimed = [invocation.id for _ in range(5) for invocation in await service.claim()]
+    assert set(claimed) <= {unaffected.id}
     sweeper = runtime.invocation_sweep_runner()
     assert await sweeper.run_now(SETTLE) == 1
-    assert left(runtime) == 1
-    assert told(runtime, "started") == begun + len(found)
-    assert told(runtime, "canceled") == runtime.database.count("agent_invocations", "status = 'canceled'")
+    assert count_unfinished(runtime) == 1
+    assert count_events(runtime, "started") == started + len(claimed)
+    assert count_events(runtime, "canceled") == runtime.database.count("agent_invocations", "status = 'canceled'")
     assert runtime.database.count("invocation_backlogs") == 0
     assert await sweeper.run_now(SETTLE) == 0
 
 
-async def test_what_is_canceled_with_many_is_as_what_is_canceled_alone(
+async def test_bulk_cancellation_equals_single_cancellation(
     runtime: RuntimeHarness, service: InvocationHarness
 ) -> None:
     session = await runtime.spawn()
@@ -89,22 +93,22 @@ async def test_what_is_canceled_with_many_is_as_what_is_canceled_alone(
     await runtime.terminate(session)
     after = await service.read(running)
     assert after == states.cancel(before, "session_ended", after.updated_at)
-    assert (after.cancel_reason, told(runtime, "canceled")) == ("enough", 2)
+    assert (after.cancel_reason, count_events(runtime, "canceled")) == ("enough", 2)
 
 
-async def test_a_session_with_many_calls_falls_asleep_and_wakes_and_meanwhile_none_is_handed_out(
+async def test_session_with_many_invocations_is_suspended_and_resumed(
     runtime: RuntimeHarness, service: InvocationHarness
 ) -> None:
     session, other = await runtime.spawn(), await runtime.spawn()
-    multiply(runtime, await service.create(source_session_id=session.id))
-    good = await service.create(source_session_id=other.id)
+    insert_copies(runtime, await service.create(source_session_id=session.id))
+    unaffected = await service.create(source_session_id=other.id)
     await runtime.suspend(session)
     assert runtime.database.count("agent_invocations", "parked = 0") > INVOCATIONS_PER_TRANSACTION
-    assert {given.id for _ in range(3) for given in await service.claim(100)} <= {good.id}
+    assert {invocation.id for _ in range(3) for invocation in await service.claim(100)} <= {unaffected.id}
     assert await runtime.invocation_sweep_runner().run_now(SETTLE) == 1
     assert runtime.database.count("agent_invocations", "parked = 0") == 1
-    assert [given.id for given in await service.claim()] == [good.id]
-    assert told(runtime, "started") == 1
+    assert [invocation.id for invocation in await service.claim()] == [unaffected.id]
+    assert count_events(runtime, "started") == 1
     await runtime.resume(session)
     assert runtime.database.count("agent_invocations", "parked = 1") > INVOCATIONS_PER_TRANSACTION
     assert len(await service.claim(100)) == 100
@@ -112,82 +116,80 @@ async def test_a_session_with_many_calls_falls_asleep_and_wakes_and_meanwhile_no
     assert runtime.database.count("agent_invocations", "parked = 1") == 0
 
 
-async def test_a_service_that_comes_back_is_not_given_what_was_asked_of_it_before(runtime: RuntimeHarness) -> None:
-    service = await registered(runtime)
+async def test_reregistered_service_does_not_get_its_earlier_invocations(runtime: RuntimeHarness) -> None:
+    service = await register_endpoint(runtime)
     old = await service.create()
-    multiply(runtime, old)
+    insert_copies(runtime, old)
     await service.create()
-    multiply(runtime, (await service.claim(100))[-1], 5)
-    await unregistered(runtime, service)
-    assert left(runtime) > INVOCATIONS_PER_TRANSACTION
-    again = await registered(runtime)
-    assert again.service_id == service.service_id
+    insert_copies(runtime, (await service.claim(100))[-1], 5)
+    await unregister(runtime, service)
+    assert count_unfinished(runtime) > INVOCATIONS_PER_TRANSACTION
+    reregistered = await register_endpoint(runtime)
+    assert reregistered.service_id == service.service_id
     runtime.database.execute("update agent_invocations set created_at = created_at - 1, available_at = 1")
-    good = await again.create()
-    given = [row.id for _ in range(20) for row in await again.claim(100)]
-    assert set(given) <= {good.id}
+    current = await reregistered.create()
+    claimed = [row.id for _ in range(20) for row in await reregistered.claim(100)]
+    assert set(claimed) <= {current.id}
     assert await runtime.invocation_sweep_runner().run_now(SETTLE) == 1
-    assert {row.id for row in await again.claim(100)} | {*given} == {good.id}
-    assert left(runtime) == 1
+    assert {row.id for row in await reregistered.claim(100)} | {*claimed} == {current.id}
+    assert count_unfinished(runtime) == 1
     assert (
         runtime.database.count("agent_invocations", "status = 'canceled' and cancel_reason <> 'service_unregistered'")
         == 0
     )
 
 
-async def test_a_zone_whose_service_has_many_calls_ends(runtime: RuntimeHarness) -> None:
+async def test_zone_with_many_invocations_is_ended(runtime: RuntimeHarness) -> None:
     await runtime.put_zone("other")
     service = await register_service(runtime, "other")
-    multiply(runtime, await service.create())
+    insert_copies(runtime, await service.create())
     await runtime.stop_zone("other", ends=True)
-    assert left(runtime) > INVOCATIONS_PER_TRANSACTION
+    assert count_unfinished(runtime) > INVOCATIONS_PER_TRANSACTION
     assert await runtime.invocation_sweep_runner().run_now(SETTLE) == 1
-    assert left(runtime) == 0
+    assert count_unfinished(runtime) == 0
 
 
-async def test_the_orphan_sweep_walks_on_from_where_it_was_and_finds_both_sources_and_targets(
+async def test_orphan_sweep_continues_in_slices_and_finds_sources_and_targets(
     runtime: RuntimeHarness, service: InvocationHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quarterdeck.domain.invocations.sweeps.SLICE", 2)
-    lost = [await runtime.spawn() for _ in range(4)]
+    expired = [await runtime.spawn() for _ in range(4)]
     kept = await runtime.spawn()
-    for session in (*lost, kept):
+    for session in (*expired, kept):
         await service.create(source_session_id=session.id)
         await service.create(target_session_id=session.id)
-    runtime.database.expire_sessions(*lost)
+    runtime.database.expire_sessions(*expired)
     assert await runtime.invocation_sweep_runner().run_now(ORPHAN) == 8
-    assert left(runtime) == 2
+    assert count_unfinished(runtime) == 2
 
 
-async def test_a_lease_that_did_not_arrive_is_not_taken_from_the_claim_that_was_given_it_again(
-    service: InvocationHarness,
-) -> None:
+async def test_late_release_does_not_end_a_lease_returned_by_a_repeated_claim(service: InvocationHarness) -> None:
     await service.create()
-    [lost] = await service.claim(claim_id="c")
-    [again] = await service.claim(claim_id="c")
-    ask: InvocationCommand = Release(
-        zone_id=ZONE, id=lost.id, attempt_token=lost.attempt_token or "", lease_expires_at=lost.lease_expires_at
+    [first] = await service.claim(claim_id="c")
+    [repeated] = await service.claim(claim_id="c")
+    command: InvocationCommand = Release(
+        zone_id=ZONE, id=first.id, attempt_token=first.attempt_token or "", lease_expires_at=first.lease_expires_at
     )
-    await service.runtime.invocation_lane.submit(ask)
-    assert (await service.read(lost)).status is State.RUNNING
-    assert (await service.complete(again)).status is State.SUCCEEDED
+    await service.runtime.invocation_lane.submit(command)
+    assert (await service.read(first)).status is State.RUNNING
+    assert (await service.complete(repeated)).status is State.SUCCEEDED
 
 
-# -- a service that goes and comes back
+# -- a service that is unregistered and registered again
 
-ENDPOINT = "http://worker.example/again"
+ENDPOINT = "http://worker.example/service"
 
 
-async def registered(keel: RuntimeHarness) -> InvocationHarness:
+async def register_endpoint(runtime: RuntimeHarness) -> InvocationHarness:
     registrar = services.Registrar(private_allowed=True)
-    ask = Register(
+    command = Register(
         id=new_id(), zone_id=ZONE, caller=admin(), endpoint_url=ENDPOINT, application_id="app", session_id=None
     )
-    [done] = await keel.engine.transact(lambda tx: registrar.register(tx, [ask]), zones=[ZONE])
-    assert isinstance(done, RegisteredService)
-    return InvocationHarness(keel, done.service.id)
+    [result] = await runtime.engine.transact(lambda tx: registrar.register(tx, [command]), zones=[ZONE])
+    assert isinstance(result, RegisteredService)
+    return InvocationHarness(runtime, result.service.id)
 
 
-async def unregistered(keel: RuntimeHarness, service: InvocationHarness) -> None:
-    ask = Unregister(zone_id=ZONE, caller=admin(), service_id=service.service_id)
-    await keel.engine.transact(lambda tx: services.unregister(tx, [ask]), zones=[ZONE])
+async def unregister(runtime: RuntimeHarness, service: InvocationHarness) -> None:
+    command = Unregister(zone_id=ZONE, caller=admin(), service_id=service.service_id)
+    await runtime.engine.transact(lambda tx: services.unregister(tx, [command]), zones=[ZONE])

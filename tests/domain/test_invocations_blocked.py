@@ -1,5 +1,4 @@
-"""What must not begin though somebody waits for it: work of a zone that another transaction holds, and of a session
-that has ended and is not settled yet."""
+"""Invocations that must not start in spite of a waiting claim: their zone is locked, or their session was marked."""
 
 from __future__ import annotations
 
@@ -23,46 +22,46 @@ async def service(runtime: RuntimeHarness) -> InvocationHarness:
     return await register_service(runtime)
 
 
-async def test_whoever_calls_into_a_busy_zone_hands_nothing_of_it_to_those_who_wait(
+async def test_call_into_a_locked_zone_delivers_nothing_before_it_has_the_lock(
     service: InvocationHarness, engine_url: str
 ) -> None:
     if not engine_url.startswith("postgresql"):
-        pytest.skip("on SQLite no zone is busy: there is one writer")
-    keel = service.runtime
-    waiter = poll_for_claim(service.claim_command(2))
-    assert await service.submit_claim(service.claim_command(poll=waiter)) == ()
+        pytest.skip("SQLite has one writer, so no zone is locked")
+    runtime = service.runtime
+    poll = poll_for_claim(service.claim_command(2))
+    assert await service.submit_claim(service.claim_command(poll=poll)) == ()
     async with open_runtime(engine_url) as other:
         row = await InvocationHarness(other, service.service_id).create()
-    with psycopg.connect(keel.url) as outsider:
-        outsider.execute("select 1 from zones where id = %s for update", [ZONE])
-        calling_too = asyncio.create_task(service.create())
+    with psycopg.connect(runtime.url) as connection:
+        connection.execute("select 1 from zones where id = %s for update", [ZONE])
+        second_call = asyncio.create_task(service.create())
 
-        async def somebody_waits() -> bool:
-            return keel.database.waiting_for_locks() > 0
+        async def waits_for_lock() -> bool:
+            return runtime.database.waiting_for_locks() > 0
 
-        await eventually(somebody_waits, "the call was held up")
-        assert await service.event_types(row) == ["created"], "whoever holds the zone may be handing it out"
-        assert not waiter.delivered
-    second = await calling_too
-    assert [given.id for given in waiter.take_delivered()] == [row.id, second.id]
+        await eventually(waits_for_lock, "the call waits for the zone lock")
+        assert await service.event_types(row) == ["created"], "the holder of the zone lock may be delivering it"
+        assert not poll.delivered
+    second = await second_call
+    assert [delivered.id for delivered in poll.take_delivered()] == [row.id, second.id]
 
 
-async def test_what_is_given_back_for_a_session_that_has_ended_does_not_begin_again(engine_url: str) -> None:
-    async with open_runtime(engine_url, RuntimeOptions(chunk=1)) as keel:
-        await keel.put_zone()
-        service = await register_service(keel)
-        root = await keel.spawn()
-        child = await keel.spawn(parent_id=root.id)
+async def test_released_invocation_of_an_ended_session_is_canceled(engine_url: str) -> None:
+    async with open_runtime(engine_url, RuntimeOptions(chunk=1)) as runtime:
+        await runtime.put_zone()
+        service = await register_service(runtime)
+        root = await runtime.spawn()
+        child = await runtime.spawn(parent_id=root.id)
         await service.create(source_session_id=child.id)
         [row] = await service.claim()
-        ended = await keel.cascade_runner.submit_terminate(Terminate(root.zone_id, root.id, "enough"))
-        assert ended.cascade_id is not None, "stamped, and not settled"
-        asks: list[InvocationCommand] = [
+        result = await runtime.cascade_runner.submit_terminate(Terminate(root.zone_id, root.id, "obsolete"))
+        assert result.cascade_id is not None, "marked, and no chunk has run yet"
+        commands: list[InvocationCommand] = [
             Release(zone_id=ZONE, id=row.id, attempt_token=row.attempt_token or ""),
             service.claim_command(),
         ]
-        exchange = BatchRunner(30_000, ClaimPolls())
-        _, taken = await keel.engine.transact(lambda tx: exchange.run(tx, asks), zones=[ZONE])
-        assert taken == ClaimedInvocations(())
+        runner = BatchRunner(30_000, ClaimPolls())
+        _, claimed = await runtime.engine.transact(lambda tx: runner.run(tx, commands), zones=[ZONE])
+        assert claimed == ClaimedInvocations(())
         assert await service.event_types(row) == ["created", "started", "canceled"]
         assert (await service.read(row)).status is State.CANCELED

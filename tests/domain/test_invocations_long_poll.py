@@ -1,4 +1,4 @@
-"""Who waits for work in one process: what is handed over reaches whoever waits, or goes back, and never both."""
+"""Long polls of one process: a delivery reaches the waiting claim or is returned as undelivered, never both."""
 
 from __future__ import annotations
 
@@ -21,102 +21,100 @@ SERVICE = ("z", "s")
 CLAIM = Claim(zone_id="z", service_id="s", limit=2, attempt_tokens=("t1", "t2"), claim_id="c")
 
 
-def lease(name: str) -> Invocation:
+def invocation_row(name: str) -> Invocation:
     fields = dict.fromkeys(Invocation.__struct_fields__, None)
     return build_struct(Invocation, **{**fields, "id": name, "zone_id": "z", "service_id": "s"})
 
 
-class Desk:
-    """Stands for the lane: answers each asking when it is told to, and remembers who waits and what came back."""
+class FakeLane:
+    """A fake lane: the test answers each claim, and it records polls and undelivered invocations."""
 
     def __init__(self) -> None:
-        self.waiters = ClaimPolls()
-        self.unwanted: list[str] = []
-        self.waiters.on_undelivered = self._note
-        self.asked: asyncio.Queue[tuple[ClaimPoll, asyncio.Future[ClaimedItems]]] = asyncio.Queue()
+        self.polls = ClaimPolls()
+        self.undelivered: list[str] = []
+        self.polls.on_undelivered = self._record_undelivered
+        self.requests: asyncio.Queue[tuple[ClaimPoll, asyncio.Future[ClaimedItems]]] = asyncio.Queue()
 
-    def _note(self, given: Sequence[Invocation]) -> None:
-        self.unwanted += [row.id for row in given]
+    def _record_undelivered(self, rows: Sequence[Invocation]) -> None:
+        self.undelivered += [row.id for row in rows]
 
     async def submit(self, claim: Claim) -> ClaimedItems:
         assert isinstance(claim.waiter, LongPoll)
         answer: asyncio.Future[ClaimedItems] = asyncio.get_running_loop().create_future()
-        self.asked.put_nowait((claim.waiter, answer))
+        self.requests.put_nowait((claim.waiter, answer))
         return await answer
 
-    def begin(self, seconds: float = 30.0) -> asyncio.Task[ClaimedItems]:
-        return asyncio.create_task(wait_for_invocations(CLAIM, self.submit, self.waiters, seconds))
+    def start_claim(self, seconds: float = 30.0) -> asyncio.Task[ClaimedItems]:
+        return asyncio.create_task(wait_for_invocations(CLAIM, self.submit, self.polls, seconds))
 
-    async def parked(self) -> ClaimPoll:
-        """Whoever asks next finds nothing, and waits."""
-        waiter, answer = await self.asked.get()
-        self.waiters.add(waiter)
+    async def park_next(self) -> ClaimPoll:
+        """Answer the next claim with nothing, so that it waits."""
+        poll, answer = await self.requests.get()
+        self.polls.add(poll)
         answer.set_result(())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        return waiter
+        return poll
 
 
-async def test_what_is_handed_over_reaches_whoever_waits() -> None:
-    desk = Desk()
-    waiting = desk.begin()
-    waiter = await desk.parked()
-    desk.waiters.deliver(waiter, (lease("a"),))
-    assert [row.id for row in await waiting] == ["a"]
-    assert desk.unwanted == []
-    assert len(desk.waiters) == 0
+async def test_delivery_reaches_the_waiting_claim() -> None:
+    lane = FakeLane()
+    claim = lane.start_claim()
+    poll = await lane.park_next()
+    lane.polls.deliver(poll, (invocation_row("a"),))
+    assert [row.id for row in await claim] == ["a"]
+    assert lane.undelivered == []
+    assert len(lane.polls) == 0
 
 
 @pytest.mark.parametrize("found", [(), ("a",), ("a", "b"), ("b",)])
-async def test_what_is_handed_over_while_it_was_told_to_ask_again_is_kept_and_not_given_back(
-    found: tuple[str, ...],
-) -> None:
-    desk = Desk()
-    waiting = desk.begin()
-    waiter = await desk.parked()
-    desk.waiters.retry_first(SERVICE, 1)
-    again, answer = await desk.asked.get()
-    assert again is waiter
-    # The commit that handed "a" over was under way all the time, and is through only now.
-    desk.waiters.deliver(waiter, (lease("a"),))
-    answer.set_result(tuple(lease(name) for name in found))
-    assert [row.id for row in await waiting] == ["a"]
-    assert desk.unwanted == [name for name in found if name != "a"]
+async def test_delivery_during_a_retry_is_returned_and_not_undelivered(found: tuple[str, ...]) -> None:
+    lane = FakeLane()
+    claim = lane.start_claim()
+    poll = await lane.park_next()
+    lane.polls.retry_first(SERVICE, 1)
+    retried, answer = await lane.requests.get()
+    assert retried is poll
+    # The commit that delivers "a" was running meanwhile and finishes only now.
+    lane.polls.deliver(poll, (invocation_row("a"),))
+    answer.set_result(tuple(invocation_row(name) for name in found))
+    assert [row.id for row in await claim] == ["a"]
+    assert lane.undelivered == [name for name in found if name != "a"]
 
 
-async def test_what_is_handed_over_before_it_has_gone_to_ask_again_saves_it_the_asking() -> None:
-    desk = Desk()
-    waiting = desk.begin()
-    waiter = await desk.parked()
-    desk.waiters.retry_first(SERVICE, 1)
-    desk.waiters.deliver(waiter, (lease("a"),))
-    assert [row.id for row in await waiting] == ["a"]
-    assert (desk.unwanted, desk.asked.empty()) == ([], True)
+async def test_delivery_before_a_retry_starts_makes_the_retry_unnecessary() -> None:
+    lane = FakeLane()
+    claim = lane.start_claim()
+    poll = await lane.park_next()
+    lane.polls.retry_first(SERVICE, 1)
+    lane.polls.deliver(poll, (invocation_row("a"),))
+    assert [row.id for row in await claim] == ["a"]
+    assert (lane.undelivered, lane.requests.empty()) == ([], True)
 
 
-async def test_what_is_handed_to_somebody_who_has_gone_goes_back() -> None:
-    desk = Desk()
-    waiting = desk.begin()
-    waiter = await desk.parked()
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    desk.waiters.deliver(waiter, (lease("a"),))
-    assert desk.unwanted == ["a"]
+async def test_delivery_to_a_cancelled_claim_is_undelivered() -> None:
+    lane = FakeLane()
+    claim = lane.start_claim()
+    poll = await lane.park_next()
+    claim.cancel()
+    await asyncio.wait([claim])
+    lane.polls.deliver(poll, (invocation_row("a"),))
+    assert lane.undelivered == ["a"]
 
 
-async def test_whoever_goes_with_something_in_hand_gives_it_back() -> None:
-    desk = Desk()
-    waiting = desk.begin()
-    waiter = await desk.parked()
-    waiting.cancel()
-    desk.waiters.deliver(waiter, (lease("a"),))
-    await asyncio.wait([waiting])
-    assert desk.unwanted == ["a"]
+async def test_delivery_to_a_claim_being_cancelled_is_undelivered() -> None:
+    lane = FakeLane()
+    claim = lane.start_claim()
+    poll = await lane.park_next()
+    claim.cancel()
+    lane.polls.deliver(poll, (invocation_row("a"),))
+    await asyncio.wait([claim])
+    assert lane.undelivered == ["a"]
 
 
-async def test_whoever_runs_out_of_time_is_given_nothing() -> None:
-    desk = Desk()
-    waiting = desk.begin(0.01)
-    await desk.parked()
-    assert await waiting == ()
-    assert len(desk.waiters) == 0
+async def test_claim_returns_nothing_after_its_timeout() -> None:
+    lane = FakeLane()
+    claim = lane.start_claim(0.01)
+    await lane.park_next()
+    assert await claim == ()
+    assert len(lane.polls) == 0

@@ -1,4 +1,4 @@
-"""Launching for real: processes of this machine and a gateway on loopback, and what becomes of their attempts."""
+"""Launchers with real processes and an HTTP gateway on loopback, and the outcome of their attempts."""
 
 from __future__ import annotations
 
@@ -28,49 +28,49 @@ CANARY = "canary-of-the-input"
 
 @pytest.fixture
 async def runtime(sqlite_url: str) -> AsyncIterator[RuntimeHarness]:
-    async with open_runtime(sqlite_url) as laid:
-        await laid.put_zone()
-        yield laid
+    async with open_runtime(sqlite_url) as runtime:
+        await runtime.put_zone()
+        yield runtime
 
 
 HOLD = "signal.alarm(60)\nsignal.pause()"
-"""Until a signal ends it; and not for ever, should nobody send one."""
+"""Waits for a signal, for at most 60 seconds."""
 
 
-def script(text: str, **said: object) -> ProcessLauncherConfig:
+def script(text: str, **fields: object) -> ProcessLauncherConfig:
     command = (sys.executable, "-c", f"import os, sys, json, signal\n{text}")
-    return build_struct(ProcessLauncherConfig, command=command, **said)
+    return build_struct(ProcessLauncherConfig, command=command, **fields)
 
 
-async def began(here: CoordinatorHarness, task_id: str = "t", **asked: object) -> None:
-    """An agent that `local` starts, and a task for it that holds a secret."""
-    await here.agent_harness.register("a", launcher="local", max_concurrent_tasks=4)
-    await here.task_harness.submit_create(secretive(here, task_id, **asked))
-    await here.run_until_idle()
+async def start_task(harness: CoordinatorHarness, task_id: str = "t", **fields: object) -> None:
+    """Register an agent of launcher `local`, create a task with a secret for it, and run the coordinator."""
+    await harness.agent_harness.register("a", launcher="local", max_concurrent_tasks=4)
+    await harness.task_harness.submit_create(create_command_with_secret(harness, task_id, **fields))
+    await harness.run_until_idle()
 
 
-def secretive(here: CoordinatorHarness, task_id: str, **asked: object) -> Create:
-    ask = here.task_harness.create_command(task_id, **asked)
-    text = encrypt_field(here.cipher, ZONE, task_id, "input_context", {"password": CANARY, "x": 1})
-    return msgspec.structs.replace(ask, content=msgspec.structs.replace(ask.content, input_context=text))
+def create_command_with_secret(harness: CoordinatorHarness, task_id: str, **fields: object) -> Create:
+    command = harness.task_harness.create_command(task_id, **fields)
+    text = encrypt_field(harness.cipher, ZONE, task_id, "input_context", {"password": CANARY, "x": 1})
+    return msgspec.structs.replace(command, content=msgspec.structs.replace(command.content, input_context=text))
 
 
-async def until(here: CoordinatorHarness, state: State, task_id: str = "t") -> None:
-    async def there() -> bool:
-        return (await here.read_task(task_id)).status is state
+async def wait_for_state(harness: CoordinatorHarness, state: State, task_id: str = "t") -> None:
+    async def is_in_state() -> bool:
+        return (await harness.read_task(task_id)).status is state
 
-    await eventually(there, f"{task_id} is {state}")
-
-
-async def until_written(path: Path) -> str:
-    async def there() -> bool:
-        return written(path).endswith("\n")
-
-    await eventually(there, f"{path.name} is written")
-    return written(path)
+    await eventually(is_in_state, f"{task_id} is {state}")
 
 
-def written(path: Path) -> str:
+async def read_when_written(path: Path) -> str:
+    async def is_written() -> bool:
+        return read_text(path).endswith("\n")
+
+    await eventually(is_written, f"{path.name} is written")
+    return read_text(path)
+
+
+def read_text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
@@ -82,175 +82,175 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-async def until_gone(pid: int) -> None:
-    async def gone() -> bool:
+async def wait_until_exited(pid: int) -> None:
+    async def has_exited() -> bool:
         return not is_alive(pid)
 
-    await eventually(gone, f"the process {pid} has ended")
+    await eventually(has_exited, f"the process {pid} has ended")
 
 
 # -- processes
 
 
-async def test_a_process_is_told_its_task_and_sees_nothing_of_the_server_but_what_is_allowed(
+async def test_process_gets_its_task_and_only_allowed_environment_variables(
     runtime: RuntimeHarness, tmp_path: Path
 ) -> None:
-    heard = tmp_path / "heard"
-    told = "{'env': dict(os.environ), 'task': json.load(sys.stdin), 'cwd': os.getcwd(), 'group': os.getpgrp()}"
+    report_file = tmp_path / "report"
+    expression = "{'env': dict(os.environ), 'task': json.load(sys.stdin), 'cwd': os.getcwd(), 'group': os.getpgrp()}"
     local = script(
-        f"said = {told}\nopen({str(heard)!r}, 'w').write(json.dumps(said) + '\\n')\n{HOLD}",
-        environment=("PATH", "SEEN", "QD_SECRET_KEYS", "MISSING"),
+        f"report = {expression}\nopen({str(report_file)!r}, 'w').write(json.dumps(report) + '\\n')\n{HOLD}",
+        environment=("PATH", "ALLOWED", "QD_SECRET_KEYS", "MISSING"),
         cwd=str(tmp_path),
     )
-    own = {"PATH": "/bin", "SEEN": "yes", "UNSEEN": "no", "QD_SECRET_KEYS": "k", "DATABASE_URL": "d"}
-    here = CoordinatorHarness(runtime, {"local": local}, own, "http://127.0.0.1:4000")
-    here.launcher.start()
+    environment = {"PATH": "/bin", "ALLOWED": "yes", "OTHER": "no", "QD_SECRET_KEYS": "k", "DATABASE_URL": "d"}
+    harness = CoordinatorHarness(runtime, {"local": local}, environment, "http://127.0.0.1:4000")
+    harness.launcher.start()
     try:
-        await began(here)
-        said = json.loads(await until_written(heard))
-        row = await here.read_task("t")
+        await start_task(harness)
+        report = json.loads(await read_when_written(report_file))
+        row = await harness.read_task("t")
         token = f"token of a for {row.attempt_token}"
-        place = "http://127.0.0.1:4000"
-        assert {name: value for name, value in said["env"].items() if name != "LC_CTYPE"} == {
-            "PATH": "/bin", "SEEN": "yes", "QD_TOKEN": token, "QD_SERVER": place, "QD_URL": place
+        url = "http://127.0.0.1:4000"
+        assert {name: value for name, value in report["env"].items() if name != "LC_CTYPE"} == {
+            "PATH": "/bin", "ALLOWED": "yes", "QD_TOKEN": token, "QD_SERVER": url, "QD_URL": url
         }  # fmt: skip
-        assert said["cwd"] == str(tmp_path)
-        assert said["group"] != os.getpgrp()
-        assert said["task"]["context"] == {
+        assert report["cwd"] == str(tmp_path)
+        assert report["group"] != os.getpgrp()
+        assert report["task"]["context"] == {
             "taskTitle": "title",
             "taskDescription": None,
             "inputContext": {"password": CANARY, "x": 1},
             "checkpointData": {},
         }
-        assert said["task"]["attemptToken"] == row.attempt_token
+        assert report["task"]["attemptToken"] == row.attempt_token
         assert (row.status, row.agent_id) == (State.RUNNING, "a")
         assert row.session_key is not None
         assert row.session_key.startswith("process:")
-        assert here.launcher.spawned == 1
+        assert harness.launcher.spawned == 1
     finally:
-        await here.launcher.stop()
+        await harness.launcher.stop()
 
 
-async def test_a_process_that_ends_without_completing_has_failed_with_its_last_words_and_no_secret(
-    runtime: RuntimeHarness,
-) -> None:
-    local = script("task = json.load(sys.stdin)\nprint('x' * 50_000)\nprint('it broke:', task)\nsys.exit(3)")
-    async with start_coordinator(runtime, {"local": local}) as here:
-        await began(here, retry_backoff_seconds=300)
-        await until(here, State.FAILED)
-        whole = await here.task_harness.read("t")
-        assert whole.content.last_error == "The process ended with exit code 3 and had not completed its task."
-        assert (whole.task.final, whole.task.retry_count) == (0, 1)
-        [[words]] = runtime.database.execute("select stack_trace from task_log_lines where task_id = 't'")
-        assert isinstance(words, str)
-        assert "it broke:" in words
-        assert CANARY not in words
-        assert (whole.task.attempt_token or "?") not in words
-        assert len(words) < 9_000
-        assert here.task_harness.read_held() == 0
+async def test_process_exit_without_completion_fails_the_task_with_masked_output(runtime: RuntimeHarness) -> None:
+    local = script("task = json.load(sys.stdin)\nprint('x' * 50_000)\nprint('crashed:', task)\nsys.exit(3)")
+    async with start_coordinator(runtime, {"local": local}) as harness:
+        await start_task(harness, retry_backoff_seconds=300)
+        await wait_for_state(harness, State.FAILED)
+        stored = await harness.task_harness.read("t")
+        assert stored.content.last_error == "The process ended with exit code 3 before it completed the task."
+        assert (stored.task.final, stored.task.retry_count) == (0, 1)
+        [[output]] = runtime.database.execute("select stack_trace from task_log_lines where task_id = 't'")
+        assert isinstance(output, str)
+        assert "crashed:" in output
+        assert CANARY not in output
+        assert (stored.task.attempt_token or "?") not in output
+        assert len(output) < 9_000
+        assert harness.task_harness.read_held() == 0
 
 
-@pytest.mark.parametrize("how", ["cancel", "pause"])
-async def test_a_process_whose_attempt_is_over_is_ended_with_all_it_has_started(
-    runtime: RuntimeHarness, tmp_path: Path, how: str
+@pytest.mark.parametrize("verb", ["cancel", "pause"])
+async def test_process_of_an_ended_attempt_is_killed_with_its_children(
+    runtime: RuntimeHarness, tmp_path: Path, verb: str
 ) -> None:
     pids = tmp_path / "pids"
-    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    says = f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child}}\\n')"
-    text = f"child = os.fork()\nif child: {says}\n{HOLD}"
-    async with start_coordinator(runtime, {"local": script(deaf + text, grace_seconds=0.1)}) as here:
-        await began(here)
-        started = [int(pid) for pid in (await until_written(pids)).split()]
-        ask = Cancel(zone_id=ZONE, caller=admin(), id="t", reason="no more")
-        await here.task_harness.submit(ask if how == "cancel" else Pause(zone_id=ZONE, caller=admin(), id="t"))
-        here.wakeups.notify()
+    ignore_sigterm = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    write_pids = f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child}}\\n')"
+    text = f"child = os.fork()\nif child: {write_pids}\n{HOLD}"
+    async with start_coordinator(runtime, {"local": script(ignore_sigterm + text, grace_seconds=0.1)}) as harness:
+        await start_task(harness)
+        started = [int(pid) for pid in (await read_when_written(pids)).split()]
+        cancel = Cancel(zone_id=ZONE, caller=admin(), id="t", reason="obsolete")
+        await harness.task_harness.submit(cancel if verb == "cancel" else Pause(zone_id=ZONE, caller=admin(), id="t"))
+        harness.wakeups.notify()
         for pid in started:
-            await until_gone(pid)
-        row = await here.read_task("t")
-        assert row.status is (State.ABORTED if how == "cancel" else State.PAUSED), "and nothing more is said of it"
+            await wait_until_exited(pid)
+        row = await harness.read_task("t")
+        assert row.status is (State.ABORTED if verb == "cancel" else State.PAUSED), "the process reported nothing more"
 
 
-async def test_a_server_that_stops_ends_its_processes_and_gives_their_attempts_back(
+async def test_stopping_the_server_ends_its_processes_and_releases_their_attempts(
     runtime: RuntimeHarness, tmp_path: Path
 ) -> None:
-    pid = tmp_path / "pid"
+    pid_file = tmp_path / "pid"
     async with start_coordinator(
-        runtime, {"local": script(f"open({str(pid)!r}, 'w').write(f'{{os.getpid()}}\\n')\n{HOLD}")}
-    ) as here:
-        await began(here)
-        number = int(await until_written(pid))
-    assert not is_alive(number)
-    row = await here.read_task("t")
-    assert (row.status, row.attempt, row.retry_count) == (State.PENDING, 0, 0), "the attempt does not count"
+        runtime, {"local": script(f"open({str(pid_file)!r}, 'w').write(f'{{os.getpid()}}\\n')\n{HOLD}")}
+    ) as harness:
+        await start_task(harness)
+        pid = int(await read_when_written(pid_file))
+    assert not is_alive(pid)
+    row = await harness.read_task("t")
+    assert (row.status, row.attempt, row.retry_count) == (State.PENDING, 0, 0), "the attempt is not counted"
 
 
-async def test_what_cannot_be_started_has_failed_and_is_tried_again(runtime: RuntimeHarness) -> None:
-    missing = ProcessLauncherConfig(command=("no such command on any machine",))
-    async with start_coordinator(runtime, {"local": missing}) as here:
-        await began(here, max_retries=0)
-        await until(here, State.FAILED)
-        whole = await here.task_harness.read("t")
-        assert whole.content.last_error is not None
-        assert "cannot be started" in whole.content.last_error
-        assert whole.task.final == 1
-        assert here.launcher.failed == 1
+async def test_command_that_cannot_be_started_fails_the_attempt(runtime: RuntimeHarness) -> None:
+    missing = ProcessLauncherConfig(command=("missing-command",))
+    async with start_coordinator(runtime, {"local": missing}) as harness:
+        await start_task(harness, max_retries=0)
+        await wait_for_state(harness, State.FAILED)
+        stored = await harness.task_harness.read("t")
+        assert stored.content.last_error is not None
+        assert "cannot be started" in stored.content.last_error
+        assert stored.task.final == 1
+        assert harness.launcher.failed == 1
 
 
-async def test_a_process_beats_for_its_agent(runtime: RuntimeHarness, tmp_path: Path) -> None:
-    async with start_coordinator(runtime, {"local": script(HOLD)}) as here:
-        await here.agent_harness.register("a", launcher="local", heartbeat_interval_seconds=1)
-        await here.task_harness.create("t")
-        await here.run_until_idle()
-        await until(here, State.RUNNING)
+async def test_running_process_sends_heartbeats_for_its_agent(runtime: RuntimeHarness, tmp_path: Path) -> None:
+    async with start_coordinator(runtime, {"local": script(HOLD)}) as harness:
+        await harness.agent_harness.register("a", launcher="local", heartbeat_interval_seconds=1)
+        await harness.task_harness.create("t")
+        await harness.run_until_idle()
+        await wait_for_state(harness, State.RUNNING)
         runtime.database.execute("update agent_pulses set last_seen_at = 1")
 
-        async def heard() -> bool:
+        async def is_refreshed() -> bool:
             return runtime.database.count("agent_pulses", "last_seen_at > 1") == 1
 
-        await eventually(heard, "the agent is heard of")
+        await eventually(is_refreshed, "a heartbeat of the agent")
 
 
-async def test_no_more_processes_run_at_once_than_the_launcher_allows(runtime: RuntimeHarness) -> None:
-    async with start_coordinator(runtime, {"local": script(HOLD, max_concurrent=2)}) as here:
-        await here.agent_harness.register("a", launcher="local", max_concurrent_tasks=10)
-        await here.task_harness.create_many([here.task_harness.create_command(f"t{number}") for number in range(5)])
-        await here.run_until_idle()
+async def test_launcher_does_not_exceed_max_concurrent_processes(runtime: RuntimeHarness) -> None:
+    async with start_coordinator(runtime, {"local": script(HOLD, max_concurrent=2)}) as harness:
+        await harness.agent_harness.register("a", launcher="local", max_concurrent_tasks=10)
+        await harness.task_harness.create_many(
+            [harness.task_harness.create_command(f"t{number}") for number in range(5)]
+        )
+        await harness.run_until_idle()
         assert runtime.database.count("agent_tasks", "agent_id = 'a'") == 2
-        assert len(here.launcher) == 2
+        assert len(harness.launcher) == 2
 
 
-async def test_an_agent_whose_launcher_is_for_certain_types_is_given_no_others(runtime: RuntimeHarness) -> None:
-    async with start_coordinator(runtime, {"local": script(HOLD, task_types=("research",))}) as here:
-        await here.agent_harness.register("a", launcher="local", max_concurrent_tasks=10)
-        await here.task_harness.create("t", task_type="review")
-        assert await here.coordinator.is_due() is not True, "there is nothing that it could be launched for"
-        await here.task_harness.create("u", task_type="research")
-        await here.run_until_idle()
-        assert [(await here.read_task(name)).agent_id for name in ("t", "u")] == [None, "a"]
+async def test_launcher_with_task_types_gets_only_those_types(runtime: RuntimeHarness) -> None:
+    async with start_coordinator(runtime, {"local": script(HOLD, task_types=("research",))}) as harness:
+        await harness.agent_harness.register("a", launcher="local", max_concurrent_tasks=10)
+        await harness.task_harness.create("t", task_type="review")
+        assert await harness.coordinator.is_due() is not True, "no task matches the launcher's types"
+        await harness.task_harness.create("u", task_type="research")
+        await harness.run_until_idle()
+        assert [(await harness.read_task(name)).agent_id for name in ("t", "u")] == [None, "a"]
 
 
-async def test_a_launch_that_comes_too_late_starts_nothing(runtime: RuntimeHarness, tmp_path: Path) -> None:
-    """As of a server that stood still between the commit and the launch."""
-    mark = tmp_path / "mark"
-    local = script(f"if sys.stdin.read(): open({str(mark)!r}, 'w').write('x')")
-    async with start_coordinator(runtime, {"local": local}) as here:
-        await here.agent_harness.register("a", launcher="local")
-        await here.task_harness.create("t", retry_backoff_seconds=300)
-        begin = here.launcher.start_launch
-        held: list[LaunchRequest] = []
-        here.launcher.start_launch = held.append  # type: ignore[method-assign,assignment]  # stands still here
-        await here.run_until_idle()
-        here.expire_columns("t", "timeout_at")
-        await here.run_until_idle()
-        assert (await here.read_task("t")).reason == "launch_lost"
-        begin(held[0])
+async def test_launch_after_its_timeout_does_not_run_the_task(runtime: RuntimeHarness, tmp_path: Path) -> None:
+    """The server was paused between the commit and the launch."""
+    marker = tmp_path / "mark"
+    local = script(f"if sys.stdin.read(): open({str(marker)!r}, 'w').write('x')")
+    async with start_coordinator(runtime, {"local": local}) as harness:
+        await harness.agent_harness.register("a", launcher="local")
+        await harness.task_harness.create("t", retry_backoff_seconds=300)
+        start_launch = harness.launcher.start_launch
+        delayed: list[LaunchRequest] = []
+        harness.launcher.start_launch = delayed.append  # type: ignore[method-assign,assignment]  # the pause
+        await harness.run_until_idle()
+        harness.expire_columns("t", "timeout_at")
+        await harness.run_until_idle()
+        assert (await harness.read_task("t")).reason == "launch_lost"
+        start_launch(delayed[0])
 
-        async def is_over() -> bool:
-            return len(here.launcher) == 0
+        async def has_ended() -> bool:
+            return len(harness.launcher) == 0
 
-        await eventually(is_over, "the late launch is over")
-        assert not mark.exists()
-        assert (await here.read_task("t")).reason == "launch_lost"
+        await eventually(has_ended, "the late launch has ended")
+        assert not marker.exists()
+        assert (await harness.read_task("t")).reason == "launch_lost"
 
 
 # -- a gateway
@@ -258,29 +258,29 @@ async def test_a_launch_that_comes_too_late_starts_nothing(runtime: RuntimeHarne
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[HttpEndpoint]:
-    async with run_endpoint() as made:
-        yield made
+    async with run_endpoint() as endpoint:
+        yield endpoint
 
 
-def http(gateway: HttpEndpoint, **said: object) -> dict[str, LauncherConfig]:
+def http_launchers(gateway: HttpEndpoint, **fields: object) -> dict[str, LauncherConfig]:
     url = f"http://127.0.0.1:{gateway.port}/"
-    return {"local": build_struct(HttpLauncherConfig, url=url, **said)}
+    return {"local": build_struct(HttpLauncherConfig, url=url, **fields)}
 
 
-async def test_a_gateway_is_asked_as_in_the_seed_and_its_session_is_kept(
+async def test_gateway_request_has_the_spawn_format_and_its_session_key_is_stored(
     runtime: RuntimeHarness, gateway: HttpEndpoint
 ) -> None:
     gateway.response = json_response(b'{"session": {"sessionKey": "s-1"}}')
-    launchers = http(gateway, headers={"Authorization": "GATEWAY_TOKEN"})
-    here = CoordinatorHarness(runtime, launchers, {"GATEWAY_TOKEN": "Bearer g"})
+    launchers = http_launchers(gateway, headers={"Authorization": "GATEWAY_TOKEN"})
+    harness = CoordinatorHarness(runtime, launchers, {"GATEWAY_TOKEN": "Bearer g"})
     try:
-        await began(here)
-        asked = await gateway.wait_for_request()
-        assert asked.path == "/api/agents/spawn"
-        assert asked.headers["authorization"] == "Bearer g"
-        body = json.loads(asked.body)
-        await until(here, State.RUNNING)
-        row = await here.read_task("t")
+        await start_task(harness)
+        request = await gateway.wait_for_request()
+        assert request.path == "/api/agents/spawn"
+        assert request.headers["authorization"] == "Bearer g"
+        body = json.loads(request.body)
+        await wait_for_state(harness, State.RUNNING)
+        row = await harness.read_task("t")
         assert row.session_key == "s-1"
         assert {name: body[name] for name in ("workspaceId", "agentId", "taskId", "label", "attemptToken")} == {
             "workspaceId": ZONE,
@@ -289,30 +289,32 @@ async def test_a_gateway_is_asked_as_in_the_seed_and_its_session_is_kept(
             "label": "task:t:title",
             "attemptToken": row.attempt_token,
         }
-        assert body["context"]["inputContext"]["password"] == CANARY, "it does not leave the machine"
-        assert (await here.task_harness.complete(row)).status is State.COMPLETED
+        assert body["context"]["inputContext"]["password"] == CANARY, "the gateway is on this machine"
+        assert (await harness.task_harness.complete(row)).status is State.COMPLETED
     finally:
-        await here.launcher.stop()
+        await harness.launcher.stop()
 
 
-@pytest.mark.parametrize("answer", [b"", json_response(b"{}"), json_response(b"{}", "503 Service Unavailable")])
-async def test_a_gateway_that_starts_no_session_has_failed_the_attempt(
-    runtime: RuntimeHarness, gateway: HttpEndpoint, answer: bytes
+@pytest.mark.parametrize("response", [b"", json_response(b"{}"), json_response(b"{}", "503 Service Unavailable")])
+async def test_gateway_reply_without_a_session_fails_the_attempt(
+    runtime: RuntimeHarness, gateway: HttpEndpoint, response: bytes
 ) -> None:
-    gateway.response = answer
-    here = CoordinatorHarness(runtime, http(gateway))
+    gateway.response = response
+    harness = CoordinatorHarness(runtime, http_launchers(gateway))
     try:
-        await began(here, retry_backoff_seconds=300)
-        await until(here, State.FAILED)
-        row = await here.read_task("t")
-        assert (row.retry_count, row.final, here.task_harness.read_held()) == (1, 0, 0)
+        await start_task(harness, retry_backoff_seconds=300)
+        await wait_for_state(harness, State.FAILED)
+        row = await harness.read_task("t")
+        assert (row.retry_count, row.final, harness.task_harness.read_held()) == (1, 0, 0)
     finally:
-        await here.launcher.stop()
+        await harness.launcher.stop()
 
 
-async def test_an_agent_without_a_launcher_is_assigned_nothing(runtime: RuntimeHarness) -> None:
-    async with start_coordinator(runtime, {"local": script(HOLD)}) as here:
-        await here.task_harness.register_agent("a")
-        await here.task_harness.create("t")
-        await here.run_until_idle()
-        assert (await here.read_task("t")).status is State.PENDING, "it asks for work itself"
+async def test_agent_without_a_launcher_is_assigned_no_task(runtime: RuntimeHarness) -> None:
+    async with start_coordinator(runtime, {"local": script(HOLD)}) as harness:
+        await harness.task_harness.register_agent("a")
+        await harness.task_harness.create("t")
+        await harness.run_until_idle()
+        assert (await harness.read_task("t")).status is State.PENDING, (
+            "an agent without a launcher claims its tasks itself"
+        )

@@ -1,4 +1,4 @@
-"""Members with panes: made once for a key, ended before they are deregistered, and what is left when that is cut."""
+"""Members with panes: created once per key, closed before deregistration, and interrupted deletions."""
 
 from __future__ import annotations
 
@@ -33,214 +33,216 @@ from tests.support.tmux import FakeAgentLog, TmuxServer, is_alive, needs_tmux, s
 
 __all__ = ["shared_tmux", "tmux_server"]
 pytestmark = needs_tmux
-PATIENCE = 60.0
-"""Longer than any test waits: an agent that does not leave holds up whoever waits for it."""
+EXIT_SECONDS_MAX = 60.0
+"""Longer than any test waits, so that an agent that does not exit blocks its deletion."""
 
 
-class Deck:
-    """A fleet and whoever has its panes, without a server around them."""
+class MemberPanesHarness:
+    """A fleet with the handlers for its panes, without a server."""
 
-    def __init__(self, manned: PaneFleetHarness, exit_seconds: float = 1.0, call_seconds: float = 5.0) -> None:
-        self.manned = manned
-        self.tmux = manned.tmux
-        reach = PaneAccess(this_host(), merge_coding_agents(None), call_seconds, exit_seconds)
-        submit = manned.fleet_lane.submit
-        self.means = MemberPanesDeps(manned.runtime.engine, submit, lambda _: "token", reach, {})
-        self.station = MemberPanes(self.means)
-        self.fleets = FleetHandlers(manned.runtime.engine, submit, self.station)
+    def __init__(self, fleet_harness: PaneFleetHarness, exit_seconds: float = 1.0, call_seconds: float = 5.0) -> None:
+        self.fleet_harness = fleet_harness
+        self.tmux = fleet_harness.tmux
+        pane_access = PaneAccess(this_host(), merge_coding_agents(None), call_seconds, exit_seconds)
+        submit = fleet_harness.fleet_lane.submit
+        self.deps = MemberPanesDeps(fleet_harness.runtime.engine, submit, lambda _: "token", pane_access, {})
+        self.member_panes = MemberPanes(self.deps)
+        self.fleets = FleetHandlers(fleet_harness.runtime.engine, submit, self.member_panes)
 
-    def call(self, **said: object) -> Call:
-        scopes = self.manned.caller.scopes | {FLEET_EXEC}
-        caller = msgspec.structs.replace(self.manned.caller, scopes=scopes)
-        call = Call(caller, {"zone": self.manned.zone_id, "fleet": str(FLEET_ID)}, is_unix_socket=True)
-        return msgspec.structs.replace(call, **said)
+    def call(self, **fields: object) -> Call:
+        scopes = self.fleet_harness.caller.scopes | {FLEET_EXEC}
+        caller = msgspec.structs.replace(self.fleet_harness.caller, scopes=scopes)
+        call = Call(caller, {"zone": self.fleet_harness.zone_id, "fleet": str(FLEET_ID)}, is_unix_socket=True)
+        return msgspec.structs.replace(call, **fields)
 
     @property
     def body(self) -> MemberBody:
-        own = Pane(socket=self.tmux.socket, pane_id=self.tmux.pane)
-        return MemberBody(name="alice", description="d", director_id=DIRECTOR, pane=own)
+        pane = Pane(socket=self.tmux.socket, pane_id=self.tmux.pane)
+        return MemberBody(name="alice", description="d", director_id=DIRECTOR, pane=pane)
 
     async def create(self, key: str | None = None) -> RegisterMemberResult:
-        return await self.station.create(self.call(body=self.body, idempotency_key=key), self.body)
+        return await self.member_panes.create(self.call(body=self.body, idempotency_key=key), self.body)
 
-    async def delete(self, made: RegisterMemberResult, force: bool = False) -> FleetMemberDeleted:
-        return await self.station.delete(self.call(), FLEET_ID, made.member.agent_id, force)
+    async def delete(self, created: RegisterMemberResult, force: bool = False) -> FleetMemberDeleted:
+        return await self.member_panes.delete(self.call(), FLEET_ID, created.member.agent_id, force)
 
     async def delete_fleet(self) -> FleetDeletedView:
         return await self.fleets.delete(self.call(query=DeleteFleetQuery()))
 
-    async def members(self) -> int:
-        """How many are there beside the director and the administrator."""
-        [rows] = await self.manned.runtime.engine.read(
-            lambda tx: tx.read(Q.members_of_fleets(batch=[(self.manned.zone_id, FLEET_ID, MemberStatus.ACTIVE)])),
-            zones=[self.manned.zone_id],
+    async def count_members(self) -> int:
+        """The number of active members without director and administrator."""
+        [rows] = await self.fleet_harness.runtime.engine.read(
+            lambda tx: tx.read(
+                Q.members_of_fleets(batch=[(self.fleet_harness.zone_id, FLEET_ID, MemberStatus.ACTIVE)])
+            ),
+            zones=[self.fleet_harness.zone_id],
         )
         return len(rows) - 2
 
-    def place(self, made: RegisterMemberResult, pane_id: str | None) -> None:
-        self.manned.runtime.database.execute(
-            "update agent_placements set tmux_pane_id = ? where agent_id = ?", pane_id, made.member.agent_id
+    def set_pane(self, created: RegisterMemberResult, pane_id: str | None) -> None:
+        self.fleet_harness.runtime.database.execute(
+            "update agent_placements set tmux_pane_id = ? where agent_id = ?", pane_id, created.member.agent_id
         )
 
-    def heard(self, made: RegisterMemberResult) -> FakeAgentLog:
-        return self.tmux.wait_for_agent_log(self.tmux.pid_of(pane_of(made)))
+    def agent_log(self, created: RegisterMemberResult) -> FakeAgentLog:
+        return self.tmux.wait_for_agent_log(self.tmux.pid_of(pane_of(created)))
 
-    async def has_heard(self, made: RegisterMemberResult, line: str) -> None:
-        async def has() -> bool:
-            return line in self.heard(made).lines
+    async def wait_for_line(self, created: RegisterMemberResult, line: str) -> None:
+        async def has_line() -> bool:
+            return line in self.agent_log(created).lines
 
-        await eventually(has, f"the agent had heard {line}")
+        await eventually(has_line, f"the agent received {line}")
 
 
-def pane_of(made: RegisterMemberResult) -> str:
-    assert made.placement is not None
-    assert made.placement.tmux_pane_id is not None
-    return made.placement.tmux_pane_id
+def pane_of(created: RegisterMemberResult) -> str:
+    assert created.placement is not None
+    assert created.placement.tmux_pane_id is not None
+    return created.placement.tmux_pane_id
 
 
 @pytest.fixture
-async def member_panes(sqlite_url: str, shared_tmux: TmuxServer) -> AsyncIterator[Deck]:
-    async with open_pane_fleet(sqlite_url, shared_tmux) as manned:
-        yield Deck(manned)
+async def member_panes(sqlite_url: str, shared_tmux: TmuxServer) -> AsyncIterator[MemberPanesHarness]:
+    async with open_pane_fleet(sqlite_url, shared_tmux) as fleet_harness:
+        yield MemberPanesHarness(fleet_harness)
         shared_tmux.run_tmux("set-environment", "-gu", "FAKE")
-        await Deck(manned, 0.1).delete_fleet()
+        await MemberPanesHarness(fleet_harness, 0.1).delete_fleet()
 
 
-# -- making
+# -- creation
 
 
-async def test_whoever_repeats_a_key_while_its_member_is_made_is_answered_with_the_same_pane(
-    member_panes: Deck,
-) -> None:
-    asked = await asyncio.gather(*(member_panes.create("k") for _ in range(3)))
-    assert sorted(each.created for each in asked) == [False, False, True]
-    assert len({(each.member.agent_id, pane_of(each)) for each in asked}) == 1
-    assert await member_panes.members() == 1
+async def test_concurrent_creations_with_one_key_return_the_same_pane(member_panes: MemberPanesHarness) -> None:
+    results = await asyncio.gather(*(member_panes.create("k") for _ in range(3)))
+    assert sorted(result.created for result in results) == [False, False, True]
+    assert len({(result.member.agent_id, pane_of(result)) for result in results}) == 1
+    assert await member_panes.count_members() == 1
 
 
-async def test_a_key_whose_member_has_no_pane_yet_is_not_answered_as_if_it_had(member_panes: Deck) -> None:
-    """Another server is about to make it, or was killed before it had."""
-    place, caller = member_panes.manned.pane_location(None), member_panes.call().caller
-    await member_panes.manned.register(
-        place=place, director_id=DIRECTOR, key="k", digest=request_digest(member_panes.body), caller=caller
+async def test_repeated_key_of_a_member_without_a_pane_is_a_conflict(member_panes: MemberPanesHarness) -> None:
+    """Another server is creating the pane, or was killed before it did."""
+    location, caller = member_panes.fleet_harness.pane_location(None), member_panes.call().caller
+    await member_panes.fleet_harness.register(
+        location=location,
+        director_id=DIRECTOR,
+        idempotency_key="k",
+        request_digest=request_digest(member_panes.body),
+        caller=caller,
     )
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as problem:
         await member_panes.create("k")
-    assert refused.value.code == "member_being_made"
+    assert problem.value.code == "member_being_made"
 
 
-# -- ending
+# -- deletion
 
 
-async def test_no_tmux_is_asked_about_a_pane_of_another_host() -> None:
-    reach = PaneAccess(this_host(), merge_coding_agents(None), 1.0, 1.0)
-    there = placement_row(host_id="another", tmux_pane_id="%1", tmux_socket="relative: refused when it is used")
-    assert await reach.find_pane(there) is NoticeFailure.OTHER_HOST
-    assert await reach.type_line(there, "hello") is NoticeFailure.OTHER_HOST
-    assert await reach.close(there) is NoticeFailure.OTHER_HOST
+async def test_panes_of_another_host_are_not_accessed() -> None:
+    pane_access = PaneAccess(this_host(), merge_coding_agents(None), 1.0, 1.0)
+    placement = placement_row(host_id="another", tmux_pane_id="%1", tmux_socket="relative path, invalid if used")
+    assert await pane_access.find_pane(placement) is NoticeFailure.OTHER_HOST
+    assert await pane_access.type_line(placement, "hello") is NoticeFailure.OTHER_HOST
+    assert await pane_access.close(placement) is NoticeFailure.OTHER_HOST
 
 
-async def test_an_agent_behind_something_else_stays_registered_unless_it_is_forced_to_leave(member_panes: Deck) -> None:
-    made = await member_panes.create()
-    pid = member_panes.heard(made).pid
-    member_panes.tmux.run_tmux("send-keys", "-t", pane_of(made), "/edit", "Enter")
-    front = ("display-message", "-p", "-t", pane_of(made), "#{pane_current_command}")
+async def test_agent_behind_another_program_stays_registered_unless_forced(member_panes: MemberPanesHarness) -> None:
+    created = await member_panes.create()
+    pid = member_panes.agent_log(created).pid
+    member_panes.tmux.run_tmux("send-keys", "-t", pane_of(created), "/edit", "Enter")
+    current_command = ("display-message", "-p", "-t", pane_of(created), "#{pane_current_command}")
 
     async def is_edited() -> bool:
-        return member_panes.tmux.run_tmux(*front) == "cat"
+        return member_panes.tmux.run_tmux(*current_command) == "cat"
 
-    await eventually(is_edited, "something else was in front")
-    with pytest.raises(Conflict) as refused:
-        await member_panes.delete(made)
-    assert refused.value.code == "member_still_there"
-    assert "heard /edit" in str(refused.value.members["tail"])
-    assert "--force" in str(refused.value.frees)
-    assert (await member_panes.members(), is_alive(pid)) == (1, True)
-    assert (await member_panes.delete(made, force=True)).pane == "killed"
-    assert (await member_panes.members(), is_alive(pid)) == (0, False)
+    await eventually(is_edited, "an editor is in the foreground")
+    with pytest.raises(Conflict) as problem:
+        await member_panes.delete(created)
+    assert problem.value.code == "member_still_there"
+    assert "heard /edit" in str(problem.value.members["tail"])
+    assert "--force" in str(problem.value.frees)
+    assert (await member_panes.count_members(), is_alive(pid)) == (1, True)
+    assert (await member_panes.delete(created, force=True)).pane == "killed"
+    assert (await member_panes.count_members(), is_alive(pid)) == (0, False)
 
 
-async def test_a_member_that_gets_its_pane_while_it_is_deleted_leaves_nobody_running(member_panes: Deck) -> None:
-    made = await member_panes.create()
-    pane_id, pid = pane_of(made), member_panes.tmux.pid_of(pane_of(made))
-    member_panes.place(made, None)
+async def test_member_that_gets_its_pane_during_deletion_is_closed(member_panes: MemberPanesHarness) -> None:
+    created = await member_panes.create()
+    pane_id, pid = pane_of(created), member_panes.tmux.pid_of(pane_of(created))
+    member_panes.set_pane(created, None)
 
-    async def submit(ask: FleetCommand) -> FleetOutcome:
-        member_panes.place(made, pane_id)
-        return await member_panes.manned.fleet_lane.submit(ask)
+    async def submit(command: FleetCommand) -> FleetOutcome:
+        member_panes.set_pane(created, pane_id)
+        return await member_panes.fleet_harness.fleet_lane.submit(command)
 
-    member_panes.station = MemberPanes(replace(member_panes.means, submit=submit))
-    gone = await member_panes.delete(made)
-    assert (gone.pane_id, gone.pane) == (pane_id, PaneOutcome.EXITED)
+    member_panes.member_panes = MemberPanes(replace(member_panes.deps, submit=submit))
+    deleted = await member_panes.delete(created)
+    assert (deleted.pane_id, deleted.pane) == (pane_id, PaneOutcome.EXITED)
     assert not is_alive(pid)
 
 
-async def test_an_agent_that_the_configuration_no_longer_names_stays_and_the_reason_is_said(member_panes: Deck) -> None:
-    made = await member_panes.create()
-    member_panes.station = MemberPanes(
-        replace(member_panes.means, pane_access=replace(member_panes.means.pane_access, coding_agents={}))
+async def test_agent_that_is_no_longer_configured_is_closed_only_with_force(member_panes: MemberPanesHarness) -> None:
+    created = await member_panes.create()
+    member_panes.member_panes = MemberPanes(
+        replace(member_panes.deps, pane_access=replace(member_panes.deps.pane_access, coding_agents={}))
     )
-    with pytest.raises(Invalid, match=r"'claude', which the server's configuration no longer names.*--force"):
-        await member_panes.delete(made)
-    assert (await member_panes.delete(made, force=True)).pane == PaneOutcome.KILLED
+    with pytest.raises(Invalid, match=r"'claude', which is no longer configured.*--force"):
+        await member_panes.delete(created)
+    assert (await member_panes.delete(created, force=True)).pane == PaneOutcome.KILLED
 
 
-async def test_a_fleet_whose_deletion_was_cut_is_still_there_and_is_deleted_by_asking_again(
-    member_panes: Deck, monkeypatch: pytest.MonkeyPatch
+async def test_interrupted_fleet_deletion_can_be_repeated(
+    member_panes: MemberPanesHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(terminate, "TERM_SECONDS", 0.1)
     member_panes.tmux.run_tmux("set-environment", "-g", "FAKE", "stubborn")
-    made = await member_panes.create()
-    pid = member_panes.heard(made).pid
-    cut = asyncio.create_task(Deck(member_panes.manned, PATIENCE).delete_fleet())
-    await member_panes.has_heard(made, "/exit")
-    cut.cancel()
+    created = await member_panes.create()
+    pid = member_panes.agent_log(created).pid
+    interrupted = asyncio.create_task(MemberPanesHarness(member_panes.fleet_harness, EXIT_SECONDS_MAX).delete_fleet())
+    await member_panes.wait_for_line(created, "/exit")
+    interrupted.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await cut
-    assert (await member_panes.members(), is_alive(pid)) == (1, True)
-    done = await Deck(member_panes.manned, 0.1).delete_fleet()
-    assert (done.deregistered_count, done.panes_closed, done.panes_left) == (3, 1, 0)
+        await interrupted
+    assert (await member_panes.count_members(), is_alive(pid)) == (1, True)
+    deleted = await MemberPanesHarness(member_panes.fleet_harness, 0.1).delete_fleet()
+    assert (deleted.deregistered_count, deleted.panes_closed, deleted.panes_left) == (3, 1, 0)
     assert not is_alive(pid)
 
 
-async def test_a_pane_that_came_in_the_last_moment_and_cannot_be_closed_is_counted_as_left(
-    member_panes: Deck, monkeypatch: pytest.MonkeyPatch
+async def test_late_pane_that_cannot_be_closed_is_counted_as_left(
+    member_panes: MemberPanesHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fleet is deleted by then: a refusal would send its user to do again what can do nothing."""
-    made = await member_panes.create()
-    pane_id = pane_of(made)
-    member_panes.place(made, None)
+    """The fleet is already deleted then, so an error would suggest a retry that has no effect."""
+    created = await member_panes.create()
+    pane_id = pane_of(created)
+    member_panes.set_pane(created, None)
 
-    async def submit(ask: FleetCommand) -> FleetOutcome:
-        member_panes.place(made, pane_id)
-        return await member_panes.manned.fleet_lane.submit(ask)
+    async def submit(command: FleetCommand) -> FleetOutcome:
+        member_panes.set_pane(created, pane_id)
+        return await member_panes.fleet_harness.fleet_lane.submit(command)
 
     async def close_panes(call: Call, placements: Sequence[Placement]) -> dict[int, PaneOutcome | NoticeFailure]:
-        assert [each.tmux_pane_id for each in placements] == [pane_id]
+        assert [placement.tmux_pane_id for placement in placements] == [pane_id]
         raise Conflict("panes_not_closed", "tmux does not answer.")
 
-    monkeypatch.setattr(member_panes.station, "close_panes", close_panes)
-    done = await replace(member_panes.fleets, submit=submit).delete(member_panes.call(query=DeleteFleetQuery()))
-    assert (done.deregistered_count, done.panes_closed, done.panes_left) == (3, 0, 1)
+    monkeypatch.setattr(member_panes.member_panes, "close_panes", close_panes)
+    deleted = await replace(member_panes.fleets, submit=submit).delete(member_panes.call(query=DeleteFleetQuery()))
+    assert (deleted.deregistered_count, deleted.panes_closed, deleted.panes_left) == (3, 0, 1)
     member_panes.tmux.run_tmux("kill-pane", "-t", pane_id)
 
 
-async def test_a_fleet_with_a_pane_that_cannot_be_closed_is_not_deleted(
-    sqlite_url: str, tmux_server: TmuxServer
-) -> None:
-    async with open_pane_fleet(sqlite_url, tmux_server) as manned:
-        deck = Deck(manned)
-        made = await deck.create()
-        gone = await deck.create()
-        tmux_server.run_tmux("kill-pane", "-t", pane_of(gone))
+async def test_fleet_with_a_pane_that_cannot_be_closed_is_not_deleted(sqlite_url: str, tmux_server: TmuxServer) -> None:
+    async with open_pane_fleet(sqlite_url, tmux_server) as fleet_harness:
+        panes = MemberPanesHarness(fleet_harness)
+        created = await panes.create()
+        closed = await panes.create()
+        tmux_server.run_tmux("kill-pane", "-t", pane_of(closed))
         os.kill(tmux_server.pid, signal.SIGSTOP)
         try:
-            with pytest.raises(Conflict) as refused:
-                await Deck(manned, call_seconds=0.3).delete_fleet()
+            with pytest.raises(Conflict) as problem:
+                await MemberPanesHarness(fleet_harness, call_seconds=0.3).delete_fleet()
         finally:
             os.kill(tmux_server.pid, signal.SIGCONT)
-        assert refused.value.code == "panes_not_closed"
-        assert await deck.members() == 2
-        done = await deck.delete_fleet()
-        assert (done.deregistered_count, done.panes_closed, done.panes_left) == (4, 1, 0)
-        assert pane_of(made) not in tmux_server.list_panes()
+        assert problem.value.code == "panes_not_closed"
+        assert await panes.count_members() == 2
+        deleted = await panes.delete_fleet()
+        assert (deleted.deregistered_count, deleted.panes_closed, deleted.panes_left) == (4, 1, 0)
+        assert pane_of(created) not in tmux_server.list_panes()

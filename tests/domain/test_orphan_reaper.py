@@ -1,4 +1,4 @@
-"""The guard of what a server has launched: it ends what is left when the server is gone, and nobody else."""
+"""The orphan reaper ends the process groups that a dead server left behind, and no others."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pytest
 from quarterdeck.domain.coordination.launchers import orphan_reaper
 from quarterdeck.domain.coordination.launchers.orphan_reaper_client import OrphanReaperClient
 
-DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+IGNORE_SIGTERM = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 LINUX = sys.platform.startswith("linux")
 
 
 @contextlib.asynccontextmanager
-async def group(first: str = "") -> AsyncIterator[Process]:
-    """A process with a group of its own, which has begun to wait for a signal."""
-    text = f"import signal\n{first}\nsignal.alarm(60)\nprint(flush=True)\nsignal.pause()"
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", text, stdout=PIPE, start_new_session=True)
+async def run_process_group(setup: str = "") -> AsyncIterator[Process]:
+    """Start a process in its own process group. It is waiting for a signal when this yields."""
+    script = f"import signal\n{setup}\nsignal.alarm(60)\nprint(flush=True)\nsignal.pause()"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=PIPE, start_new_session=True)
     assert process.stdout is not None
     await process.stdout.readline()
     try:
@@ -34,42 +34,44 @@ async def group(first: str = "") -> AsyncIterator[Process]:
         await process.wait()
 
 
-def test_what_has_begun_and_not_ended_is_left() -> None:
+def test_groups_without_an_end_record_are_still_running() -> None:
     lines = ["+ 9999999 1.5\n", "+ 8888888 2\n", "- 9999999\n", "- 7777777\n"]
     assert orphan_reaper.read_running_groups(lines) == {8888888: (2.0, None)}
     orphan_reaper.end_groups(orphan_reaper.read_running_groups(lines))
 
 
-async def test_whoever_does_not_end_when_asked_to_is_ended_after_its_seconds() -> None:
-    async with group() as willing, group(DEAF) as deaf:
-        orphan_reaper.end_groups(orphan_reaper.read_running_groups([f"+ {willing.pid} 60\n", f"+ {deaf.pid} 0.1\n"]))
-        assert await deaf.wait() == -signal.SIGKILL
-        assert await willing.wait() == -signal.SIGTERM
+async def test_group_that_ignores_sigterm_is_killed_after_its_grace_period() -> None:
+    async with run_process_group() as cooperative, run_process_group(IGNORE_SIGTERM) as uncooperative:
+        orphan_reaper.end_groups(
+            orphan_reaper.read_running_groups([f"+ {cooperative.pid} 60\n", f"+ {uncooperative.pid} 0.1\n"])
+        )
+        assert await uncooperative.wait() == -signal.SIGKILL
+        assert await cooperative.wait() == -signal.SIGTERM
 
 
-@pytest.mark.skipif(not LINUX, reason="only Linux tells when a process began")
-async def test_a_process_that_has_the_number_of_another_is_left_alone() -> None:
-    async with group() as stranger:
-        orphan_reaper.end_groups({stranger.pid: (0.0, b"1")})
-        assert stranger.returncode is None
-        stranger.send_signal(signal.SIGINT)
-        assert await stranger.wait() == -signal.SIGINT
+@pytest.mark.skipif(not LINUX, reason="only Linux reports the start time of a process")
+async def test_process_with_a_reused_pid_is_not_signaled() -> None:
+    async with run_process_group() as unrelated:
+        orphan_reaper.end_groups({unrelated.pid: (0.0, b"1")})
+        assert unrelated.returncode is None
+        unrelated.send_signal(signal.SIGINT)
+        assert await unrelated.wait() == -signal.SIGINT
 
 
-async def test_a_guard_that_was_ended_is_followed_by_another_that_knows_all() -> None:
-    watch = OrphanReaperClient()
-    async with group() as first, group() as second, group() as done:
-        await watch.start()
-        watch.watch(first.pid, 60)
-        assert watch._process is not None
-        before = watch._process
-        before.kill()
-        await before.wait()
-        watch.watch(second.pid, 60)
-        watch.watch(done.pid, 60)
-        watch.unwatch(done.pid)
-        await watch.start()
-        assert watch._process is not before
-        await watch.stop()
+async def test_restarted_reaper_gets_every_watched_group() -> None:
+    client = OrphanReaperClient()
+    async with run_process_group() as first, run_process_group() as second, run_process_group() as unwatched:
+        await client.start()
+        client.watch(first.pid, 60)
+        assert client._process is not None
+        killed = client._process
+        killed.kill()
+        await killed.wait()
+        client.watch(second.pid, 60)
+        client.watch(unwatched.pid, 60)
+        client.unwatch(unwatched.pid)
+        await client.start()
+        assert client._process is not killed
+        await client.stop()
         assert (await first.wait(), await second.wait()) == (-signal.SIGTERM, -signal.SIGTERM)
-        assert done.returncode is None
+        assert unwatched.returncode is None

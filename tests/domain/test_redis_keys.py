@@ -1,4 +1,4 @@
-"""What Redis shows of tasks and agents: as the rows say, whatever was there before, and put right when it is not so."""
+"""Redis keys of tasks and agents: they mirror the rows, and the comparison repairs every difference."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tests.support.runtime import RuntimeHarness
 from tests.support.tasks import TaskHarness
 
 PENDING, ACTIVE, RECOVERY = (f"tasks:pending:{ZONE}", f"tasks:active:{ZONE}", f"coordinator:recovery_queue:{ZONE}")
-OF_AGENT, STATUS = f"agent:tasks:{ZONE}/a", status_key("a", ZONE)
+AGENT_TASKS, STATUS = f"agent:tasks:{ZONE}/a", status_key("a", ZONE)
 
 
 @pytest.fixture
 async def mirror_harness(runtime: RuntimeHarness, redis: DirectRedis) -> AsyncIterator[KeyMirrorHarness]:
-    made = KeyMirrorHarness(runtime, redis.url)
-    await made.mirror.sink.register()
-    await made.run_until_idle()
-    yield made
-    await made.key_writer.close()
+    harness = KeyMirrorHarness(runtime, redis.url)
+    await harness.mirror.sink.register()
+    await harness.run_until_idle()
+    yield harness
+    await harness.key_writer.close()
 
 
 @pytest.fixture
@@ -44,25 +44,25 @@ def task_harness(runtime: RuntimeHarness) -> TaskHarness:
     return TaskHarness(runtime)
 
 
-def told(redis: DirectRedis) -> PubSub:
-    """Whoever subscribes, from here on."""
-    listening: PubSub = redis.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py says no types here
-    listening.psubscribe("*:events:*")
-    listening.get_message(timeout=5)
-    return listening
+def subscribe(redis: DirectRedis) -> PubSub:
+    """Subscribe to every event channel."""
+    subscription: PubSub = redis.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py has no types here
+    subscription.psubscribe("*:events:*")
+    subscription.get_message(timeout=5)
+    return subscription
 
 
-def heard(listening: PubSub) -> list[tuple[str, dict[str, str]]]:
+def read_messages(subscription: PubSub) -> list[tuple[str, dict[str, str]]]:
     found = []
-    while (message := listening.get_message(timeout=0.2)) is not None:
+    while (message := subscription.get_message(timeout=0.2)) is not None:
         found.append((message["channel"], json.loads(message["data"])))
     return found
 
 
-# -- each key
+# -- keys and channels
 
 
-async def test_a_task_is_pending_by_priority_and_age_until_somebody_takes_it(
+async def test_pending_tasks_are_sorted_by_priority_and_age_until_claimed(
     mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
     await task_harness.register_agent()
@@ -83,19 +83,19 @@ async def test_a_task_is_pending_by_priority_and_age_until_somebody_takes_it(
     ]
 
 
-async def test_what_an_agent_holds_is_seen_with_its_session_and_gone_when_it_is_given_back(
+async def test_active_tasks_are_shown_with_their_session_until_they_end(
     mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
     await task_harness.register_agent()
     session = await task_harness.runtime.spawn()
-    bearer = Caller("someone", "app", ZONE, admin().scopes, session_id=session.id)
+    bearer = Caller("user-1", "app", ZONE, admin().scopes, session_id=session.id)
     for _ in range(2):
         await task_harness.create()
     first, second = await task_harness.claim(limit=2, caller=bearer)
     await mirror_harness.run_until_idle()
-    held = {each.task.id: str(each.task.assigned_at) for each in (first, second)}
-    assert redis.client.hgetall(OF_AGENT) == held
-    assert redis.client.smembers(ACTIVE) == {f"{task}:{session.id}" for task in held}
+    held = {lease.task.id: str(lease.task.assigned_at) for lease in (first, second)}
+    assert redis.client.hgetall(AGENT_TASKS) == held
+    assert redis.client.smembers(ACTIVE) == {f"{task_id}:{session.id}" for task_id in held}
     assert redis.client.zcard(PENDING) == 0
     context = f"session:context:{session.id}"
     assert redis.client.hgetall(context) == {
@@ -110,57 +110,57 @@ async def test_what_an_agent_holds_is_seen_with_its_session_and_gone_when_it_is_
     await task_harness.complete(first.task)
     await task_harness.release(second.task)
     await mirror_harness.run_until_idle()
-    assert not redis.client.exists(OF_AGENT, ACTIVE)
+    assert not redis.client.exists(AGENT_TASKS, ACTIVE)
     assert redis.client.zrange(PENDING, 0, -1) == [second.task.id]
     assert redis.client.hgetall(STATUS)["status"] == "idle"
     assert redis.client.hgetall(STATUS)["current_task"] == ""
     assert await mirror_harness.run_comparison() == 0
 
 
-async def test_a_task_that_waits_for_its_backoff_stands_in_the_recovery_queue_until_it_is_due(
+async def test_task_in_backoff_is_in_the_recovery_queue_until_it_is_due(
     mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
     await task_harness.register_agent()
-    made = await task_harness.create(max_retries=1, retry_backoff_seconds=1_000)
+    task = await task_harness.create(max_retries=1, retry_backoff_seconds=1_000)
     [leased] = await task_harness.claim()
     await task_harness.fail(leased.task)
     await mirror_harness.run_until_idle()
-    assert redis.client.lrange(RECOVERY, 0, -1) == [made.id]
-    assert not redis.client.exists(PENDING, ACTIVE, OF_AGENT)
+    assert redis.client.lrange(RECOVERY, 0, -1) == [task.id]
+    assert not redis.client.exists(PENDING, ACTIVE, AGENT_TASKS)
     task_harness.runtime.database.execute("update agent_tasks set available_at = 1")
-    await task_harness.make_available(made.id)
+    await task_harness.make_available(task.id)
     await mirror_harness.run_until_idle()
     assert not redis.client.exists(RECOVERY)
-    assert redis.client.zrange(PENDING, 0, -1) == [made.id]
+    assert redis.client.zrange(PENDING, 0, -1) == [task.id]
     [leased] = await task_harness.claim()
     await task_harness.fail(leased.task)
     await mirror_harness.run_until_idle()
     assert not redis.client.exists(RECOVERY, PENDING, ACTIVE)
 
 
-async def test_an_agent_that_is_lost_is_among_the_stale_and_one_that_has_ended_is_nowhere(
+async def test_stale_agent_is_in_the_stale_set_and_a_terminated_agent_has_no_key(
     mirror_harness: KeyMirrorHarness, runtime: RuntimeHarness, redis: DirectRedis
 ) -> None:
-    agency = AgentHarness(runtime)
-    await agency.register("a")
-    await agency.register("b")
+    agent_harness = AgentHarness(runtime)
+    await agent_harness.register("a")
+    await agent_harness.register("b")
     await mirror_harness.run_until_idle()
     assert redis.client.hget(STATUS, "status") == "idle"
     runtime.database.execute("update agent_pulses set last_seen_at = 5000 where agent_id = 'a'")
-    await agency.refresh_status("a")
+    await agent_harness.refresh_status("a")
     await mirror_harness.run_until_idle()
     assert redis.client.hgetall(STATUS) == {"status": "error", "current_task": "", "last_heartbeat": "5000"}
     assert redis.client.zrange(key_layout.STALE_AGENTS, 0, -1, withscores=True) == [(f"{ZONE}/a", 5_000.0)]
-    await agency.heartbeat("a")
+    await agent_harness.heartbeat("a")
     await mirror_harness.run_until_idle()
     assert redis.client.hget(STATUS, "status") == "idle"
     assert not redis.client.exists(key_layout.STALE_AGENTS)
-    await agency.terminate("a")
+    await agent_harness.terminate("a")
     await mirror_harness.run_until_idle()
     assert [*read_keys(redis)] == [status_key("b", ZONE)]
 
 
-async def test_agents_of_the_same_id_in_two_zones_do_not_share_a_key(
+async def test_agents_with_the_same_id_in_two_zones_have_separate_keys(
     mirror_harness: KeyMirrorHarness, runtime: RuntimeHarness, redis: DirectRedis
 ) -> None:
     await runtime.put_zone(key_layout.DEFAULT_ZONE)
@@ -173,52 +173,52 @@ async def test_agents_of_the_same_id_in_two_zones_do_not_share_a_key(
     assert [*read_keys(redis)] == ["agent:status:a"]
 
 
-async def test_what_has_happened_is_published_once_in_order_though_the_holder_is_killed_after_telling(
+async def test_events_are_published_once_in_order_if_the_holder_is_killed_after_publishing(
     mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
-    listening = told(redis)
+    subscription = subscribe(redis)
     await task_harness.register_agent()
-    made = await task_harness.create()
+    task = await task_harness.create()
     await mirror_harness.run_until_idle()
     [leased] = await task_harness.claim()
     await task_harness.complete(leased.task)
     await mirror_harness.run_until_idle()
-    # As if the position had never been written down.
+    # As if the holder was killed before it stored its position.
     task_harness.runtime.database.execute("update sinks set position = 0 where name = 'redis-keys'")
     second = KeyMirrorHarness(task_harness.runtime, redis.url)
     await second.take_over()
     await second.run_until_idle()
     await second.key_writer.close()
-    assert heard(listening) == [
+    assert read_messages(subscription) == [
         (f"agents:events:{ZONE}", {"event": "agent_registered", "agent_id": "a"}),
-        (f"tasks:events:{ZONE}", {"event": "task_created", "task_id": made.id}),
-        (f"tasks:events:{ZONE}", {"event": "task_started", "task_id": made.id}),
-        (f"tasks:events:{ZONE}", {"event": "task_completed", "task_id": made.id}),
+        (f"tasks:events:{ZONE}", {"event": "task_created", "task_id": task.id}),
+        (f"tasks:events:{ZONE}", {"event": "task_started", "task_id": task.id}),
+        (f"tasks:events:{ZONE}", {"event": "task_completed", "task_id": task.id}),
     ]
-    listening.close()
+    subscription.close()
 
 
-async def test_heartbeats_are_seen_for_a_minute_and_make_nothing_of_an_agent_that_has_ended(
+async def test_heartbeat_key_lasts_a_minute_and_creates_no_status_of_an_ended_agent(
     mirror_harness: KeyMirrorHarness, runtime: RuntimeHarness, redis: DirectRedis
 ) -> None:
-    agency, writer = AgentHarness(runtime), HeartbeatMirror(mirror_harness.key_writer)
-    agency.heartbeat_recorder.listeners.append(lambda agents: writer.record(map(to_pulse, agents)))
-    await agency.register("a")
+    agent_harness, writer = AgentHarness(runtime), HeartbeatMirror(mirror_harness.key_writer)
+    agent_harness.heartbeat_recorder.listeners.append(lambda agents: writer.record(map(to_pulse, agents)))
+    await agent_harness.register("a")
     await mirror_harness.run_until_idle()
-    beaten = await agency.heartbeat("a")
+    result = await agent_harness.heartbeat("a")
     await writer.write()
-    seen_at = beaten.agent.last_seen_at
+    seen_at = result.agent.last_seen_at
     heartbeat = f"agent:heartbeat:{ZONE}/a"
     assert json.loads(str(redis.client.get(heartbeat))) == {"status": "idle", "task_id": "", "timestamp": seen_at}
     assert 50 < redis.client.ttl(heartbeat) <= 60
     assert redis.client.hget(STATUS, "last_heartbeat") == str(seen_at)
     redis.wipe()
-    writer.record([to_pulse(beaten.agent)])
+    writer.record([to_pulse(result.agent)])
     await writer.write()
     assert [*read_keys(redis)] == [heartbeat]
 
 
-async def test_heartbeats_are_lost_and_counted_where_there_is_no_room_for_them(
+async def test_heartbeats_above_the_buffer_limit_are_dropped_and_counted(
     mirror_harness: KeyMirrorHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeats, "AGENTS_MAX", 2)
@@ -227,27 +227,27 @@ async def test_heartbeats_are_lost_and_counted_where_there_is_no_room_for_them(
     assert (writer.lost, {pulse.at for pulse in writer._newest.values()}) == (2, {2})
 
 
-# -- whatever happens to it
+# -- repair, rebuild and outages
 
 
-async def busy(work: TaskHarness) -> None:
-    """Something of every kind."""
+async def create_rows(task_harness: TaskHarness) -> None:
+    """Create at least one row for every kind of key."""
     for name in ("a", "b"):
-        await work.register_agent(name)
+        await task_harness.register_agent(name)
     for _ in range(6):
-        await work.create(retry_backoff_seconds=1_000)
-    first, *_ = await work.claim("a", limit=3)
-    await work.claim("b", limit=1)
-    await work.fail(first.task)
-    await AgentHarness(work.runtime).register("lost")
-    work.runtime.database.execute("update agent_pulses set last_seen_at = 5000 where agent_id = 'lost'")
-    await AgentHarness(work.runtime).refresh_status("lost")
+        await task_harness.create(retry_backoff_seconds=1_000)
+    first, *_ = await task_harness.claim("a", limit=3)
+    await task_harness.claim("b", limit=1)
+    await task_harness.fail(first.task)
+    await AgentHarness(task_harness.runtime).register("lost")
+    task_harness.runtime.database.execute("update agent_pulses set last_seen_at = 5000 where agent_id = 'lost'")
+    await AgentHarness(task_harness.runtime).refresh_status("lost")
 
 
-async def test_a_wiped_redis_is_written_anew_and_says_so_when_it_is_whole(
+async def test_wiped_redis_is_rebuilt_and_then_marked_complete(
     mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
-    await busy(task_harness)
+    await create_rows(task_harness)
     await mirror_harness.run_until_idle()
     age_rows(task_harness.runtime)
     await mirror_harness.run_comparison()
@@ -264,27 +264,27 @@ async def test_a_wiped_redis_is_written_anew_and_says_so_when_it_is_whole(
     assert (await mirror_harness.key_writer.read_state()).startswith("whole ")
 
 
-async def test_lies_are_found_by_whoever_looks_and_put_right_and_counted(
+async def test_comparison_repairs_and_counts_every_difference(
     mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
-    await busy(task_harness)
+    await create_rows(task_harness)
     await mirror_harness.run_until_idle()
     age_rows(task_harness.runtime)
     await mirror_harness.run_comparison()
     mirror_harness.save_position()
     before, client = read_keys(redis), redis.client
-    client.zadd(PENDING, {"ghost": 1, "no id": 3})
+    client.zadd(PENDING, {"ghost": 1, "invalid id": 3})
     client.zadd(PENDING, {b"\xff\x00": 2})
-    client.zadd("tasks:pending:nowhere", {"ghost": 1})
+    client.zadd("tasks:pending:unknown-zone", {"ghost": 1})
     client.sadd(ACTIVE, "ghost:s", "nothing")
-    client.hset(OF_AGENT, "ghost", "1")
+    client.hset(AGENT_TASKS, "ghost", "1")
     client.delete(f"agent:tasks:{ZONE}/b")
     client.hset(STATUS, mapping={"status": "idle", "last_heartbeat": "9999999999999"})
     client.hset("agent:status:ghost", "status", "running")
-    client.set("agent:status:no one", "of another type")
+    client.set("agent:status:invalid id", "wrong type")
     client.zadd(key_layout.STALE_AGENTS, {f"{ZONE}/a": 1})
     client.delete(RECOVERY)
-    client.set(RECOVERY, "of another type")
+    client.set(RECOVERY, "wrong type")
     mirror_harness.make_comparison_due()
     assert await mirror_harness.mirror.is_due()
     assert await mirror_harness.run_comparison() >= 13
@@ -292,12 +292,12 @@ async def test_lies_are_found_by_whoever_looks_and_put_right_and_counted(
     assert await mirror_harness.run_comparison() == 0
 
 
-async def test_what_has_changed_a_moment_ago_is_written_and_is_no_repair(
+async def test_recent_change_is_written_without_counting_as_a_repair(
     mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
     await mirror_harness.run_until_idle()
-    await busy(task_harness)
-    # As if the round came by before the sink has told of it.
+    await create_rows(task_harness)
+    # As if the comparison ran before the sink delivered these events.
     mirror_harness.save_position()
     other = KeyMirrorHarness(mirror_harness.runtime, redis.url)
     await other.take_over()
@@ -306,26 +306,26 @@ async def test_what_has_changed_a_moment_ago_is_written_and_is_no_repair(
     await other.key_writer.close()
 
 
-async def test_whoever_was_frozen_while_another_took_over_writes_nothing(
+async def test_writer_with_an_expired_lease_writes_nothing_after_a_takeover(
     mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis
 ) -> None:
     other = KeyMirrorHarness(task_harness.runtime, redis.url)
     await other.take_over()
     await other.run_until_idle()
-    made = await task_harness.create()
+    task = await task_harness.create()
     await other.run_until_idle()
-    hold = mirror_harness.mirror._mirror_writer.identity
-    assert hold is not None
+    identity = mirror_harness.mirror._mirror_writer.identity
+    assert identity is not None
     with pytest.raises(WriterFenced):
-        await mirror_harness.key_writer.write(hold, [key_layout.MirroredTask(ZONE, made.id)])
-    assert redis.client.zrange(PENDING, 0, -1) == [made.id]
+        await mirror_harness.key_writer.write(identity, [key_layout.MirroredTask(ZONE, task.id)])
+    assert redis.client.zrange(PENDING, 0, -1) == [task.id]
     await other.key_writer.close()
 
 
-async def test_a_redis_that_is_wiped_in_the_middle_of_a_rebuild_is_not_taken_for_whole(
+async def test_redis_wiped_during_a_rebuild_is_not_marked_complete(
     mirror_harness: KeyMirrorHarness, task_harness: TaskHarness, redis: DirectRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await busy(task_harness)
+    await create_rows(task_harness)
     await mirror_harness.run_until_idle()
     before = read_keys(redis)
     monkeypatch.setattr("quarterdeck.engine.mirrors.keys.STEPS_MAX", 1)
@@ -341,78 +341,78 @@ async def test_a_redis_that_is_wiped_in_the_middle_of_a_rebuild_is_not_taken_for
     assert (await mirror_harness.key_writer.read_state()).startswith("whole ")
 
 
-async def test_with_redis_away_nothing_is_forgotten_and_no_half_is_called_whole(
+async def test_redis_outage_loses_no_change_and_marks_no_partial_rebuild_complete(
     runtime: RuntimeHarness, own_redis: RedisServer
 ) -> None:
-    mirroring, work = KeyMirrorHarness(runtime, own_redis.url), TaskHarness(runtime)
-    await mirroring.mirror.sink.register()
-    await mirroring.run_until_idle()
+    mirror_harness, task_harness = KeyMirrorHarness(runtime, own_redis.url), TaskHarness(runtime)
+    await mirror_harness.mirror.sink.register()
+    await mirror_harness.run_until_idle()
     own_redis.kill()
-    await busy(work)
+    await create_rows(task_harness)
     for _ in range(2):
         with pytest.raises(BusUnavailable):
-            await mirroring.run_until_idle()
+            await mirror_harness.run_until_idle()
     own_redis.start()
-    await mirroring.run_until_idle()
+    await mirror_harness.run_until_idle()
     assert own_redis.direct.client.zcard(PENDING) == 2
     own_redis.kill()
-    mirroring.make_comparison_due()
+    mirror_harness.make_comparison_due()
     with pytest.raises(BusUnavailable):
-        await mirroring.run_until_idle()
+        await mirror_harness.run_until_idle()
     own_redis.start()
     own_redis.direct.wipe()
-    await mirroring.run_until_idle()
+    await mirror_harness.run_until_idle()
     age_rows(runtime)
-    assert await mirroring.run_comparison() > 0  # what was heard of agents has become old, and nothing else is wrong
-    assert await mirroring.run_comparison() == 0
+    assert await mirror_harness.run_comparison() > 0  # only the heartbeats differ: the rows were aged
+    assert await mirror_harness.run_comparison() == 0
     assert own_redis.direct.client.zcard(PENDING) == 2
     assert own_redis.direct.client.llen(RECOVERY) == 1
-    await mirroring.key_writer.close()
+    await mirror_harness.key_writer.close()
 
 
-async def test_a_login_needs_no_more_for_them_than_the_operations_page_says(
+async def test_documented_redis_acl_is_sufficient_for_the_key_mirror(
     runtime: RuntimeHarness, own_redis: RedisServer
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    said = page.partition("The login needs")[2].partition("\n\n")[0]
-    commands, patterns = re.findall(r"\+[a-z|]+", said), re.findall(r"`([a-z.:]+\*)`", said)
-    channels = [name for name in patterns if ":events:" in name or ":commands:" in name]
+    section = page.partition("The login needs")[2].partition("\n\n")[0]
+    commands, patterns = re.findall(r"\+[a-z|]+", section), re.findall(r"`([a-z.:]+\*)`", section)
+    channels = [pattern for pattern in patterns if ":events:" in pattern or ":commands:" in pattern]
     own_redis.direct.client.acl_setuser(
         "narrow",
         enabled=True,
         passwords=["+hush"],
-        keys=[name for name in patterns if name not in channels],
+        keys=[pattern for pattern in patterns if pattern not in channels],
         reset_channels=True,
         channels=channels,
         commands=commands,
     )
-    mirroring = KeyMirrorHarness(runtime, f"redis://narrow:hush@127.0.0.1:{own_redis.port}/0")
-    await mirroring.mirror.sink.register()
-    await busy(TaskHarness(runtime))
-    await mirroring.run_until_idle()
+    mirror_harness = KeyMirrorHarness(runtime, f"redis://narrow:hush@127.0.0.1:{own_redis.port}/0")
+    await mirror_harness.mirror.sink.register()
+    await create_rows(TaskHarness(runtime))
+    await mirror_harness.run_until_idle()
     own_redis.direct.client.zadd(PENDING, {"ghost": 1})
-    await mirroring.run_comparison()
-    await mirroring.key_writer.write_heartbeats([key_layout.Heartbeat(ZONE, "a", "idle", "", 1)])
-    await mirroring.key_writer.show_coordinator([ZONE], "me", overwrite=False)
-    await mirroring.key_writer.ping()
-    has_heard = asyncio.Event()
-    listening = asyncio.create_task(mirroring.key_writer.listen(has_heard.set))
-    await asyncio.wait_for(has_heard.wait(), 5)
+    await mirror_harness.run_comparison()
+    await mirror_harness.key_writer.write_heartbeats([key_layout.Heartbeat(ZONE, "a", "idle", "", 1)])
+    await mirror_harness.key_writer.show_coordinator([ZONE], "coordinator-1", overwrite=False)
+    await mirror_harness.key_writer.ping()
+    has_received = asyncio.Event()
+    listening = asyncio.create_task(mirror_harness.key_writer.listen(has_received.set))
+    await asyncio.wait_for(has_received.wait(), 5)
     listening.cancel()
     await asyncio.wait({listening})
-    await mirroring.key_writer.delete_state()
+    await mirror_harness.key_writer.delete_state()
     assert own_redis.direct.client.zcard(PENDING) == 2
-    await mirroring.key_writer.close()
+    await mirror_harness.key_writer.close()
 
 
-async def test_every_unreachable_moment_is_counted(own_redis: RedisServer) -> None:
+async def test_every_connection_error_is_counted(own_redis: RedisServer) -> None:
     errors = ErrorCounter()
-    board = open_key_writer(own_redis.url, errors)
-    await board.ping()
+    key_writer = open_key_writer(own_redis.url, errors)
+    await key_writer.ping()
     assert errors.count == 0
     own_redis.kill()
     for count in (1, 2):
         with pytest.raises(BusUnavailable):
-            await board.ping()
+            await key_writer.ping()
         assert errors.count == count
-    await board.close()
+    await key_writer.close()

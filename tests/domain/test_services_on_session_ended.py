@@ -1,4 +1,4 @@
-"""Services and the end of those who registered them, on both engines: gone with the last, and led by the living."""
+"""Services when their registrants end, on both engines: unregistered with the last, owned by a live one until then."""
 
 from __future__ import annotations
 
@@ -27,173 +27,183 @@ from tests.support.services import (
 HEALTHY = ServiceUpdate(health=ServiceHealth.HEALTHY)
 
 
-async def test_a_service_goes_with_the_last_session_that_registered_it_in_the_same_transaction(
+async def test_service_is_unregistered_in_the_transaction_that_ends_its_last_registrant(
     runtime: RuntimeHarness, service_harness: ServiceHarness
 ) -> None:
     first, second = await runtime.spawn(), await runtime.spawn()
-    made = await service_harness.register_service(first)
+    service = await service_harness.register_service(first)
     await service_harness.register(second)
     await service_harness.terminate(first)
-    led = await service_harness.read(made)
-    assert led.agent_id == second.id
+    current = await service_harness.read(service)
+    assert current.agent_id == second.id
     await service_harness.terminate(second)
-    assert not await is_registered(service_harness, made)
+    assert not await is_registered(service_harness, service)
     assert count_registrations(runtime) == 0
-    assert await event_types(runtime, made) == ["register", "change", "change", "unregister"]
+    assert await event_types(runtime, service) == ["register", "change", "change", "unregister"]
     events = await runtime.read_log()
-    gone = (await events_of(runtime, made))[-1]
-    assert (gone.from_state, gone.to_state) == ("starting", "unregistered")
-    assert msgspec.json.decode(gone.data)["reason"] == "session_ended"
-    assert gone.pos == events[-1].pos
-    assert (events[-2].type, events[-2].subject, events[-2].at) == ("session.terminate", second.id, gone.at)
+    event = (await events_of(runtime, service))[-1]
+    assert (event.from_state, event.to_state) == ("starting", "unregistered")
+    assert msgspec.json.decode(event.data)["reason"] == "session_ended"
+    assert event.pos == events[-1].pos
+    assert (events[-2].type, events[-2].subject, events[-2].at) == ("session.terminate", second.id, event.at)
 
 
-async def test_a_follower_that_ends_leaves_the_leader_where_it_is(
+async def test_termination_of_a_later_registrant_keeps_the_first_as_agent(
     runtime: RuntimeHarness, service_harness: ServiceHarness
 ) -> None:
     first, second = await runtime.spawn(), await runtime.spawn()
-    made = await service_harness.register_service(first)
+    service = await service_harness.register_service(first)
     await service_harness.register(second)
     await service_harness.terminate(second)
-    assert (await service_harness.read(made)).agent_id == first.id
+    assert (await service_harness.read(service)).agent_id == first.id
     assert count_registrations(runtime) == 1
 
 
-async def test_a_tree_that_ends_takes_its_services_along_and_leaves_those_of_others(
+async def test_terminated_tree_unregisters_only_services_without_other_registrants(
     runtime: RuntimeHarness, service_harness: ServiceHarness
 ) -> None:
     tree, outside = await runtime.spawn_tree(3), await runtime.spawn()
     shared = await service_harness.register_service(tree[1])
     await service_harness.register(tree[2])
     await service_harness.register(outside)
-    inside = [await service_harness.register_service(tree[n], endpoint_url=f"{ENDPOINT_URL}/{n}") for n in range(4)]
+    tree_services = [
+        await service_harness.register_service(tree[n], endpoint_url=f"{ENDPOINT_URL}/{n}") for n in range(4)
+    ]
     await service_harness.terminate(tree[0])
-    assert [await is_registered(service_harness, service) for service in [shared, *inside]] == [True, *[False] * 4]
+    assert [await is_registered(service_harness, service) for service in [shared, *tree_services]] == [
+        True,
+        *[False] * 4,
+    ]
     assert (await service_harness.read(shared)).agent_id == outside.id
     assert await event_types(runtime, shared) == ["register", "change", "change", "change"]
     assert count_registrations(runtime) == 1
 
 
-async def test_what_the_application_registered_itself_stays_until_it_is_unregistered(
+async def test_service_registered_by_the_application_stays_until_unregistered(
     runtime: RuntimeHarness, service_harness: ServiceHarness
 ) -> None:
     session = await runtime.spawn()
-    made = await service_harness.register_service()
-    assert made.agent_id is None
+    service = await service_harness.register_service()
+    assert service.agent_id is None
     assert (await service_harness.register_service(session)).agent_id == session.id
     await service_harness.terminate(session)
-    assert (await service_harness.read(made)).agent_id is None
+    assert (await service_harness.read(service)).agent_id is None
     await service_harness.stop_zone(ZONE, ends=False)
-    assert await is_registered(service_harness, made)
-    await service_harness.unregister(made)
-    assert not await is_registered(service_harness, made)
+    assert await is_registered(service_harness, service)
+    await service_harness.unregister(service)
+    assert not await is_registered(service_harness, service)
     assert count_registrations(runtime) == 0
 
 
-async def test_a_zone_that_ends_takes_along_what_its_applications_registered(
+async def test_ended_zone_unregisters_the_services_of_its_applications(
     runtime: RuntimeHarness, service_harness: ServiceHarness
 ) -> None:
     session = await runtime.spawn(OTHER_ZONE)
-    own, theirs = (
+    app_service, session_service = (
         await service_harness.register_service(zone_id=OTHER_ZONE),
         await service_harness.register_service(session, endpoint_url=f"{ENDPOINT_URL}/x"),
     )
-    elsewhere = await service_harness.register_service()
+    other_zone_service = await service_harness.register_service()
     await service_harness.stop_zone(OTHER_ZONE)
-    assert [await is_registered(service_harness, one) for one in (own, theirs, elsewhere)] == [False, False, True]
-    reasons = [msgspec.json.decode((await events_of(runtime, one))[-1].data)["reason"] for one in (own, theirs)]
+    assert [
+        await is_registered(service_harness, service) for service in (app_service, session_service, other_zone_service)
+    ] == [False, False, True]
+    reasons = [
+        msgspec.json.decode((await events_of(runtime, service))[-1].data)["reason"]
+        for service in (app_service, session_service)
+    ]
     assert reasons == ["zone_ended", "session_ended"]
 
 
-async def test_what_has_expired_counts_for_nothing_before_any_sweep(
+async def test_expired_registrant_stops_counting_before_any_sweep(
     runtime: RuntimeHarness, service_harness: ServiceHarness
 ) -> None:
     expired, live = await runtime.spawn(), await runtime.spawn()
-    made, shared = (
+    service, shared = (
         await service_harness.register_service(expired),
         await service_harness.register_service(expired, endpoint_url=f"{ENDPOINT_URL}/shared"),
     )
     await service_harness.register(live, endpoint_url=f"{ENDPOINT_URL}/shared")
     runtime.database.expire_sessions(expired)
-    assert not await is_registered(service_harness, made)
+    assert not await is_registered(service_harness, service)
     assert await is_registered(service_harness, shared)
     assert await service_harness.list_services(session_id=expired.id) == []
-    for ask in (
-        service_harness.heartbeat(made.id),
+    for request in (
+        service_harness.heartbeat(service.id),
         service_harness.heartbeat(None, session_id=expired.id),
         service_harness.heartbeat(shared.id, session_id=expired.id),
         service_harness.update(shared, HEALTHY, session_id=expired.id),
         service_harness.read(shared, expired.id),
-        service_harness.update(made, HEALTHY),
+        service_harness.update(service, HEALTHY),
     ):
         with pytest.raises(Problem) as refusal:
-            await ask
+            await request
         assert refusal.value.code == "agent_service_not_found"
-    # Registered again it is told that it had gone, whether or not the sweep has come.
-    again = await service_harness.register(live)
-    assert (again.created, again.service.id, again.service.agent_id) == (True, made.id, live.id)
-    assert await event_types(runtime, made) == ["register", "unregister", "register"]
+    # A new registration first writes the missing unregister event, before any sweep runs.
+    result = await service_harness.register(live)
+    assert (result.created, result.service.id, result.service.agent_id) == (True, service.id, live.id)
+    assert await event_types(runtime, service) == ["register", "unregister", "register"]
     await service_harness.terminate(expired)
-    assert await is_registered(service_harness, made)
+    assert await is_registered(service_harness, service)
     assert (await service_harness.read(shared)).agent_id == live.id
     await service_harness.terminate(live)
-    assert not await is_registered(service_harness, made)
+    assert not await is_registered(service_harness, service)
 
 
-async def test_what_was_stamped_counts_for_nothing_before_it_is_settled(runtime: RuntimeHarness) -> None:
-    serving = ServiceHarness(runtime.store, chunk=2)
+async def test_marked_registrant_stops_counting_before_its_termination(runtime: RuntimeHarness) -> None:
+    service_harness = ServiceHarness(runtime.store, chunk=2)
     tree = await runtime.spawn_tree(4)
-    made = await serving.register_service(tree[-1])
-    ended = await serving.terminate_lane.submit(Terminate(ZONE, tree[0].id, "over", admin()))
-    assert ended.cascade_id is not None
-    assert count_registrations(runtime) == 1, "it is stamped, and not settled"
-    assert not await is_registered(serving, made)
-    with pytest.raises(Problem, match="no session"):
-        await serving.register(tree[-1])
-    await serving.terminate(tree[0])
+    service = await service_harness.register_service(tree[-1])
+    result = await service_harness.terminate_lane.submit(Terminate(ZONE, tree[0].id, "closed", admin()))
+    assert result.cascade_id is not None
+    assert count_registrations(runtime) == 1, "the session is marked but not terminated yet"
+    assert not await is_registered(service_harness, service)
+    with pytest.raises(Problem, match="does not exist"):
+        await service_harness.register(tree[-1])
+    await service_harness.terminate(tree[0])
     assert count_registrations(runtime) == 0
-    assert await event_types(runtime, made) == ["register", "unregister"]
-    await serving.lanes.drain()
+    assert await event_types(runtime, service) == ["register", "unregister"]
+    await service_harness.lanes.drain()
 
 
-async def test_a_cascade_settles_services_chunk_by_chunk_and_the_last_one_takes_them(runtime: RuntimeHarness) -> None:
-    serving = ServiceHarness(runtime.store, chunk=2)
+async def test_last_chunk_of_a_cascade_unregisters_a_shared_service_once(runtime: RuntimeHarness) -> None:
+    service_harness = ServiceHarness(runtime.store, chunk=2)
     tree = await runtime.spawn_tree(5)
     for session in tree:
-        made = await serving.register_service(session)
-    await serving.terminate(tree[0])
-    assert (await event_types(runtime, made)).count("unregister") == 1
-    assert (await event_types(runtime, made))[-1] == "unregister"
-    assert not await is_registered(serving, made)
-    await serving.lanes.drain()
+        service = await service_harness.register_service(session)
+    await service_harness.terminate(tree[0])
+    assert (await event_types(runtime, service)).count("unregister") == 1
+    assert (await event_types(runtime, service))[-1] == "unregister"
+    assert not await is_registered(service_harness, service)
+    await service_harness.lanes.drain()
 
 
-async def test_no_session_registers_and_ends_at_once_and_leaves_a_service_behind(
+async def test_concurrent_registration_and_termination_leave_no_service(
     runtime: RuntimeHarness, service_harness: ServiceHarness
 ) -> None:
     for number in range(10 * ROUNDS):
         session = await runtime.spawn()
         url = f"{ENDPOINT_URL}/{number}"
-        outcomes = await asyncio.gather(
+        results = await asyncio.gather(
             *(service_harness.register(session, endpoint_url=url) for _ in range(3)),
             service_harness.terminate(session),
             *(service_harness.register(session, endpoint_url=url) for _ in range(3)),
             return_exceptions=True,
         )
-        assert {*result_names(outcomes)} <= {"RegisteredService", "agent_not_found", "NoneType"}
+        assert {*result_names(results)} <= {"RegisteredService", "agent_not_found", "NoneType"}
     assert count_registrations(runtime) == 0
     assert await service_harness.list_services() == []
 
 
-async def test_replicas_do_not_register_for_a_session_that_the_other_ends(postgres_url: str) -> None:
-    async with open_replicas(postgres_url) as (keel, both):
+async def test_registration_and_termination_through_two_replicas_leave_no_service(postgres_url: str) -> None:
+    async with open_replicas(postgres_url) as (runtime, replicas):
         for number in range(10 * ROUNDS):
-            session = await keel.spawn()
+            session = await runtime.spawn()
             url = f"{ENDPOINT_URL}/{number}"
             await asyncio.gather(
-                *(both[0].register(session, endpoint_url=url) for _ in range(3)),
-                both[1].terminate(session),
+                *(replicas[0].register(session, endpoint_url=url) for _ in range(3)),
+                replicas[1].terminate(session),
                 return_exceptions=True,
             )
-        assert count_registrations(keel) == 0
-        assert await both[0].list_services() == []
+        assert count_registrations(runtime) == 0
+        assert await replicas[0].list_services() == []

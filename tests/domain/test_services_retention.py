@@ -1,4 +1,4 @@
-"""Services that went long ago are forgotten, once nothing that is kept names them; on both engines."""
+"""Unregistered services are deleted after the retention period once no invocation refers to them, on both engines."""
 
 from __future__ import annotations
 
@@ -15,62 +15,66 @@ from tests.support.services import ENDPOINT_URL, ServiceHarness
 LONG_AGO = 1
 
 
-async def sweep(keel: RuntimeHarness, serving: ServiceHarness) -> int:
-    made = sweeps(
-        keel.cross_zone_engine,
+async def run_retention(runtime: RuntimeHarness, service_harness: ServiceHarness) -> int:
+    sweep_list = sweeps(
+        runtime.cross_zone_engine,
         invocations.find_unreferenced_services,
-        serving.delete_lane.submit,
+        service_harness.delete_lane.submit,
         ServiceSettings(),
         1_000,
     )
-    return await SweepRunner(made).run_now(RETENTION)
+    return await SweepRunner(sweep_list).run_now(RETENTION)
 
 
-async def gone(keel: RuntimeHarness, serving: ServiceHarness, service: Service) -> None:
-    """Unregistered, long ago."""
-    await serving.unregister(service)
-    keel.database.execute("update agent_services set unregistered_at = ? where id = ?", LONG_AGO, service.id)
+async def unregister_long_ago(runtime: RuntimeHarness, service_harness: ServiceHarness, service: Service) -> None:
+    """Unregister a service and date that before the retention period."""
+    await service_harness.unregister(service)
+    runtime.database.execute("update agent_services set unregistered_at = ? where id = ?", LONG_AGO, service.id)
 
 
-def kept(keel: RuntimeHarness) -> set[object]:
-    return {row[0] for row in keel.database.execute("select id from agent_services")}
+def stored_ids(runtime: RuntimeHarness) -> set[object]:
+    return {row[0] for row in runtime.database.execute("select id from agent_services")}
 
 
-async def test_what_went_long_ago_is_forgotten_and_nothing_else(
+async def test_only_services_unregistered_before_the_retention_period_are_deleted(
     runtime: RuntimeHarness, service_harness: ServiceHarness
 ) -> None:
-    there, lately, old = [await service_harness.register_service(endpoint_url=f"{ENDPOINT_URL}/{n}") for n in range(3)]
-    await service_harness.unregister(lately)
-    await gone(runtime, service_harness, old)
-    assert await sweep(runtime, service_harness) == 1
-    assert kept(runtime) == {there.id, lately.id}
-    assert await sweep(runtime, service_harness) == 0
-    again = await service_harness.register(endpoint_url=f"{ENDPOINT_URL}/2")
-    assert again.created
-    assert again.service.id != old.id
+    registered, recent, old = [
+        await service_harness.register_service(endpoint_url=f"{ENDPOINT_URL}/{n}") for n in range(3)
+    ]
+    await service_harness.unregister(recent)
+    await unregister_long_ago(runtime, service_harness, old)
+    assert await run_retention(runtime, service_harness) == 1
+    assert stored_ids(runtime) == {registered.id, recent.id}
+    assert await run_retention(runtime, service_harness) == 0
+    result = await service_harness.register(endpoint_url=f"{ENDPOINT_URL}/2")
+    assert result.created
+    assert result.service.id != old.id
 
 
-async def test_a_service_outlives_its_invocations(runtime: RuntimeHarness, service_harness: ServiceHarness) -> None:
-    called = await register_service(runtime)
-    row = await called.create()
+async def test_service_is_kept_while_an_invocation_refers_to_it(
+    runtime: RuntimeHarness, service_harness: ServiceHarness
+) -> None:
+    invocation_harness = await register_service(runtime)
+    invocation = await invocation_harness.create()
     [service] = await service_harness.list_services()
-    await gone(runtime, service_harness, service)
-    assert await sweep(runtime, service_harness) == 0
-    assert kept(runtime) == {row.service_id}
+    await unregister_long_ago(runtime, service_harness, service)
+    assert await run_retention(runtime, service_harness) == 0
+    assert stored_ids(runtime) == {invocation.service_id}
     runtime.database.execute("delete from agent_invocations")
-    assert await sweep(runtime, service_harness) == 1
-    assert kept(runtime) == set()
+    assert await run_retention(runtime, service_harness) == 1
+    assert stored_ids(runtime) == set()
 
 
-@pytest.mark.parametrize("leaves_again", [False, True])
-async def test_what_came_back_after_it_was_found_stays(
-    runtime: RuntimeHarness, service_harness: ServiceHarness, leaves_again: bool
+@pytest.mark.parametrize("unregisters_again", [False, True])
+async def test_service_registered_again_after_the_sweep_found_it_is_kept(
+    runtime: RuntimeHarness, service_harness: ServiceHarness, unregisters_again: bool
 ) -> None:
     service = await service_harness.register_service()
-    await gone(runtime, service_harness, service)
+    await unregister_long_ago(runtime, service_harness, service)
     await service_harness.register()
-    if leaves_again:
+    if unregisters_again:
         await service_harness.unregister(service)
-    outcome = await service_harness.delete_lane.submit(DeleteExpired(service.zone_id, service.id, LONG_AGO + 1))
-    assert outcome == DeleteResult(is_deleted=False)
-    assert kept(runtime) == {service.id}
+    result = await service_harness.delete_lane.submit(DeleteExpired(service.zone_id, service.id, LONG_AGO + 1))
+    assert result == DeleteResult(is_deleted=False)
+    assert stored_ids(runtime) == {service.id}

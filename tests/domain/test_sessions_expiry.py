@@ -1,4 +1,4 @@
-"""Time: what has expired is gone at that instant for everybody, and a sweep only makes the log say so."""
+"""Expiry of sessions: an expired session stops counting immediately. The sweep only writes rows and events."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.runtime import RuntimeHarness, RuntimeOptions, assert_counts_
 # -- before any sweep
 
 
-async def test_an_expired_session_reads_as_terminated_in_every_face_before_any_sweep(runtime: RuntimeHarness) -> None:
+async def test_expired_session_reads_as_terminated_before_any_sweep(runtime: RuntimeHarness) -> None:
     root, child = await runtime.spawn_tree(1)
     other = await runtime.spawn()
     runtime.database.expire_sessions(root, child)
-    shown = await runtime.read_session(root)
-    assert (shown.status, shown.termination_reason) == (State.TERMINATED, "ttl_expired")
-    assert shown.terminated_at == shown.expires_at
+    expired = await runtime.read_session(root)
+    assert (expired.status, expired.termination_reason) == (State.TERMINATED, "ttl_expired")
+    assert expired.terminated_at == expired.expires_at
     assert [row.status for row in await runtime.read_subtree(root)] == [State.TERMINATED] * 2
     by_status = {status: {row.id for row in await runtime.list_sessions(status=status)} for status in (None, *State)}
     assert by_status == {
@@ -37,15 +37,15 @@ async def test_an_expired_session_reads_as_terminated_in_every_face_before_any_s
     assert [row.status for row in await runtime.list_sessions(parent_id=root.id)] == [State.TERMINATED]
     assert await runtime.list_sessions(parent_id=root.id, status=State.ACTIVE) == []
     assert len(await runtime.list_sessions(application_id="app", status=State.TERMINATED)) == 2
-    assert runtime.database.count("agent_sessions", "status = 'terminated'") == 0, "no sweep has come"
+    assert runtime.database.count("agent_sessions", "status = 'terminated'") == 0, "no sweep has run"
 
 
-async def test_an_expired_session_parents_nothing_and_its_token_is_good_for_nothing(runtime: RuntimeHarness) -> None:
+async def test_expired_session_cannot_have_children_and_its_token_is_invalid(runtime: RuntimeHarness) -> None:
     root = await runtime.spawn()
     runtime.database.expire_sessions(root)
-    with pytest.raises(NotFound) as refused:
+    with pytest.raises(NotFound) as error:
         await runtime.spawn(parent_id=root.id)
-    assert refused.value.code == "parent_not_found"
+    assert error.value.code == "parent_not_found"
     with pytest.raises(Unauthenticated):
         await runtime.spawn(caller=caller(session_id=root.id))
     with pytest.raises(Unauthenticated):
@@ -55,9 +55,7 @@ async def test_an_expired_session_parents_nothing_and_its_token_is_good_for_noth
 
 
 @pytest.mark.parametrize("bound", sorted(CEILINGS.keys() - {"max_depth", "max_tree_spawns"}))
-async def test_what_has_expired_frees_every_bound_on_the_living_before_any_sweep(
-    runtime: RuntimeHarness, bound: str
-) -> None:
+async def test_expired_sessions_free_every_live_bound_before_any_sweep(runtime: RuntimeHarness, bound: str) -> None:
     root = await runtime.spawn()
     children = [await runtime.spawn(parent_id=root.id) for _ in range(3)]
     await runtime.put_zone(**{bound: 3 if bound in ("max_children", "max_concurrent") else 4})
@@ -66,63 +64,65 @@ async def test_what_has_expired_frees_every_bound_on_the_living_before_any_sweep
     runtime.database.expire_sessions(*children[:2])
     for _ in range(2):
         assert await runtime.spawn(parent_id=root.id)
-    with pytest.raises(LimitReached) as refused:
+    with pytest.raises(LimitReached) as error:
         await runtime.spawn(parent_id=root.id)
-    assert refused.value.members["bound"] == bound
-    assert refused.value.members["used"] == refused.value.members["limit"]
+    assert error.value.members["bound"] == bound
+    assert error.value.members["used"] == error.value.members["limit"]
     assert_counts_match_rows(runtime.database)
     assert await runtime.run_sweep() == 2
     assert_counts_match_rows(runtime.database)
 
 
-async def test_what_has_expired_was_admitted_all_the_same(runtime: RuntimeHarness) -> None:
+async def test_expired_sessions_still_count_against_max_tree_spawns(runtime: RuntimeHarness) -> None:
     root, child = await runtime.spawn_tree(1)
     await runtime.put_zone(max_tree_spawns=2)
     runtime.database.expire_sessions(child)
-    with pytest.raises(LimitReached) as refused:
+    with pytest.raises(LimitReached) as error:
         await runtime.spawn(parent_id=root.id)
-    assert refused.value.members["bound"] == "max_tree_spawns"
+    assert error.value.members["bound"] == "max_tree_spawns"
 
 
-async def test_time_alone_ends_a_session(sqlite_url: str) -> None:
+async def test_session_ends_exactly_when_its_ttl_has_passed(sqlite_url: str) -> None:
     time = [NOW]
-    async with open_runtime(sqlite_url, RuntimeOptions(clock=lambda: time[0])) as keel:
-        await keel.put_zone(max_sessions=1)
-        root = await keel.spawn(ttl_seconds=5)
+    async with open_runtime(sqlite_url, RuntimeOptions(clock=lambda: time[0])) as runtime:
+        await runtime.put_zone(max_sessions=1)
+        root = await runtime.spawn(ttl_seconds=5)
         time[0] = NOW + 5 * SECOND - 1
-        assert (await keel.read_session(root)).status is State.ACTIVE
+        assert (await runtime.read_session(root)).status is State.ACTIVE
         with pytest.raises(LimitReached):
-            await keel.spawn()
+            await runtime.spawn()
         time[0] += 1
-        assert (await keel.read_session(root)).status is State.TERMINATED
-        assert await keel.spawn(ttl_seconds=1)
+        assert (await runtime.read_session(root)).status is State.TERMINATED
+        assert await runtime.spawn(ttl_seconds=1)
         time[0] += 10 * SECOND
-        assert await keel.run_sweep() == 2
-        assert (await keel.read_session(root)).terminated_at == NOW + 5 * SECOND
+        assert await runtime.run_sweep() == 2
+        assert (await runtime.read_session(root)).terminated_at == NOW + 5 * SECOND
 
 
 # -- the sweep
 
 
-async def test_the_sweep_ends_what_has_expired_with_its_subtree(runtime: RuntimeHarness) -> None:
-    made = await runtime.spawn_tree(2, 2)
-    fresh = await runtime.spawn()
-    runtime.database.expire_sessions(*made)
-    before = await runtime.read_session(made[0])
-    assert await runtime.run_sweep() == 1, "the topmost takes the rest along"
+async def test_sweep_terminates_expired_sessions_with_their_subtree(runtime: RuntimeHarness) -> None:
+    sessions = await runtime.spawn_tree(2, 2)
+    other = await runtime.spawn()
+    runtime.database.expire_sessions(*sessions)
+    before = await runtime.read_session(sessions[0])
+    assert await runtime.run_sweep() == 1, "the root ends its subtree"
     assert runtime.database.count("agent_sessions", "status = 'terminated'") == 7
     assert runtime.database.count("agent_sessions", "status = 'active'") == 1
-    assert (await runtime.read_session(fresh)).status is State.ACTIVE
-    after = await runtime.read_session(made[0])
-    assert msgspec.structs.replace(after, updated_at=before.updated_at) == before, "it reads as it read before"
+    assert (await runtime.read_session(other)).status is State.ACTIVE
+    after = await runtime.read_session(sessions[0])
+    assert msgspec.structs.replace(after, updated_at=before.updated_at) == before, (
+        "the sweep does not change how it reads"
+    )
     ended = [event for event in await runtime.read_log() if event.type == "session.terminate"]
     assert {event.actor for event in ended} == {"sweep"}
     assert {msgspec.json.decode(event.data)["reason"] for event in ended} == {"ttl_expired"}
-    assert ended[-1].subject == made[0].id
+    assert ended[-1].subject == sessions[0].id
     assert_counts_match_rows(runtime.database)
 
 
-async def test_an_expired_branch_ends_and_its_living_parent_stays(runtime: RuntimeHarness) -> None:
+async def test_sweep_of_an_expired_branch_leaves_its_live_parent(runtime: RuntimeHarness) -> None:
     root, left, right = await runtime.spawn_tree(2)
     runtime.database.expire_sessions(left)
     assert await runtime.run_sweep() == 1
@@ -131,7 +131,7 @@ async def test_an_expired_branch_ends_and_its_living_parent_stays(runtime: Runti
     assert_counts_match_rows(runtime.database)
 
 
-async def test_a_sweep_that_finds_nothing_moves_nothing(runtime: RuntimeHarness) -> None:
+async def test_sweep_without_expired_sessions_writes_nothing(runtime: RuntimeHarness) -> None:
     await runtime.spawn_tree(2)
     log = await runtime.read_log()
     assert await runtime.run_sweep() == 0
@@ -148,7 +148,7 @@ async def test_full_passes_are_repeated_until_all_zones_are_swept(runtime: Runti
     assert await runtime.run_sweep(batch=4) == 0
 
 
-async def test_suspended_sessions_expire_too_and_frozen_zones_are_swept(runtime: RuntimeHarness) -> None:
+async def test_suspended_sessions_expire_and_frozen_zones_are_swept(runtime: RuntimeHarness) -> None:
     root = await runtime.spawn()
     runtime.database.execute("update agent_sessions set status = 'suspended' where id = ?", root.id)
     runtime.database.execute("update zones set frozen = 1 where id = ?", ZONE)
@@ -157,32 +157,32 @@ async def test_suspended_sessions_expire_too_and_frozen_zones_are_swept(runtime:
     assert runtime.database.scalar("select status from agent_sessions") == "terminated"
 
 
-async def test_two_sweepers_at_once_end_everything_once(runtime: RuntimeHarness) -> None:
+async def test_concurrent_sweeps_terminate_each_session_once(runtime: RuntimeHarness) -> None:
     for _ in range(ROUNDS):
         after = len(await runtime.read_log())
-        made = [row for _ in range(5) for row in await runtime.spawn_tree(2)]
-        runtime.database.expire_sessions(*made)
+        sessions = [row for _ in range(5) for row in await runtime.spawn_tree(2)]
+        runtime.database.expire_sessions(*sessions)
         await asyncio.gather(runtime.run_sweep(batch=2), runtime.run_sweep(batch=3))
         ended = [event.subject for event in await runtime.read_log(after) if event.type == "session.terminate"]
-        assert sorted(ended) == sorted(row.id for row in made)
+        assert sorted(ended) == sorted(row.id for row in sessions)
     assert_counts_match_rows(runtime.database)
 
 
-async def test_sweepers_of_two_replicas_and_a_callers_ending_do_each_other_no_harm(postgres_url: str) -> None:
+async def test_sweeps_of_two_replicas_and_a_termination_end_each_session_once(postgres_url: str) -> None:
     async with open_runtime(postgres_url) as one, open_runtime(postgres_url) as two:
         await one.put_zone()
         for _ in range(ROUNDS):
             after = len(await one.read_log())
-            made = [row for _ in range(5) for row in await one.spawn_tree(2)]
-            one.database.expire_sessions(*made)
-            callers = [two.terminate(row) for row in made[:3]]
-            await asyncio.gather(one.run_sweep(batch=2), two.run_sweep(batch=3), *callers)
+            sessions = [row for _ in range(5) for row in await one.spawn_tree(2)]
+            one.database.expire_sessions(*sessions)
+            terminations = [two.terminate(row) for row in sessions[:3]]
+            await asyncio.gather(one.run_sweep(batch=2), two.run_sweep(batch=3), *terminations)
             ended = [event.subject for event in await one.read_log(after) if event.type == "session.terminate"]
-            assert sorted(ended) == sorted(row.id for row in made)
+            assert sorted(ended) == sorted(row.id for row in sessions)
         assert_counts_match_rows(one.database)
 
 
-async def test_a_swept_session_can_be_ended_again_by_its_owner(runtime: RuntimeHarness) -> None:
+async def test_terminating_a_swept_session_reports_it_as_already_stopped(runtime: RuntimeHarness) -> None:
     root = await runtime.spawn()
     runtime.database.expire_sessions(root)
     await runtime.run_sweep()

@@ -1,4 +1,4 @@
-"""Counts that a hand has made wrong are found and set right, and nothing else is touched."""
+"""Session counts that a manual change made incorrect are repaired. Correct counts are not touched."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tests.support.builders import ZONE
 from tests.support.runtime import RuntimeHarness
 
 
-async def reconcile(keel: RuntimeHarness) -> int:
-    return await CountReconciler(keel.cross_zone_engine, keel.repair_counts_lane.submit).run_once(1_000)
+async def reconcile(runtime: RuntimeHarness) -> int:
+    return await CountReconciler(runtime.cross_zone_engine, runtime.repair_counts_lane.submit).run_once(1_000)
 
 
-def counts(keel: RuntimeHarness) -> list[tuple[object, ...]]:
-    return [*keel.database.execute("select scope, key, live, ever from admission_counts order by scope, key")]
+def counts(runtime: RuntimeHarness) -> list[tuple[object, ...]]:
+    return [*runtime.database.execute("select scope, key, live, ever from admission_counts order by scope, key")]
 
 
-async def recounts(keel: RuntimeHarness) -> list[str]:
-    return [event.data for event in await keel.read_log() if event.type == "zone.recount"]
+async def recounts(runtime: RuntimeHarness) -> list[str]:
+    return [event.data for event in await runtime.read_log() if event.type == "zone.recount"]
 
 
-async def test_counts_that_are_right_are_left_alone(runtime: RuntimeHarness) -> None:
+async def test_correct_counts_are_not_changed(runtime: RuntimeHarness) -> None:
     root = (await runtime.spawn_tree(2))[0]
     await runtime.terminate((await runtime.read_subtree(root))[-1])
     await runtime.suspend(root)
@@ -32,22 +32,22 @@ async def test_counts_that_are_right_are_left_alone(runtime: RuntimeHarness) -> 
     assert await recounts(runtime) == []
 
 
-async def test_a_count_that_is_too_high_too_low_or_gone_is_what_is_there_again(runtime: RuntimeHarness) -> None:
+async def test_counts_too_high_too_low_or_deleted_are_repaired_from_the_rows(runtime: RuntimeHarness) -> None:
     await runtime.spawn_tree(2, 2)
     before = counts(runtime)
     runtime.database.execute("update admission_counts set live = live + 5 where scope = 'zone'")
     runtime.database.execute("update admission_counts set live = 0 where scope = 'application'")
     runtime.database.execute("delete from admission_counts where scope = 'concurrent'")
     await reconcile(runtime)
-    # How many there ever were in the zone is counted for trees alone; of what is gone it is what is there.
+    # Compare without `ever`: only trees use it, and a deleted count restarts it from the existing rows.
     assert [row[:3] for row in counts(runtime)] == [row[:3] for row in before]
-    [told] = await recounts(runtime)
-    assert '"mended":3' in told
+    [data] = await recounts(runtime)
+    assert '"mended":3' in data
     await reconcile(runtime)
     assert len(await recounts(runtime)) == 1
 
 
-async def test_what_a_tree_has_ever_had_is_not_forgotten(runtime: RuntimeHarness) -> None:
+async def test_repair_keeps_the_count_of_sessions_a_tree_ever_had(runtime: RuntimeHarness) -> None:
     root = (await runtime.spawn_tree(3))[0]
     for child in (await runtime.read_subtree(root))[1:]:
         await runtime.terminate(child)
@@ -56,7 +56,7 @@ async def test_what_a_tree_has_ever_had_is_not_forgotten(runtime: RuntimeHarness
     assert runtime.database.scalar("select ever from admission_counts where scope = 'tree'") == 4
 
 
-async def test_a_zone_whose_count_was_too_high_admits_again(runtime: RuntimeHarness) -> None:
+async def test_zone_whose_count_was_too_high_admits_after_the_repair(runtime: RuntimeHarness) -> None:
     await runtime.put_zone(ZONE, max_sessions=2)
     await runtime.spawn()
     runtime.database.execute("update admission_counts set live = 2 where scope = 'zone'")
@@ -68,7 +68,7 @@ async def test_a_zone_whose_count_was_too_high_admits_again(runtime: RuntimeHarn
         await runtime.spawn()
 
 
-async def test_it_looks_at_every_zone_however_many_there_are(
+async def test_repair_checks_every_zone_over_several_pages(
     runtime: RuntimeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quarterdeck.domain.sessions.sweeps.ZONES_PER_PAGE", 2)

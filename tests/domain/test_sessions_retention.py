@@ -1,4 +1,4 @@
-"""What ended long ago is removed, children before parents; what lives, or ended lately, stays."""
+"""Sessions that ended before the retention period are deleted, children before parents. All others are kept."""
 
 from __future__ import annotations
 
@@ -13,76 +13,76 @@ from tests.support.runtime import RuntimeHarness
 DAYS = 30
 
 
-def age(keel: RuntimeHarness, session: Session, days: int) -> str:
-    """Lets a session have been made and ended so long ago; its id then, because ids tell when they were made."""
+def age_session(runtime: RuntimeHarness, session: Session, days: int) -> str:
+    """Date the start and end of a session back and return its new id: ids contain their creation time."""
     at = session.spawned_at - days * DAY
     aged = lowest_id_at(at) + session.id[15:]
     for column in ("id", "parent_id", "root_id"):
-        keel.database.execute(f"update agent_sessions set {column} = ? where {column} = ?", aged, session.id)
-    keel.database.execute("update agent_sessions set terminated_at = ?, spawned_at = ? where id = ?", at, at, aged)
+        runtime.database.execute(f"update agent_sessions set {column} = ? where {column} = ?", aged, session.id)
+    runtime.database.execute("update agent_sessions set terminated_at = ?, spawned_at = ? where id = ?", at, at, aged)
     return aged
 
 
-def rows(keel: RuntimeHarness) -> set[object]:
-    return {row[0] for row in keel.database.execute("select id from agent_sessions")}
+def stored_ids(runtime: RuntimeHarness) -> set[object]:
+    return {row[0] for row in runtime.database.execute("select id from agent_sessions")}
 
 
-async def test_what_ended_long_ago_is_removed_whole_and_what_ended_lately_stays(runtime: RuntimeHarness) -> None:
-    old, lately, living = [await runtime.spawn_tree(2, 1) for _ in range(3)]
-    for made in (old, lately):
-        await runtime.terminate(made[0])
+async def test_only_trees_that_ended_before_the_retention_period_are_deleted(runtime: RuntimeHarness) -> None:
+    old, recent, live = [await runtime.spawn_tree(2, 1) for _ in range(3)]
+    for tree in (old, recent):
+        await runtime.terminate(tree[0])
     for session in old:
-        age(runtime, session, DAYS + 1)
-    for session in lately:
-        age(runtime, session, DAYS - 1)
+        age_session(runtime, session, DAYS + 1)
+    for session in recent:
+        age_session(runtime, session, DAYS - 1)
     assert await runtime.run_sweep(name=RETENTION) == len(old)
-    assert len(rows(runtime)) == len(lately) + len(living)
-    assert {session.id for session in living} <= rows(runtime)
+    assert len(stored_ids(runtime)) == len(recent) + len(live)
+    assert {session.id for session in live} <= stored_ids(runtime)
     counted = runtime.database.scalar("select live from admission_counts where zone_id = ? and scope = 'zone'", ZONE)
-    assert counted == len(living)
+    assert counted == len(live)
 
 
-async def test_children_are_removed_before_their_parents_however_small_the_passes(runtime: RuntimeHarness) -> None:
-    made = await runtime.spawn_tree(2, 2)
-    await runtime.terminate(made[0])
-    aged = {age(runtime, session, DAYS + 1) for session in made}
-    sweeper = runtime.sweep_runner(batch=1)
-    while left := rows(runtime):
+async def test_children_are_deleted_before_their_parents_in_passes_of_any_size(runtime: RuntimeHarness) -> None:
+    tree = await runtime.spawn_tree(2, 2)
+    await runtime.terminate(tree[0])
+    aged = {age_session(runtime, session, DAYS + 1) for session in tree}
+    sweep_runner = runtime.sweep_runner(batch=1)
+    while remaining := stored_ids(runtime):
         orphans = runtime.database.execute(
             "select c.id from agent_sessions c where c.parent_id is not null and not exists "
             "(select 1 from agent_sessions p where p.id = c.parent_id)"
         )
         assert not orphans
-        assert left <= aged
-        await sweeper.run_now(RETENTION)
+        assert remaining <= aged
+        await sweep_runner.run_now(RETENTION)
 
 
-async def test_keys_older_than_anything_they_could_stand_for_are_removed(runtime: RuntimeHarness) -> None:
+async def test_idempotency_keys_older_than_the_retention_period_are_deleted(runtime: RuntimeHarness) -> None:
     for key in ("old", "young"):
         await runtime.spawn(key=key, digest=key)
     runtime.database.execute(
         "update idempotency_keys set created_at = created_at - ? where key = 'old'", (DAYS + 1) * DAY
     )
-    walking = KeyRetention(runtime.cross_zone_engine, DAYS, 1_000)
-    assert await walking.run_once(1) == 1
-    assert await walking.run_once(1) == 0
+    retention = KeyRetention(runtime.cross_zone_engine, DAYS, 1_000)
+    assert await retention.run_once(1) == 1
+    assert await retention.run_once(1) == 0
     assert runtime.database.execute("select key from idempotency_keys") == [("young",)]
 
 
-async def test_the_walk_over_keys_goes_on_where_it_stopped_and_comes_round_again(runtime: RuntimeHarness) -> None:
+async def test_key_retention_deletes_over_many_batches_and_then_starts_over(runtime: RuntimeHarness) -> None:
     runtime.database.execute(
         "insert into idempotency_keys (zone_id, application_id, operation, key, digest, subject_id, created_at) "
         "with recursive n (i) as (select 1 union all select i + 1 from n where i < 12000) "
         "select ?, 'a', 'spawn', cast(i as text), 'd', 's', 0 from n",
         ZONE,
     )
-    walking = KeyRetention(runtime.cross_zone_engine, DAYS, 1_000)
-    assert await walking.run_once(1) == 12_000
+    retention = KeyRetention(runtime.cross_zone_engine, DAYS, 1_000)
+    assert await retention.run_once(1) == 12_000
     assert runtime.database.count("idempotency_keys") == 0
     await runtime.spawn(key="new", digest="new")
-    assert await walking.run_once(1) == 0
+    assert await retention.run_once(1) == 0
 
 
-def test_the_first_id_of_an_instant_is_below_all_ids_made_from_then_on() -> None:
+def test_lowest_id_at_a_time_is_below_all_later_ids() -> None:
     now = int(new_id().replace("-", "")[:12], 16)
     assert lowest_id_at(now - 1_000) < new_id() < lowest_id_at(now + 60_000)

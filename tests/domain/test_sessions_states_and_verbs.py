@@ -1,4 +1,4 @@
-"""Every state a session can be in, every verb that can be asked of it: what is answered, and what has moved."""
+"""Every state of a session and every verb: the result, and which rows and events change."""
 
 from __future__ import annotations
 
@@ -17,269 +17,275 @@ from tests.support.runtime import RuntimeHarness, RuntimeOptions, assert_counts_
 
 @pytest.fixture
 async def runtime(engine_url: str) -> AsyncIterator[RuntimeHarness]:
-    """One that settles a session at a time, so that an ending can be left half-way."""
-    async with open_runtime(engine_url, RuntimeOptions(chunk=1)) as laid:
-        await laid.put_zone()
-        yield laid
+    """A runtime that terminates one session per chunk, so that a termination can be interrupted."""
+    async with open_runtime(engine_url, RuntimeOptions(chunk=1)) as runtime:
+        await runtime.put_zone()
+        yield runtime
 
 
-# -- the states
+# -- states
 
 
 @dataclass(frozen=True)
-class Family:
-    """The one that is asked about, the one above it, and the one below."""
+class SessionChain:
+    """The tested session, its parent and its child."""
 
-    top: Session
-    own: Session
+    parent: Session
+    session: Session
     child: Session
 
-    async def stored(self, keel: RuntimeHarness) -> list[tuple[object, ...]]:
+    async def read_rows(self, runtime: RuntimeHarness) -> list[tuple[object, ...]]:
         statement = "select id, status, held, terminated_at, termination_reason from agent_sessions order by id"
-        return [*keel.database.execute(statement)]
+        return [*runtime.database.execute(statement)]
 
 
-async def is_active(keel: RuntimeHarness, family: Family) -> None:
-    """Nothing has happened to it."""
+async def is_active(runtime: RuntimeHarness, chain: SessionChain) -> None:
+    """A session is active after its spawn."""
 
 
-async def bears_a_flag(keel: RuntimeHarness, family: Family) -> None:
-    await keel.suspend(family.own)
+async def is_suspended(runtime: RuntimeHarness, chain: SessionChain) -> None:
+    await runtime.suspend(chain.session)
 
 
-async def stands_under_a_flag(keel: RuntimeHarness, family: Family) -> None:
-    await keel.suspend(family.top)
+async def has_suspended_parent(runtime: RuntimeHarness, chain: SessionChain) -> None:
+    await runtime.suspend(chain.parent)
 
 
-async def bears_one_and_stands_under_one(keel: RuntimeHarness, family: Family) -> None:
-    await keel.suspend(family.own)
-    await keel.suspend(family.top)
+async def is_suspended_with_suspended_parent(runtime: RuntimeHarness, chain: SessionChain) -> None:
+    await runtime.suspend(chain.session)
+    await runtime.suspend(chain.parent)
 
 
-async def has_expired(keel: RuntimeHarness, family: Family) -> None:
-    keel.database.expire_sessions(family.own, family.child)
+async def has_expired(runtime: RuntimeHarness, chain: SessionChain) -> None:
+    runtime.database.expire_sessions(chain.session, chain.child)
 
 
-async def has_expired_asleep(keel: RuntimeHarness, family: Family) -> None:
-    await keel.suspend(family.own)
-    keel.database.expire_sessions(family.own, family.child)
+async def has_expired_while_suspended(runtime: RuntimeHarness, chain: SessionChain) -> None:
+    await runtime.suspend(chain.session)
+    runtime.database.expire_sessions(chain.session, chain.child)
 
 
-async def is_stamped(keel: RuntimeHarness, family: Family) -> None:
-    await stamp(keel, family.own)
+async def is_marked(runtime: RuntimeHarness, chain: SessionChain) -> None:
+    await mark(runtime, chain.session)
 
 
-async def is_stamped_from_above(keel: RuntimeHarness, family: Family) -> None:
-    await stamp(keel, family.top)
+async def is_marked_with_its_parent(runtime: RuntimeHarness, chain: SessionChain) -> None:
+    await mark(runtime, chain.parent)
 
 
-async def is_stamped_asleep(keel: RuntimeHarness, family: Family) -> None:
-    await keel.suspend(family.own)
-    await stamp(keel, family.own)
+async def is_marked_while_suspended(runtime: RuntimeHarness, chain: SessionChain) -> None:
+    await runtime.suspend(chain.session)
+    await mark(runtime, chain.session)
 
 
-async def has_ended(keel: RuntimeHarness, family: Family) -> None:
-    await keel.terminate(family.own, "first")
+async def has_ended(runtime: RuntimeHarness, chain: SessionChain) -> None:
+    await runtime.terminate(chain.session, "first")
 
 
-async def has_ended_asleep(keel: RuntimeHarness, family: Family) -> None:
-    await keel.suspend(family.own)
-    await keel.terminate(family.own, "first")
+async def has_ended_while_suspended(runtime: RuntimeHarness, chain: SessionChain) -> None:
+    await runtime.suspend(chain.session)
+    await runtime.terminate(chain.session, "first")
 
 
-async def stamp(keel: RuntimeHarness, session: Session) -> None:
-    """An ending whose asker is killed before anything of it is settled."""
-    ended = await keel.terminate_lane.submit(Terminate(ZONE, session.id, "first", admin()))
-    assert ended.cascade_id
-    assert keel.database.count("agent_sessions", "status = 'terminated'") == 0
+async def mark(runtime: RuntimeHarness, session: Session) -> None:
+    """Start a termination that is interrupted after the mark, before its first chunk."""
+    result = await runtime.terminate_lane.submit(Terminate(ZONE, session.id, "first", admin()))
+    assert result.cascade_id
+    assert runtime.database.count("agent_sessions", "status = 'terminated'") == 0
 
 
-# -- what each verb answers
+# -- results of each verb
 
 
 NOT_ACTIVE, NOT_SUSPENDED = "agent_not_found_or_not_active", "agent_not_found_or_not_suspended"
 
 
 @dataclass(frozen=True)
-class Told:
-    """How a session reads in one state, and what each verb answers: how many moved, or why nobody did."""
+class Expected:
+    """The status a session reads as in one state, and the result of each verb: changed sessions, or the error code."""
 
-    reads: State
+    status: State
     suspend: int | str
     resume: int | str
     terminate: int
     spawn: str = "parent_not_found"
-    is_held_from_above: bool = False
+    is_suspended_by_parent: bool = False
     joins: bool = False
 
 
-OVER = Told(State.TERMINATED, NOT_ACTIVE, NOT_SUSPENDED, 0)
-EXPIRED = replace(OVER, terminate=2)
-STAMPED = replace(OVER, joins=True)
-TABLE: dict[Callable[[RuntimeHarness, Family], Awaitable[None]], Told] = {
-    is_active: Told(State.ACTIVE, 2, NOT_SUSPENDED, 2, "Spawned"),
-    bears_a_flag: Told(State.SUSPENDED, 0, 2, 2),
-    stands_under_a_flag: Told(State.SUSPENDED, 0, NOT_SUSPENDED, 2, is_held_from_above=True),
-    bears_one_and_stands_under_one: Told(State.SUSPENDED, 0, 0, 2),
+ENDED = Expected(State.TERMINATED, NOT_ACTIVE, NOT_SUSPENDED, 0)
+EXPIRED = replace(ENDED, terminate=2)
+MARKED = replace(ENDED, joins=True)
+TABLE: dict[Callable[[RuntimeHarness, SessionChain], Awaitable[None]], Expected] = {
+    is_active: Expected(State.ACTIVE, 2, NOT_SUSPENDED, 2, "Spawned"),
+    is_suspended: Expected(State.SUSPENDED, 0, 2, 2),
+    has_suspended_parent: Expected(State.SUSPENDED, 0, NOT_SUSPENDED, 2, is_suspended_by_parent=True),
+    is_suspended_with_suspended_parent: Expected(State.SUSPENDED, 0, 0, 2),
     has_expired: EXPIRED,
-    has_expired_asleep: EXPIRED,
-    is_stamped: STAMPED,
-    is_stamped_from_above: STAMPED,
-    is_stamped_asleep: STAMPED,
-    has_ended: OVER,
-    has_ended_asleep: OVER,
+    has_expired_while_suspended: EXPIRED,
+    is_marked: MARKED,
+    is_marked_with_its_parent: MARKED,
+    is_marked_while_suspended: MARKED,
+    has_ended: ENDED,
+    has_ended_while_suspended: ENDED,
 }
-"""The contract's sentences on states, one row each."""
+"""One row per state."""
 STATES = pytest.mark.parametrize("state", TABLE, ids=lambda state: state.__name__)
-State_ = Callable[[RuntimeHarness, Family], Awaitable[None]]
+StateSetup = Callable[[RuntimeHarness, SessionChain], Awaitable[None]]
 
 
-async def family_in(keel: RuntimeHarness, state: State_) -> Family:
-    family = Family(*await keel.spawn_tree(1, 1))
-    await state(keel, family)
-    return family
+async def chain_in_state(runtime: RuntimeHarness, state: StateSetup) -> SessionChain:
+    chain = SessionChain(*await runtime.spawn_tree(1, 1))
+    await state(runtime, chain)
+    return chain
 
 
-async def moved_or_code(moved: Awaitable[int]) -> int | str:
+async def result_or_code(request: Awaitable[int]) -> int | str:
     try:
-        return await moved
-    except Problem as refused:
-        return refused.code
+        return await request
+    except Problem as error:
+        return error.code
 
 
 @STATES
-async def test_suspend_sets_the_flag_of_whoever_lives_and_refuses_the_others(
-    runtime: RuntimeHarness, state: State_
+async def test_suspend_sets_the_flag_of_live_sessions_and_refuses_others(
+    runtime: RuntimeHarness, state: StateSetup
 ) -> None:
-    told = TABLE[state]
-    family = await family_in(runtime, state)
-    before, head = await family.stored(runtime), len(await runtime.read_log())
-    assert await moved_or_code(runtime.suspend(family.own)) == told.suspend
-    if isinstance(told.suspend, str):
-        assert (await family.stored(runtime), len(await runtime.read_log())) == (before, head), (
-            "a refusal moves nothing"
+    expected = TABLE[state]
+    chain = await chain_in_state(runtime, state)
+    before, head = await chain.read_rows(runtime), len(await runtime.read_log())
+    assert await result_or_code(runtime.suspend(chain.session)) == expected.suspend
+    if isinstance(expected.suspend, str):
+        assert (await chain.read_rows(runtime), len(await runtime.read_log())) == (before, head), (
+            "a refusal changes nothing"
         )
     else:
-        assert runtime.database.scalar("select held from agent_sessions where id = ?", family.own.id) == 1
-        assert (await runtime.read_session(family.own)).status is State.SUSPENDED
-        assert len(await runtime.read_log()) == head + max(1, told.suspend)
+        assert runtime.database.scalar("select held from agent_sessions where id = ?", chain.session.id) == 1
+        assert (await runtime.read_session(chain.session)).status is State.SUSPENDED
+        assert len(await runtime.read_log()) == head + max(1, expected.suspend)
 
 
 @STATES
-async def test_resume_clears_a_flag_that_is_there_and_refuses_the_others(
-    runtime: RuntimeHarness, state: State_
+async def test_resume_clears_the_flag_of_flagged_sessions_and_refuses_others(
+    runtime: RuntimeHarness, state: StateSetup
 ) -> None:
-    told = TABLE[state]
-    family = await family_in(runtime, state)
-    before, head = await family.stored(runtime), len(await runtime.read_log())
-    if isinstance(told.resume, str):
-        with pytest.raises(StateConflict) as refused:
-            await runtime.resume(family.own)
-        assert (refused.value.status, refused.value.code) == (409, told.resume)
-        holder = family.top.id if told.is_held_from_above else None
-        assert refused.value.members.get("held_by") == holder
-        assert (await family.stored(runtime), len(await runtime.read_log())) == (before, head), (
-            "a refusal moves nothing"
+    expected = TABLE[state]
+    chain = await chain_in_state(runtime, state)
+    before, head = await chain.read_rows(runtime), len(await runtime.read_log())
+    if isinstance(expected.resume, str):
+        with pytest.raises(StateConflict) as error:
+            await runtime.resume(chain.session)
+        assert (error.value.status, error.value.code) == (409, expected.resume)
+        holder = chain.parent.id if expected.is_suspended_by_parent else None
+        assert error.value.members.get("held_by") == holder
+        assert (await chain.read_rows(runtime), len(await runtime.read_log())) == (before, head), (
+            "a refusal changes nothing"
         )
     else:
-        assert await runtime.resume(family.own) == told.resume
-        assert runtime.database.scalar("select held from agent_sessions where id = ?", family.own.id) == 0
-        reads = State.ACTIVE if told.resume else State.SUSPENDED
-        assert {(await runtime.read_session(row)).status for row in (family.own, family.child)} == {reads}
-        assert len(await runtime.read_log()) == head + max(1, told.resume)
+        assert await runtime.resume(chain.session) == expected.resume
+        assert runtime.database.scalar("select held from agent_sessions where id = ?", chain.session.id) == 0
+        expected_status = State.ACTIVE if expected.resume else State.SUSPENDED
+        assert {(await runtime.read_session(row)).status for row in (chain.session, chain.child)} == {expected_status}
+        assert len(await runtime.read_log()) == head + max(1, expected.resume)
 
 
 @STATES
-async def test_terminate_ends_whatever_is_left_and_joins_what_is_ending(runtime: RuntimeHarness, state: State_) -> None:
-    told = TABLE[state]
-    family = await family_in(runtime, state)
-    receipt = await runtime.terminate(family.own, "second")
-    assert (receipt.stopped, receipt.joined) == (told.terminate, told.joins)
+async def test_terminate_ends_live_sessions_and_joins_a_running_cascade(
+    runtime: RuntimeHarness, state: StateSetup
+) -> None:
+    expected = TABLE[state]
+    chain = await chain_in_state(runtime, state)
+    receipt = await runtime.terminate(chain.session, "second")
+    assert (receipt.stopped, receipt.joined) == (expected.terminate, expected.joins)
     assert (receipt.asked, receipt.stopped + receipt.already_stopped, receipt.left) == (2, 2, [])
-    reason = {EXPIRED: "ttl_expired", STAMPED: "first", OVER: "first"}.get(told, "second")
-    for row in (family.own, family.child):
-        shown = await runtime.read_session(row)
-        assert (shown.status, shown.termination_reason) == (State.TERMINATED, reason)
+    reason = {EXPIRED: "ttl_expired", MARKED: "first", ENDED: "first"}.get(expected, "second")
+    for row in (chain.session, chain.child):
+        session = await runtime.read_session(row)
+        assert (session.status, session.termination_reason) == (State.TERMINATED, reason)
         assert runtime.database.scalar("select status from agent_sessions where id = ?", row.id) == "terminated"
     ended = [event.subject for event in await runtime.read_log() if event.type == "session.terminate"]
-    assert ended[:2] == [family.child.id, family.own.id]
+    assert ended[:2] == [chain.child.id, chain.session.id]
     assert len(set(ended)) == len(ended)
     assert_counts_match_rows(runtime.database)
 
 
 @STATES
-async def test_only_one_who_is_active_can_be_spawned_under(runtime: RuntimeHarness, state: State_) -> None:
-    family = await family_in(runtime, state)
+async def test_only_active_sessions_can_have_new_children(runtime: RuntimeHarness, state: StateSetup) -> None:
+    chain = await chain_in_state(runtime, state)
     before = runtime.database.count("agent_sessions")
-    outcome = (
-        await runtime.spawn_lane.submit(spawn_command(parent_id=family.own.id))
+    result = (
+        await runtime.spawn_lane.submit(spawn_command(parent_id=chain.session.id))
         if TABLE[state].spawn == "Spawned"
         else None
     )
-    if outcome is None:
-        with pytest.raises(NotFound) as refused:
-            await runtime.spawn(parent_id=family.own.id)
-        assert refused.value.code == TABLE[state].spawn
-    assert runtime.database.count("agent_sessions") == before + (outcome is not None)
+    if result is None:
+        with pytest.raises(NotFound) as error:
+            await runtime.spawn(parent_id=chain.session.id)
+        assert error.value.code == TABLE[state].spawn
+    assert runtime.database.count("agent_sessions") == before + (result is not None)
     assert_counts_match_rows(runtime.database)
 
 
 @STATES
-async def test_it_reads_the_same_wherever_it_is_shown_and_listed(runtime: RuntimeHarness, state: State_) -> None:
-    family, reads = await family_in(runtime, state), TABLE[state].reads
-    for row in (family.own, family.child):
-        shown = await runtime.read_session(row)
-        assert shown.status is reads
-        assert (shown.terminated_at is not None) == (reads is State.TERMINATED)
-        assert (shown.termination_reason is not None) == (reads is State.TERMINATED)
-    assert {row.status for row in await runtime.read_subtree(family.own)} == {reads}
+async def test_status_is_the_same_in_every_read(runtime: RuntimeHarness, state: StateSetup) -> None:
+    chain, expected_status = await chain_in_state(runtime, state), TABLE[state].status
+    for row in (chain.session, chain.child):
+        session = await runtime.read_session(row)
+        assert session.status is expected_status
+        assert (session.terminated_at is not None) == (expected_status is State.TERMINATED)
+        assert (session.termination_reason is not None) == (expected_status is State.TERMINATED)
+    assert {row.status for row in await runtime.read_subtree(chain.session)} == {expected_status}
     for status in (None, *State):
-        listed: list[dict[str, object]] = [
+        filter_list: list[dict[str, object]] = [
             {},
             {"application_id": APP},
-            {"root_id": family.top.id},
-            {"parent_id": family.top.id},
+            {"root_id": chain.parent.id},
+            {"parent_id": chain.parent.id},
         ]
-        for wanted in listed:
-            found = {row.id: row.status for row in await runtime.list_sessions(status=status, **wanted)}
-            assert found.get(family.own.id) == (reads if status in (None, reads) else None), wanted
+        for filters in filter_list:
+            found = {row.id: row.status for row in await runtime.list_sessions(status=status, **filters)}
+            assert found.get(chain.session.id) == (expected_status if status in (None, expected_status) else None), (
+                filters
+            )
 
 
 @STATES
-async def test_its_own_token_is_good_exactly_while_it_lives(runtime: RuntimeHarness, state: State_) -> None:
-    family = await family_in(runtime, state)
-    lives = TABLE[state].reads is not State.TERMINATED
-    who = msgspec.structs.replace(admin(), session_id=family.own.id)
+async def test_session_token_is_valid_exactly_while_the_session_is_live(
+    runtime: RuntimeHarness, state: StateSetup
+) -> None:
+    chain = await chain_in_state(runtime, state)
+    is_live = TABLE[state].status is not State.TERMINATED
+    session_caller = msgspec.structs.replace(admin(), session_id=chain.session.id)
     other = await runtime.spawn()
-    asked: list[Callable[[], Awaitable[object]]] = [
-        lambda: runtime.show_session_lane.submit(SessionRef(ZONE, other.id, who.bearer)),
-        lambda: runtime.spawn_lane.submit(spawn_command(caller=who)),
-        lambda: runtime.suspend_lane.submit(Suspend(ZONE, other.id, Verb.SUSPEND, who)),
-        lambda: runtime.terminate_lane.submit(Terminate(ZONE, other.id, "x", who)),
+    requests: list[Callable[[], Awaitable[object]]] = [
+        lambda: runtime.show_session_lane.submit(SessionRef(ZONE, other.id, session_caller.bearer)),
+        lambda: runtime.spawn_lane.submit(spawn_command(caller=session_caller)),
+        lambda: runtime.suspend_lane.submit(Suspend(ZONE, other.id, Verb.SUSPEND, session_caller)),
+        lambda: runtime.terminate_lane.submit(Terminate(ZONE, other.id, "x", session_caller)),
     ]
-    outcomes = [(await asyncio.gather(each(), return_exceptions=True))[0] for each in asked]
-    spawned = "agent_suspended" if TABLE[state].reads is State.SUSPENDED else "Spawned"
-    assert result_names(outcomes) == (
-        ["Session", spawned, "SuspendResult", "TerminateResult"] if lives else ["session_ended"] * 4
+    results = [(await asyncio.gather(submit(), return_exceptions=True))[0] for submit in requests]
+    spawned = "agent_suspended" if TABLE[state].status is State.SUSPENDED else "Spawned"
+    assert result_names(results) == (
+        ["Session", spawned, "SuspendResult", "TerminateResult"] if is_live else ["session_ended"] * 4
     )
 
 
-async def test_whoever_is_unknown_is_not_found_by_any_verb(runtime: RuntimeHarness) -> None:
+async def test_unknown_session_is_not_found_by_any_verb(runtime: RuntimeHarness) -> None:
     await runtime.put_zone("other")
     foreign = await runtime.spawn("other")
     before = await runtime.read_log()
-    for own in ("nobody", foreign.id):
+    for session_id in ("unknown-session", foreign.id):
         refusals: list[Exception] = []
-        for submitted in (
-            runtime.suspend_lane.submit(Suspend(ZONE, own, Verb.SUSPEND, admin())),
-            runtime.suspend_lane.submit(Suspend(ZONE, own, Verb.RESUME, admin())),
-            runtime.terminate_lane.submit(Terminate(ZONE, own, "x", admin())),
-            runtime.show_session_lane.submit(SessionRef(ZONE, own)),
-            runtime.spawn_lane.submit(spawn_command(parent_id=own)),
+        for request in (
+            runtime.suspend_lane.submit(Suspend(ZONE, session_id, Verb.SUSPEND, admin())),
+            runtime.suspend_lane.submit(Suspend(ZONE, session_id, Verb.RESUME, admin())),
+            runtime.terminate_lane.submit(Terminate(ZONE, session_id, "x", admin())),
+            runtime.show_session_lane.submit(SessionRef(ZONE, session_id)),
+            runtime.spawn_lane.submit(spawn_command(parent_id=session_id)),
         ):
-            with pytest.raises(NotFound) as refused:
-                await submitted
-            refusals.append(refused.value)
+            with pytest.raises(NotFound) as error:
+                await request
+            refusals.append(error.value)
         assert result_names(refusals) == ["agent_not_found"] * 4 + ["parent_not_found"]
     assert await runtime.read_log() == before
     assert (await runtime.read_session(foreign)).status is State.ACTIVE

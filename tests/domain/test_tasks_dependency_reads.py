@@ -1,4 +1,4 @@
-"""What tasks depend on and what depends on them, shown of each: no task's are left out for another's."""
+"""Reads of dependencies and dependents: each task has its own limit."""
 
 from __future__ import annotations
 
@@ -12,36 +12,40 @@ from tests.support.runtime import RuntimeHarness
 from tests.support.tasks import TaskHarness
 
 
-@pytest.mark.parametrize("gathered", [1_000, 10], ids=["at once", "one by one"])
-async def test_each_shows_its_own_dependents_and_says_if_there_are_more(
-    runtime: RuntimeHarness, monkeypatch: pytest.MonkeyPatch, gathered: int
+@pytest.mark.parametrize("read_limit", [1_000, 10], ids=["one read", "several reads"])
+async def test_each_listed_task_has_its_dependents_and_a_flag_for_more(
+    runtime: RuntimeHarness, monkeypatch: pytest.MonkeyPatch, read_limit: int
 ) -> None:
-    monkeypatch.setattr(dependency_reads, "DEPENDENTS_PER_READ_MAX", gathered)
+    monkeypatch.setattr(dependency_reads, "DEPENDENTS_PER_READ_MAX", read_limit)
     monkeypatch.setattr(dependency_reads, "LISTED_MAX", 4)
-    work = TaskHarness(runtime)
-    hubs = {"none": 0, "few": 3, "full": 4, "more": 9}
-    await work.create_many([work.create_command(name) for name in hubs])
-    behind = [work.create_command(depends_on=(name,)) for name, number in hubs.items() for _ in range(number)]
-    await work.create_many(behind)
-    wanted = TaskFilter(zone_id=ZONE, caller=work.caller, limit=100)
-    page = await runtime.engine.read(lambda tx: reads.page(tx, wanted), zones=[ZONE])
-    listed = {whole.task.id: whole for whole in page.items}
-    assert {name: (len(listed[name].blocks), listed[name].has_more_blocks) for name in hubs} == {
+    task_harness = TaskHarness(runtime)
+    dependent_counts = {"none": 0, "few": 3, "full": 4, "more": 9}
+    await task_harness.create_many([task_harness.create_command(name) for name in dependent_counts])
+    dependents = [
+        task_harness.create_command(depends_on=(name,))
+        for name, number in dependent_counts.items()
+        for _ in range(number)
+    ]
+    await task_harness.create_many(dependents)
+    filters = TaskFilter(zone_id=ZONE, caller=task_harness.caller, limit=100)
+    page = await runtime.engine.read(lambda tx: reads.page(tx, filters), zones=[ZONE])
+    listed = {item.task.id: item for item in page.items}
+    assert {name: (len(listed[name].blocks), listed[name].has_more_blocks) for name in dependent_counts} == {
         "none": (0, False),
         "few": (3, False),
         "full": (4, False),
         "more": (4, True),
     }
-    shown = await work.read("more")
-    assert (len(shown.blocks), shown.has_more_blocks) == (9, False)
+    full_task = await task_harness.read("more")
+    assert (len(full_task.blocks), full_task.has_more_blocks) == (9, False)
 
 
-async def test_of_what_a_task_depends_on_as_much_is_shown_as_was_asked_for(runtime: RuntimeHarness) -> None:
-    work = TaskHarness(runtime)
+async def test_dependencies_are_returned_up_to_the_requested_limit(runtime: RuntimeHarness) -> None:
+    task_harness = TaskHarness(runtime)
     names = tuple(f"n{number}" for number in range(6))
-    await work.create_many([work.create_command(name) for name in names])
-    await work.create_many(
-        [work.create_command("all", depends_on=names), work.create_command("two", depends_on=names[:2])]
+    await task_harness.create_many([task_harness.create_command(name) for name in names])
+    await task_harness.create_many(
+        [task_harness.create_command("all", depends_on=names), task_harness.create_command("two", depends_on=names[:2])]
     )
     refs = [
         TaskLookup(ZONE, "all", dependency_limit=3),
@@ -49,8 +53,8 @@ async def test_of_what_a_task_depends_on_as_much_is_shown_as_was_asked_for(runti
         TaskLookup(ZONE, "n0", dependency_limit=0),
     ]
     found = await runtime.engine.read(lambda tx: reads.read_tasks(tx, refs), zones=[ZONE])
-    every, two, untied = (whole for whole in found if isinstance(whole, FullTask))
-    assert (len(every.depends_on), every.task.dependency_count) == (3, 6)
-    assert set(every.depends_on) < set(names)
+    all_tasks, two, without = (item for item in found if isinstance(item, FullTask))
+    assert (len(all_tasks.depends_on), all_tasks.task.dependency_count) == (3, 6)
+    assert set(all_tasks.depends_on) < set(names)
     assert two.depends_on == ("n0", "n1")
-    assert untied.blocks == ()
+    assert without.blocks == ()
