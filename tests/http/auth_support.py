@@ -1,4 +1,4 @@
-"""What the tests of authentication share: keys to sign with, a clock to turn, and an issuer that really listens."""
+"""Shared helpers of the authentication tests: signing keys, a fake clock and an issuer server on loopback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOW = 1_800_000_000
 
 
 class FakeClock:
-    """Time as an argument."""
+    """A clock that the test sets."""
 
     def __init__(self, now: float = NOW) -> None:
         self.now = now
@@ -37,13 +37,13 @@ def base64url(data: bytes) -> bytes:
 
 
 def build_jws(header: object, claims: object, sign: Callable[[bytes], bytes]) -> str:
-    """A compact JWS from any two JSON values: what no library would agree to make."""
+    """A compact JWS of any two JSON values, including ones that no JWT library signs."""
     signing_input = b".".join(base64url(json.dumps(part).encode()) for part in (header, claims))
     return (signing_input + b"." + base64url(sign(signing_input))).decode()
 
 
 class TokenSigner:
-    """A private key of some issuer."""
+    """A private key of an issuer."""
 
     def __init__(self, kid: str | None, alg: str = "ES256", key: Any = None) -> None:
         self.kid = kid
@@ -79,12 +79,12 @@ def _new_key(alg: str) -> Any:
 
 @cache
 def rsa_key(bits: int) -> rsa.RSAPrivateKey:
-    """Costly to make, so each size is made once."""
+    """Key generation is slow, so each size is generated once."""
     return rsa.generate_private_key(65537, bits)
 
 
 def build_claims(issuer: str, **changes: object) -> dict[str, object]:
-    """Claims that hold at NOW. A change to `...` leaves that claim out."""
+    """Claims that are valid at NOW. A change to `...` omits that claim."""
     claims: dict[str, object] = {
         "iss": issuer,
         "aud": issuer,
@@ -107,7 +107,7 @@ def http_response(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
 
 
 class IssuerServer:
-    """An issuer on loopback: publishes what `keys` holds, or sends the raw `answer`, when `open` allows."""
+    """An issuer on loopback. Once `may_respond` is set, it publishes `keys` or sends `raw_response`."""
 
     def __init__(self) -> None:
         self.keys: list[dict[str, object]] = []
@@ -148,7 +148,7 @@ async def run_issuer(ssl: Any = None) -> AsyncIterator[IssuerServer]:
 
 
 class AuthenticatorHarness:
-    """An authenticator that trusts one external issuer, with its clocks in hand."""
+    """An authenticator that trusts one external issuer. The test sets both of its clocks."""
 
     def __init__(self, issuer: IssuerServer, local: LocalIssuer | None = None, **changes: Any) -> None:
         self.issuer = issuer

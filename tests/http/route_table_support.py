@@ -1,4 +1,4 @@
-"""The whole route table without a server behind it, for tests that read the table instead of calling it."""
+"""The full route table without a server, for tests that read the table and call no handler."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ EXPLAINER = operations.Explainer(operations.Spawner(Limits()))
 
 
 async def unreachable_handler(*_: object) -> NoReturn:
-    raise AssertionError("nobody calls the handlers of this table")
+    raise AssertionError("the handlers of this table are never called")
 
 
 def no_secrets(zone_id: str, service_id: str, number: int) -> NoReturn:
-    raise AssertionError("nobody calls the handlers of this table")
+    raise AssertionError("the handlers of this table are never called")
 
 
 def build_routes() -> list[Route]:

@@ -1,5 +1,4 @@
-"""API keys over HTTP: made, listed, revoked; and what a request is told that comes with one, with two, or with a bad
-one."""
+"""API keys over HTTP: creation, lists, revocation, and requests with one credential, two, or an invalid one."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from tests.support.runtime import DirectDatabase
 from tests.support.server import Launch, Servers
 from tests.support.zone import APP, FreshZone, assert_problem, create_zone, end, json_object, read_events, spawn
 
-ONE_SENTENCE = "The API key is malformed, unknown, revoked or expired."
-KEY = re.compile(r"qd_([\w.:-]+)\.([0-9a-f-]{36})\.([0-9a-f]{64})")
+INVALID_KEY_DETAIL = "The API key is malformed, unknown, revoked or expired."
+KEY_PATTERN = re.compile(r"qd_([\w.:-]+)\.([0-9a-f-]{36})\.([0-9a-f]{64})")
 
 
-async def make(zone: FreshZone, **asked: object) -> dict[str, Any]:
+async def create_key(zone: FreshZone, **fields: object) -> dict[str, Any]:
     async with zone.server.client() as admin:
-        answer = await admin.post(f"{zone.path}/keys", json={"application_id": APP, **asked})
-    assert answer.status_code == 201, answer.text
-    return json_object(answer)
+        response = await admin.post(f"{zone.path}/keys", json={"application_id": APP, **fields})
+    assert response.status_code == 201, response.text
+    return json_object(response)
 
 
 async def revoke(zone: FreshZone, key_id: str) -> httpx.Response:
@@ -36,60 +35,60 @@ async def revoke(zone: FreshZone, key_id: str) -> httpx.Response:
 
 
 @asynccontextmanager
-async def bearing(zone: FreshZone, key: str) -> AsyncIterator[httpx.AsyncClient]:
+async def key_client(zone: FreshZone, key: str) -> AsyncIterator[httpx.AsyncClient]:
     async with zone.server.client("") as client:
         client.headers["X-API-Key"] = key
         yield client
 
 
-async def listed(zone: FreshZone) -> list[dict[str, Any]]:
+async def list_keys(zone: FreshZone) -> list[dict[str, Any]]:
     async with zone.server.client() as admin:
         items: list[dict[str, Any]] = (await admin.get(f"{zone.path}/keys")).json()["items"]
     return items
 
 
-# -- made, listed, revoked ---------------------------------------------------------------------------------------
+# -- create, list, revoke ----------------------------------------------------------------------------------------
 
 
-async def test_a_key_is_shown_once_and_nowhere_else(zone: FreshZone) -> None:
-    made = await make(zone, name="for the nightly job", scopes=["a", "b"], ttl_seconds=60)
-    found = KEY.fullmatch(made["key"])
-    assert found is not None
-    assert (found[1], found[2]) == (zone.id, made["id"])
-    [item] = await listed(zone)
-    assert item == {name: value for name, value in made.items() if name != "key"}
-    assert (item["name"], item["scopes"], item["status"]) == ("for the nightly job", ["a", "b"], "live")
+async def test_key_secret_is_returned_once_and_never_stored(zone: FreshZone) -> None:
+    created = await create_key(zone, name="nightly job", scopes=["a", "b"], ttl_seconds=60)
+    match = KEY_PATTERN.fullmatch(created["key"])
+    assert match is not None
+    assert (match[1], match[2]) == (zone.id, created["id"])
+    [item] = await list_keys(zone)
+    assert item == {name: value for name, value in created.items() if name != "key"}
+    assert (item["name"], item["scopes"], item["status"]) == ("nightly job", ["a", "b"], "live")
     assert (item["created_by"], item["application_id"], item["session_id"]) == ("local", APP, None)
-    assert found[3] not in str(await read_events(zone))
+    assert match[3] not in str(await read_events(zone))
     [stored] = DirectDatabase(zone.server.launch.database_url).execute(
-        "select * from api_keys where id = ?", made["id"]
+        "select * from api_keys where id = ?", created["id"]
     )
-    assert found[3] not in str(stored)
+    assert match[3] not in str(stored)
 
 
-async def test_the_answer_that_holds_a_secret_is_for_nobody_in_between(zone: FreshZone) -> None:
+async def test_response_with_a_key_is_not_cacheable(zone: FreshZone) -> None:
     async with zone.server.client() as admin:
-        made = await admin.post(f"{zone.path}/keys", json={"application_id": APP})
-    assert made.headers["cache-control"] == "no-store"
+        created = await admin.post(f"{zone.path}/keys", json={"application_id": APP})
+    assert created.headers["cache-control"] == "no-store"
 
 
-async def test_two_keys_have_nothing_in_common_that_could_be_guessed_from_one(zone: FreshZone) -> None:
-    secrets = [KEY.fullmatch((await make(zone))["key"]) for _ in range(5)]
-    assert len({found[3] for found in secrets if found}) == 5
+async def test_every_key_has_its_own_secret(zone: FreshZone) -> None:
+    matches = [KEY_PATTERN.fullmatch((await create_key(zone))["key"]) for _ in range(5)]
+    assert len({match[3] for match in matches if match}) == 5
 
 
-async def test_a_key_without_a_word_about_it_may_do_what_the_agent_plane_needs(zone: FreshZone) -> None:
-    made = await make(zone)
-    assert (made["name"], made["scopes"], made["expires_at"]) == (APP, [LIFECYCLE], None)
-    async with bearing(zone, made["key"]) as client:
+async def test_key_without_scopes_gets_the_lifecycle_scope(zone: FreshZone) -> None:
+    created = await create_key(zone)
+    assert (created["name"], created["scopes"], created["expires_at"]) == (APP, [LIFECYCLE], None)
+    async with key_client(zone, created["key"]) as client:
         session = await spawn(client, zone)
-    assert session["session_sid"] == f"key:{made['id']}"
-    [told] = await read_events(zone, subject=session["id"])
-    assert told["actor"] == f"key:{made['id']}"
+    assert session["session_sid"] == f"key:{created['id']}"
+    [event] = await read_events(zone, subject=session["id"])
+    assert event["actor"] == f"key:{created['id']}"
 
 
-async def test_keys_are_listed_newest_first_page_by_page(zone: FreshZone) -> None:
-    made = [(await make(zone))["id"] for _ in range(3)]
+async def test_keys_are_listed_newest_first_in_pages(zone: FreshZone) -> None:
+    created = [(await create_key(zone))["id"] for _ in range(3)]
     async with zone.server.client() as admin:
         first = await admin.get(f"{zone.path}/keys", params={"limit": 2})
         rest = await admin.get(first.headers["link"].partition(">")[0].strip("<"))
@@ -98,23 +97,23 @@ async def test_keys_are_listed_newest_first_page_by_page(zone: FreshZone) -> Non
         assert_problem(await admin.get(f"{zone.path}/keys?cursor={cursor}"), 400, "invalid_cursor")
         assert_problem(await admin.get("/zones/no-such-zone/keys"), 404, "zone_not_found")
     ids = [item["id"] for page in (first, rest) for item in page.json()["items"]]
-    assert ids == made[::-1]
+    assert ids == created[::-1]
     assert rest.json()["next_cursor"] is None
 
 
-async def test_revoking_answers_204_and_again_204_and_404_for_what_was_never_there(zone: FreshZone) -> None:
-    made = await make(zone)
+async def test_revoke_is_idempotent_and_404_for_an_unknown_key(zone: FreshZone) -> None:
+    created = await create_key(zone)
     for _ in range(2):
-        assert (await revoke(zone, made["id"])).status_code == 204
+        assert (await revoke(zone, created["id"])).status_code == 204
     assert_problem(await revoke(zone, "no-such-key"), 404, "key_not_found")
-    [item] = await listed(zone)
+    [item] = await list_keys(zone)
     assert item["status"] == "revoked"
-    told = [event["type"] for event in await read_events(zone, subject=made["id"])]
-    assert told == ["key.create", "key.revoke"]
+    types = [event["type"] for event in await read_events(zone, subject=created["id"])]
+    assert types == ["key.create", "key.revoke"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "field"),
+    ("fields", "field"),
     [
         ({"scopes": [ADMIN]}, "scopes"),
         ({"scopes": [LIFECYCLE, ADMIN]}, "scopes"),
@@ -135,138 +134,138 @@ async def test_revoking_answers_204_and_again_204_and_404_for_what_was_never_the
         ({"ttl_seconds": "1h"}, "ttl_seconds"),
     ],
 )
-async def test_a_malformed_wish_is_400_with_its_field_and_makes_nothing(
-    zone: FreshZone, asked: dict[str, object], field: str
+async def test_malformed_key_request_returns_400_with_its_field_and_creates_nothing(
+    zone: FreshZone, fields: dict[str, object], field: str
 ) -> None:
     async with zone.server.client() as admin:
-        answer = await admin.post(f"{zone.path}/keys", json={"application_id": APP, **asked})
+        response = await admin.post(f"{zone.path}/keys", json={"application_id": APP, **fields})
         missing = await admin.post(f"{zone.path}/keys", json={})
-    assert assert_problem(answer, 400)["field"] == field
+    assert assert_problem(response, 400)["field"] == field
     assert_problem(missing, 400, "invalid_body")
-    assert await listed(zone) == []
+    assert await list_keys(zone) == []
 
 
-async def test_no_key_is_made_in_a_zone_that_is_not_there_or_has_ended(zone: FreshZone) -> None:
+async def test_no_key_is_created_in_an_unknown_or_ended_zone(zone: FreshZone) -> None:
     async with zone.server.client() as admin:
-        nowhere = await admin.post("/zones/no-such-zone/keys", json={"application_id": APP})
-        assert_problem(nowhere, 404, "zone_not_found")
+        unknown = await admin.post("/zones/no-such-zone/keys", json={"application_id": APP})
+        assert_problem(unknown, 404, "zone_not_found")
         assert (await admin.delete(zone.path)).status_code == 204
-        over = await admin.post(f"{zone.path}/keys", json={"application_id": APP})
-        assert_problem(over, 409, "zone_ended")
+        ended = await admin.post(f"{zone.path}/keys", json={"application_id": APP})
+        assert_problem(ended, 409, "zone_ended")
 
 
-# -- coming with one ---------------------------------------------------------------------------------------------
+# -- requests with a key -----------------------------------------------------------------------------------------
 
 
-async def test_a_key_is_good_on_the_routes_its_scopes_are_for_and_403_on_the_others(zone: FreshZone) -> None:
-    made = await make(zone, scopes=[LIFECYCLE, "coordinator.admin"])
-    async with bearing(zone, made["key"]) as client:
+async def test_key_is_accepted_only_on_routes_of_its_scopes(zone: FreshZone) -> None:
+    created = await create_key(zone, scopes=[LIFECYCLE, "coordinator.admin"])
+    async with key_client(zone, created["key"]) as client:
         session = (await spawn(client, zone))["id"]
         for row in await read_route_table(zone.server):
-            asked = row.request_for(zone.id, "absent" if row.method == "DELETE" else session)
-            answer = await client.request(**asked)
+            request = row.request_for(zone.id, "absent" if row.method == "DELETE" else session)
+            response = await client.request(**request)
             if row.scope == ADMIN:
-                assert_problem(answer, 403, "missing_scope")
+                assert_problem(response, 403, "missing_scope")
             else:
-                assert answer.status_code in (200, 201, 204, 404, 409), (str(row), answer.text)
+                assert response.status_code in (200, 201, 204, 404, 409), (str(row), response.text)
 
 
 @pytest.mark.parametrize("scopes", [["agent"], ["agent:lifecycles"], ["quarterdeck.metrics"]])
-async def test_a_key_without_the_routes_scope_is_403_on_every_route(zone: FreshZone, scopes: Sequence[str]) -> None:
-    made = await make(zone, scopes=scopes)
-    async with bearing(zone, made["key"]) as client:
+async def test_key_without_the_required_scope_is_403_on_every_route(zone: FreshZone, scopes: Sequence[str]) -> None:
+    created = await create_key(zone, scopes=scopes)
+    async with key_client(zone, created["key"]) as client:
         for row in await read_route_table(zone.server):
             if row.scope is not None:
-                answer = await client.request(row.method, row.path_for(zone.id), content=b"{")
-                assert_problem(answer, 403, "missing_scope")
+                response = await client.request(row.method, row.path_for(zone.id), content=b"{")
+                assert_problem(response, 403, "missing_scope")
 
 
-async def test_a_key_is_for_its_own_zone_alone(zone: FreshZone) -> None:
+async def test_key_is_refused_in_another_zone(zone: FreshZone) -> None:
     other = await create_zone(zone.server)
-    made = await make(zone, scopes=[LIFECYCLE, "coordinator.admin"])
-    async with bearing(zone, made["key"]) as client:
+    created = await create_key(zone, scopes=[LIFECYCLE, "coordinator.admin"])
+    async with key_client(zone, created["key"]) as client:
         assert_problem(await client.get(other.path), 403, "zone_mismatch")
         assert_problem(await client.get("/zones/default"), 403, "zone_mismatch")
 
 
-async def test_the_name_of_a_zone_may_hold_dots_and_its_keys_work_all_the_same(zone: FreshZone) -> None:
+async def test_keys_of_a_zone_with_dots_in_its_id_work(zone: FreshZone) -> None:
     dotted = FreshZone(zone.server, f"{zone.id}.eu-1.{'0' * 36}.{'f' * 64}"[:128])
     async with zone.server.client() as admin:
         assert (await admin.put(dotted.path, json={})).status_code == 201
-    made = await make(dotted)
-    async with bearing(dotted, made["key"]) as client:
+    created = await create_key(dotted)
+    async with key_client(dotted, created["key"]) as client:
         assert (await client.get(dotted.path)).status_code == 200
         assert_problem(await client.get(zone.path), 403, "zone_mismatch")
 
 
-async def test_a_scope_that_crosses_zones_crosses_none_should_it_stand_in_the_database(zone: FreshZone) -> None:
-    made = await make(zone)
+async def test_admin_scope_in_a_stored_key_is_ignored(zone: FreshZone) -> None:
+    created = await create_key(zone)
     DirectDatabase(zone.server.launch.database_url).execute(
-        "update api_keys set scopes = ? where id = ?", f"{LIFECYCLE} {ADMIN}", made["id"]
+        "update api_keys set scopes = ? where id = ?", f"{LIFECYCLE} {ADMIN}", created["id"]
     )
-    async with bearing(zone, made["key"]) as client:
+    async with key_client(zone, created["key"]) as client:
         assert_problem(await client.get("/zones"), 403, "missing_scope")
         assert_problem(await client.get("/zones/default"), 403, "zone_mismatch")
         assert (await client.get(zone.path)).status_code == 200
 
 
-# -- coming with a bad one ---------------------------------------------------------------------------------------
+# -- requests with an invalid key --------------------------------------------------------------------------------
 
 
-async def test_every_key_that_opens_nothing_is_refused_in_the_same_words_on_every_route(zone: FreshZone) -> None:
+async def test_every_invalid_key_gets_the_same_401_on_every_route(zone: FreshZone) -> None:
     other = await create_zone(zone.server)
-    good, revoked, expired, theirs = [await make(each) for each in (zone, zone, zone, other)]
+    valid, revoked, expired, foreign = [await create_key(each) for each in (zone, zone, zone, other)]
     await revoke(zone, revoked["id"])
-    side = DirectDatabase(zone.server.launch.database_url)
-    side.execute("update api_keys set expires_at = 1 where id = ?", expired["id"])
-    secret = good["key"].rpartition(".")[2]
-    bad = {
+    database = DirectDatabase(zone.server.launch.database_url)
+    database.execute("update api_keys set expires_at = 1 where id = ?", expired["id"])
+    secret = valid["key"].rpartition(".")[2]
+    invalid = {
         "revoked": revoked["key"],
         "expired": expired["key"],
-        "another's secret": good["key"].replace(secret, theirs["key"].rpartition(".")[2]),
-        "one digit off": good["key"][:-1] + ("0" if good["key"][-1] != "0" else "1"),
-        "another zone": good["key"].replace(f"qd_{zone.id}.", f"qd_{other.id}."),
-        "no such zone": good["key"].replace(f"qd_{zone.id}.", "qd_no-such-zone."),
-        "no such id": good["key"].replace(good["id"], "0" * 36),
-        "cut short": good["key"][:-1],
-        "longer": good["key"] + "0",
-        "upper case": good["key"].upper(),
-        "no key at all": "let-me-in",
+        "secret of another key": valid["key"].replace(secret, foreign["key"].rpartition(".")[2]),
+        "one digit off": valid["key"][:-1] + ("0" if valid["key"][-1] != "0" else "1"),
+        "another zone": valid["key"].replace(f"qd_{zone.id}.", f"qd_{other.id}."),
+        "no such zone": valid["key"].replace(f"qd_{zone.id}.", "qd_no-such-zone."),
+        "no such id": valid["key"].replace(valid["id"], "0" * 36),
+        "cut short": valid["key"][:-1],
+        "longer": valid["key"] + "0",
+        "upper case": valid["key"].upper(),
+        "not a key": "let-me-in",
         "a token": zone.token(),
-        "spaces": f"{good['key']} x",
-        "two in one": f"{good['key']}, {good['key']}",
+        "trailing text": f"{valid['key']} x",
+        "two keys in one header": f"{valid['key']}, {valid['key']}",
         "huge": "qd_" + "z" * 30_000,
-        "a huge secret": good["key"] + "0" * 30_000,
-        "sql": f"qd_{zone.id}' or '1'='1.{good['id']}.{secret}",
+        "a huge secret": valid["key"] + "0" * 30_000,
+        "sql": f"qd_{zone.id}' or '1'='1.{valid['id']}.{secret}",
     }
-    # Each of them on some routes, and each route with those that somebody must look for before they are refused.
+    # Every invalid key is tried on some routes. Two keys that the server must look up are tried on every route.
     rows = [row for row in await read_route_table(zone.server) if row.scope]
-    for name, key in bad.items():
-        async with bearing(zone, key) as client:
+    for name, key in invalid.items():
+        async with key_client(zone, key) as client:
             for row in rows if name in ("revoked", "one digit off") else rows[::20]:
-                answer = await client.request(row.method, row.path_for(zone.id), content=b"{")
-                assert assert_problem(answer, 401, "invalid_token")["detail"] == ONE_SENTENCE, name
-                assert answer.headers["www-authenticate"].startswith("Bearer")
-                assert key[:20] not in answer.text or len(key) < 20
-    async with bearing(zone, good["key"]) as client:
+                response = await client.request(row.method, row.path_for(zone.id), content=b"{")
+                assert assert_problem(response, 401, "invalid_token")["detail"] == INVALID_KEY_DETAIL, name
+                assert response.headers["www-authenticate"].startswith("Bearer")
+                assert key[:20] not in response.text or len(key) < 20
+    async with key_client(zone, valid["key"]) as client:
         assert (await client.get(zone.path)).status_code == 200
 
 
-async def raw(zone: FreshZone, *lines: bytes) -> tuple[int, str]:
-    """Asks for the zone with exactly these header lines."""
+async def get_zone_with_headers(zone: FreshZone, *lines: bytes) -> tuple[int, str]:
+    """Requests the zone with exactly these header lines. Returns the status and the error code."""
     connection = await RawConnection.open(zone.server.url)
     head = [f"GET {zone.path} HTTP/1.1".encode(), b"Host: x", *lines, b"", b""]
-    answer = await connection.send_and_read(b"\r\n".join(head))
+    response = await connection.send_and_read(b"\r\n".join(head))
     await connection.close()
-    return answer.status, str(answer.json().get("error"))
+    return response.status, str(response.json().get("error"))
 
 
-async def test_two_credentials_are_refused_whichever_comes_first_and_however_good_they_are(zone: FreshZone) -> None:
-    key, other = [(await make(zone))["key"].encode() for _ in range(2)]
+async def test_two_credentials_in_one_request_are_refused_in_any_order(zone: FreshZone) -> None:
+    key, other = [(await create_key(zone))["key"].encode() for _ in range(2)]
     token = zone.token().encode()
     by_key, by_token = b"X-API-Key: " + key, b"Authorization: Bearer " + token
-    assert await raw(zone, by_key) == (200, "None")
-    assert await raw(zone, by_token) == (200, "None")
+    assert await get_zone_with_headers(zone, by_key) == (200, "None")
+    assert await get_zone_with_headers(zone, by_token) == (200, "None")
     pairs = [
         (by_key, by_token),
         (by_token, by_key),
@@ -278,57 +277,65 @@ async def test_two_credentials_are_refused_whichever_comes_first_and_however_goo
         (b"X-Api-Key: ", by_key),
     ]
     for pair in pairs:
-        assert await raw(zone, *pair) == (401, "invalid_token"), pair
+        assert await get_zone_with_headers(zone, *pair) == (401, "invalid_token"), pair
 
 
-async def test_an_empty_header_is_no_credential(zone: FreshZone) -> None:
-    key = (await make(zone))["key"].encode()
-    assert await raw(zone, b"X-API-Key:") == (401, "missing_token")
-    assert await raw(zone, b"X-API-Key:", b"Authorization: Bearer " + zone.token().encode()) == (200, "None")
-    assert await raw(zone, b"Authorization:", b"X-API-Key: " + key) == (200, "None")
+async def test_empty_credential_header_is_ignored(zone: FreshZone) -> None:
+    key = (await create_key(zone))["key"].encode()
+    assert await get_zone_with_headers(zone, b"X-API-Key:") == (401, "missing_token")
+    assert await get_zone_with_headers(zone, b"X-API-Key:", b"Authorization: Bearer " + zone.token().encode()) == (
+        200,
+        "None",
+    )
+    assert await get_zone_with_headers(zone, b"Authorization:", b"X-API-Key: " + key) == (200, "None")
 
 
 @pytest.mark.parametrize(
     "junk", [b"\xff\xfe\x80", "qd_ż.ż.ż".encode(), b"\xc0\x80", b"qd_z\xa0.x.y", b"%00", b"\x01\x02"]
 )
-async def test_bytes_that_are_no_text_are_a_bad_key_like_any_other(zone: FreshZone, junk: bytes) -> None:
-    status, error = await raw(zone, b"X-API-Key: " + junk)
+async def test_key_with_non_text_bytes_is_refused(zone: FreshZone, junk: bytes) -> None:
+    status, error = await get_zone_with_headers(zone, b"X-API-Key: " + junk)
     assert (status, error) in ((401, "invalid_token"), (400, "invalid_http"))
-    key = (await make(zone))["key"].encode()
-    status, error = await raw(zone, b"X-API-Key: " + key + junk)
+    key = (await create_key(zone))["key"].encode()
+    status, error = await get_zone_with_headers(zone, b"X-API-Key: " + key + junk)
     assert (status, error) in ((401, "invalid_token"), (400, "invalid_http"))
 
 
-async def test_the_refusals_come_in_the_contracts_order_for_keys_too(zone: FreshZone) -> None:
+async def test_key_is_checked_for_validity_then_scope_then_zone(zone: FreshZone) -> None:
     other = await create_zone(zone.server)
-    weak = (await make(zone, scopes=["x"]))["key"]
-    strong = (await make(zone))["key"]
-    expected = [("", "missing_token"), ("qd_x", "invalid_token"), (weak, "missing_scope"), (strong, "zone_mismatch")]
+    unscoped = (await create_key(zone, scopes=["x"]))["key"]
+    scoped = (await create_key(zone))["key"]
+    expected = [
+        ("", "missing_token"),
+        ("qd_x", "invalid_token"),
+        (unscoped, "missing_scope"),
+        (scoped, "zone_mismatch"),
+    ]
     for key, error in expected:
-        async with bearing(other, key) as client:
+        async with key_client(other, key) as client:
             assert_problem(await client.get(other.path), 401 if "token" in error else 403, error)
 
 
-# -- from the commit on ------------------------------------------------------------------------------------------
+# -- revocation and ended sessions -------------------------------------------------------------------------------
 
 
-async def test_a_key_is_refused_from_the_answer_to_its_revocation_on(zone: FreshZone) -> None:
-    made = await make(zone)
-    async with bearing(zone, made["key"]) as client:
+async def test_key_is_refused_as_soon_as_its_revocation_returns(zone: FreshZone) -> None:
+    created = await create_key(zone)
+    async with key_client(zone, created["key"]) as client:
         for _ in range(5):
             assert (await client.get(zone.path)).status_code == 200
-        await revoke(zone, made["id"])
-        answers = await asyncio.gather(*(client.get(zone.path) for _ in range(20)))
-    for answer in answers:
-        assert_problem(answer, 401, "invalid_token")
+        await revoke(zone, created["id"])
+        responses = await asyncio.gather(*(client.get(zone.path) for _ in range(20)))
+    for response in responses:
+        assert_problem(response, 401, "invalid_token")
 
 
-async def test_a_key_of_a_session_is_good_while_that_session_lives(zone: FreshZone) -> None:
+async def test_session_key_is_valid_only_while_the_session_is_live(zone: FreshZone) -> None:
     async with zone.client() as owner:
         session = (await spawn(owner, zone))["id"]
-        made = await make(zone, session_id=session)
-        assert made["session_id"] == session
-        async with bearing(zone, made["key"]) as client:
+        created = await create_key(zone, session_id=session)
+        assert created["session_id"] == session
+        async with key_client(zone, created["key"]) as client:
             child = await spawn(client, zone, parent_id=session)
             await end(owner, zone, session)
             assert_problem(await client.get(zone.sessions_path), 401, "session_ended")
@@ -336,78 +343,72 @@ async def test_a_key_of_a_session_is_good_while_that_session_lives(zone: FreshZo
         assert json_object(await owner.get(zone.session_path(child["id"])))["status"] == "terminated"
 
 
-async def over(stream: httpx.Response) -> str:
-    """The last word of a stream: why it ended."""
+async def read_last_line(stream: httpx.Response) -> str:
+    """Reads a stream to its end. The last line is the reason for the end."""
     async with asyncio.timeout(20):
         lines = [line async for line in stream.aiter_lines() if line]
     return lines[-1]
 
 
-async def test_a_stream_that_a_key_opened_ends_when_the_key_is_revoked_or_its_session_ends(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_stream_ends_when_its_key_is_revoked_or_its_session_ends(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.with_environment(QD_STREAM_RECHECK_MS="50"))
     zone = await create_zone(server)
     follow = ("GET", f"{zone.path}/events")
     accept = {"accept": "text/event-stream"}
     async with zone.client() as owner:
         session = (await spawn(owner, zone))["id"]
-        plain, bound = await make(zone), await make(zone, session_id=session)
-        async with bearing(zone, plain["key"]) as client, client.stream(*follow, headers=accept) as stream:
+        plain, bound = await create_key(zone), await create_key(zone, session_id=session)
+        async with key_client(zone, plain["key"]) as client, client.stream(*follow, headers=accept) as stream:
             assert stream.status_code == 200
             await revoke(zone, plain["id"])
-            assert await over(stream) == ": over, invalid_token"
-        async with bearing(zone, bound["key"]) as client, client.stream(*follow, headers=accept) as stream:
+            assert await read_last_line(stream) == ": over, invalid_token"
+        async with key_client(zone, bound["key"]) as client, client.stream(*follow, headers=accept) as stream:
             assert stream.status_code == 200
             await end(owner, zone, session)
-            assert "over" in await over(stream)
+            assert "over" in await read_last_line(stream)
 
 
-async def test_neither_a_key_nor_any_header_is_in_the_log(servers: Servers, launch: Launch) -> None:
+async def test_server_log_contains_no_key_or_token(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.with_environment(QD_LOG_LEVEL="debug"))
     zone = await create_zone(server)
-    made = await make(zone, name="secretive")
-    async with bearing(zone, made["key"]) as client:
+    created = await create_key(zone, name="secretive")
+    async with key_client(zone, created["key"]) as client:
         await client.get(zone.path)
         await client.get(f"{zone.path}/nowhere")
         await client.post(zone.sessions_path, content=b"{")
-    async with bearing(zone, made["key"][:-1]) as client:
+    async with key_client(zone, created["key"][:-1]) as client:
         await client.get(zone.path)
     await server.stop()
-    secret = made["key"].rpartition(".")[2]
+    secret = created["key"].rpartition(".")[2]
     assert '"message":"request"' in server.log_text
     assert secret[:16] not in server.log_text
     assert f"qd_{zone.id}" not in server.log_text
     assert zone.token()[:16] not in server.log_text
 
 
-async def test_a_server_that_calls_the_agent_planes_scope_otherwise_makes_keys_for_that(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_default_key_scope_follows_agent_coordinator_scope(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.with_environment(AGENT_COORDINATOR_SCOPE="fleet:run"))
     zone = await create_zone(server)
-    made = await make(zone)
-    assert made["scopes"] == ["fleet:run"]
-    async with bearing(zone, made["key"]) as client:
+    created = await create_key(zone)
+    assert created["scopes"] == ["fleet:run"]
+    async with key_client(zone, created["key"]) as client:
         assert (await client.get(zone.path)).status_code == 200
 
 
-async def test_beyond_loopback_the_figures_are_for_whoever_holds_their_scope_and_ends_with_its_session(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_metrics_beyond_loopback_need_their_scope_and_a_live_session(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.with_environment(QD_HOST="0.0.0.0"))
     server.url = server.url.replace("0.0.0.0", "127.0.0.1")
     zone = await create_zone(server)
     async with zone.client() as owner:
         session = (await spawn(owner, zone))["id"]
-        plain = await make(zone, scopes=["quarterdeck.metrics"])
-        bound = await make(zone, scopes=["quarterdeck.metrics"], session_id=session)
+        plain = await create_key(zone, scopes=["quarterdeck.metrics"])
+        bound = await create_key(zone, scopes=["quarterdeck.metrics"], session_id=session)
         token = zone.token("quarterdeck.metrics", session_id=session)
-        async with bearing(zone, bound["key"]) as client:
+        async with key_client(zone, bound["key"]) as client:
             assert (await client.get("/metrics")).status_code == 200
             await end(owner, zone, session)
             assert_problem(await client.get("/metrics"), 401, "session_ended")
         async with zone.client(token) as client:
             assert_problem(await client.get("/metrics"), 401, "session_ended")
-        async with bearing(zone, plain["key"]) as client:
+        async with key_client(zone, plain["key"]) as client:
             assert (await client.get("/metrics")).status_code == 200

@@ -1,4 +1,4 @@
-"""What a request shows: a token or a key, exactly one of them, and judged anew whenever it is asked about again."""
+"""Credentials of a request: exactly one token or API key, checked again on every request."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from tests.http.auth_support import NOW, FakeClock, TokenSigner, authorization_h
 from tests.support.structs import build_struct
 
 KEY = apikey.format_key("z", "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7", bytes(32)).encode()
-GOOD = Caller("key:k", "app", "z", frozenset({"agent:lifecycle"}))
+KEY_CALLER = Caller("key:k", "app", "z", frozenset({"agent:lifecycle"}))
 
 
 @dataclass
-class Shown:
+class Credentials:
     authorization: bytes | None = None
     api_key: bytes | None = None
 
 
-class Keys:
-    """Stands where the room of keys stands: one key, until it is revoked."""
+class FakeKeyLookup:
+    """A key lookup that finds one key until it is revoked."""
 
     def __init__(self) -> None:
-        self.asked: list[ParsedApiKey] = []
+        self.lookups: list[ParsedApiKey] = []
         self.revoked = False
 
-    async def find(self, shown: ParsedApiKey) -> Caller:
-        self.asked.append(shown)
-        if self.revoked or shown.digest != apikey.digest(KEY):
+    async def find(self, parsed: ParsedApiKey) -> Caller:
+        self.lookups.append(parsed)
+        if self.revoked or parsed.digest != apikey.digest(KEY):
             raise apikey.invalid_key_error()
-        return GOOD
+        return KEY_CALLER
 
 
 @dataclass
-class Judge:
+class AuthHarness:
     authenticator: Authenticator
     issuer: LocalIssuer
     clock: FakeClock
-    keys: Keys
+    keys: FakeKeyLookup
 
     def token(self, **grant: str) -> bytes:
-        said = {"zone_id": "z", "client_id": "app", "subject": "app", **grant}
-        return authorization_header(self.issuer.mint(build_struct(Grant, **said), 300))
+        claims = {"zone_id": "z", "client_id": "app", "subject": "app", **grant}
+        return authorization_header(self.issuer.mint(build_struct(Grant, **claims), 300))
 
     async def identify(self, **headers: bytes) -> Caller:
-        return await self.authenticator.authenticate(Shown(**headers))
+        return await self.authenticator.authenticate(Credentials(**headers))
 
     async def refusal(self, **headers: bytes) -> Problem:
         with pytest.raises(Unauthenticated) as refused:
@@ -62,57 +62,57 @@ class Judge:
 
 
 @pytest.fixture
-async def auth_harness(tmp_path: Path) -> AsyncIterator[Judge]:
+async def auth_harness(tmp_path: Path) -> AsyncIterator[AuthHarness]:
     clock = FakeClock()
     issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=clock)
     authenticator = Authenticator(AuthSettings(), issuer, clock)
-    keys = Keys()
+    keys = FakeKeyLookup()
     authenticator.set_api_key_lookup(keys.find)
-    yield Judge(authenticator, issuer, clock, keys)
+    yield AuthHarness(authenticator, issuer, clock, keys)
     await authenticator.close()
 
 
-async def test_either_credential_says_who_somebody_is(auth_harness: Judge) -> None:
+async def test_token_or_api_key_identifies_the_caller(auth_harness: AuthHarness) -> None:
     assert (await auth_harness.identify(authorization=auth_harness.token())).client_id == "app"
-    assert await auth_harness.identify(api_key=KEY) == GOOD
+    assert await auth_harness.identify(api_key=KEY) == KEY_CALLER
     assert (await auth_harness.refusal()).code == "missing_token"
     assert (await auth_harness.refusal(api_key=b"", authorization=b"")).code == "missing_token"
 
 
-async def test_both_at_once_are_refused_before_anybody_is_asked(auth_harness: Judge) -> None:
+async def test_token_with_api_key_is_refused_without_a_lookup(auth_harness: AuthHarness) -> None:
     token = auth_harness.token()
     await auth_harness.identify(authorization=token)
     for authorization in (token, b"Basic YTpi", b"Bearer"):
         refusal = await auth_harness.refusal(authorization=authorization, api_key=KEY)
         assert (refusal.code, "one of them" in refusal.detail) == ("invalid_token", True)
-    assert auth_harness.keys.asked == []
+    assert auth_harness.keys.lookups == []
 
 
-async def test_a_key_is_asked_about_every_time_and_remembered_by_nobody(auth_harness: Judge) -> None:
+async def test_api_key_is_looked_up_every_time_and_never_cached(auth_harness: AuthHarness) -> None:
     for _ in range(3):
-        assert await auth_harness.identify(api_key=KEY) == GOOD
-    assert len(auth_harness.keys.asked) == 3
+        assert await auth_harness.identify(api_key=KEY) == KEY_CALLER
+    assert len(auth_harness.keys.lookups) == 3
     auth_harness.keys.revoked = True
     assert (await auth_harness.refusal(api_key=KEY)).code == "invalid_token"
     auth_harness.keys.revoked = False
-    assert await auth_harness.identify(api_key=KEY) == GOOD
+    assert await auth_harness.identify(api_key=KEY) == KEY_CALLER
 
 
-async def test_what_is_no_key_costs_nobody_a_question(auth_harness: Judge) -> None:
+async def test_malformed_key_is_refused_without_a_lookup(auth_harness: AuthHarness) -> None:
     for junk in (b"x", KEY + b" ", b" " + KEY, KEY[:-1], KEY * 500, b"\xff" * 50, b"qd_", KEY + b", " + KEY):
         refusal = await auth_harness.refusal(api_key=junk)
         assert (refusal.code, refusal.detail) == ("invalid_token", apikey.invalid_key_error().detail)
-    assert auth_harness.keys.asked == []
+    assert auth_harness.keys.lookups == []
 
 
-async def test_without_a_room_of_keys_every_key_is_refused(tmp_path: Path) -> None:
+async def test_every_key_is_refused_without_a_key_lookup(tmp_path: Path) -> None:
     authenticator = Authenticator(AuthSettings(), LocalIssuer.open(tmp_path / "signing-key.pem"))
     with pytest.raises(Unauthenticated, match="API key"):
-        await authenticator.authenticate(Shown(api_key=KEY))
+        await authenticator.authenticate(Credentials(api_key=KEY))
     await authenticator.close()
 
 
-async def test_whoever_asks_again_with_the_same_token_learns_that_it_has_expired(auth_harness: Judge) -> None:
+async def test_expired_token_is_rejected_when_reused(auth_harness: AuthHarness) -> None:
     token = auth_harness.token()
     await auth_harness.identify(authorization=token)
     auth_harness.clock.now = NOW + 299
@@ -132,41 +132,41 @@ async def test_whoever_asks_again_with_the_same_token_learns_that_it_has_expired
         ({"agent_session_id": "s", "agent_id": "a"}, Bearer("z1", "s", "a")),
     ],
 )
-async def test_a_token_says_for_which_session_and_which_agent_it_speaks(
+async def test_token_claims_give_the_bearer_session_and_agent(
     claims: dict[str, object], expected: Bearer | None
 ) -> None:
-    signer = TokenSigner("theirs")
+    signer = TokenSigner("external")
     async with run_issuer() as server:
         server.keys = [signer.jwk()]
         authenticator = Authenticator(AuthSettings(issuer_url=server.url), None, FakeClock())
         token = signer.sign(build_claims(server.url, **claims))
-        assert (await authenticator.authenticate(Shown(authorization_header(token)))).bearer == expected
+        assert (await authenticator.authenticate(Credentials(authorization_header(token)))).bearer == expected
         await authenticator.close()
 
 
 @pytest.mark.parametrize("agent", [7, ["a"], "a" * 256, "a\n", "a\x00"])
-async def test_an_agent_that_could_be_nobodys_name_makes_a_token_invalid(agent: object) -> None:
-    signer = TokenSigner("theirs")
+async def test_token_with_a_malformed_agent_id_is_refused(agent: object) -> None:
+    signer = TokenSigner("external")
     async with run_issuer() as server:
         server.keys = [signer.jwk()]
         authenticator = Authenticator(AuthSettings(issuer_url=server.url), None, FakeClock())
         with pytest.raises(Unauthenticated) as refusal:
             await authenticator.authenticate(
-                Shown(authorization_header(signer.sign(build_claims(server.url, agent_id=agent))))
+                Credentials(authorization_header(signer.sign(build_claims(server.url, agent_id=agent))))
             )
         assert refusal.value.code == "invalid_token"
         await authenticator.close()
 
 
-async def test_the_local_issuer_names_an_agent_if_it_is_told_to(auth_harness: Judge) -> None:
+async def test_local_token_with_an_agent_id_has_that_agent_as_bearer(auth_harness: AuthHarness) -> None:
     caller = await auth_harness.identify(authorization=auth_harness.token(agent_id="a"))
     assert caller.bearer == Bearer("z", None, "a")
 
 
-# -- what is read of a request's head ----------------------------------------------------------------------------
+# -- request headers ---------------------------------------------------------------------------------------------
 
 
-def test_a_header_that_comes_twice_is_no_credential_at_all() -> None:
+def test_repeated_credential_header_is_not_a_valid_credential() -> None:
     twice = RequestHeaders([(b"authorization", b"Bearer a"), (b"x-api-key", KEY), (b"authorization", b"Bearer b")])
     assert (twice.authorization, twice.api_key) == (b"Bearer a, Bearer b", KEY)
     keys = RequestHeaders([(b"x-api-key", KEY), (b"x-api-key", KEY)])
@@ -175,5 +175,5 @@ def test_a_header_that_comes_twice_is_no_credential_at_all() -> None:
     assert empty.api_key is not None and apikey.parse(empty.api_key) is None
 
 
-def test_a_head_shows_nothing_of_what_it_holds() -> None:
+def test_repr_of_request_headers_hides_credentials() -> None:
     assert KEY.decode() not in repr(RequestHeaders([(b"x-api-key", KEY)]))

@@ -1,4 +1,4 @@
-"""The local issuer's files: made once, whoever starts first; private, or refused."""
+"""Files of the local issuer: created once, even by concurrent starts, and refused unless private."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from tests.http.auth_support import NOW, FakeClock, authorization_header, rsa_ke
 from tests.support.rounds import ROUNDS
 
 
-def mode(path: Path) -> int:
+def file_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def names_in(directory: Path) -> list[str]:
+def file_names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
 @pytest.fixture(autouse=True)
 def permissive_umask() -> object:
-    """Nothing may depend on the umask being strict."""
+    """The files must be private even without a strict umask."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
-def test_the_first_start_makes_a_private_key_and_the_next_finds_it(tmp_path: Path) -> None:
+def test_first_start_creates_a_private_key_that_later_starts_use(tmp_path: Path) -> None:
     key_file = tmp_path / "new" / "data" / "signing-key.pem"
     first = LocalIssuer.open(key_file)
-    assert (mode(key_file), mode(key_file.parent)) == (0o600, 0o700)
-    assert names_in(key_file.parent) == ["signing-key.pem"]
+    assert (file_mode(key_file), file_mode(key_file.parent)) == (0o600, 0o700)
+    assert file_names(key_file.parent) == ["signing-key.pem"]
     again = LocalIssuer.open(key_file)
     assert (again.kid, again.issuer) == (first.kid, first.issuer)
     assert first.issuer == f"urn:quarterdeck:{first.kid}"
@@ -54,32 +54,32 @@ def test_the_first_start_makes_a_private_key_and_the_next_finds_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("attempt", range(ROUNDS))
-def test_many_who_start_at_once_share_one_key(tmp_path: Path, attempt: int) -> None:
-    at_once = threading.Barrier(16)
+def test_concurrent_starts_share_one_key(tmp_path: Path, attempt: int) -> None:
+    barrier = threading.Barrier(16)
 
     def start(_: int) -> str:
-        at_once.wait()
+        barrier.wait()
         return LocalIssuer.open(tmp_path / "data" / "signing-key.pem").kid
 
-    with ThreadPoolExecutor(16) as starters:
-        names = list(starters.map(start, range(16)))
-    assert len(set(names)) == 1
-    assert names_in(tmp_path / "data") == ["signing-key.pem"]
+    with ThreadPoolExecutor(16) as pool:
+        kids = list(pool.map(start, range(16)))
+    assert len(set(kids)) == 1
+    assert file_names(tmp_path / "data") == ["signing-key.pem"]
 
 
-@pytest.mark.parametrize("open_to", [0o604, 0o640, 0o644, 0o660, 0o602, 0o620, 0o601, 0o666])
-def test_a_key_file_open_to_others_is_refused_with_the_command_that_mends_it(tmp_path: Path, open_to: int) -> None:
+@pytest.mark.parametrize("mode", [0o604, 0o640, 0o644, 0o660, 0o602, 0o620, 0o601, 0o666])
+def test_key_file_open_to_others_is_refused_with_the_chmod_command(tmp_path: Path, mode: int) -> None:
     key_file = tmp_path / "signing-key.pem"
     LocalIssuer.open(key_file)
-    key_file.chmod(open_to)
+    key_file.chmod(mode)
     with pytest.raises(KeyFileError, match="chmod 600"):
         LocalIssuer.open(key_file)
     key_file.chmod(0o400)
     LocalIssuer.open(key_file)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
+def test_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
     key_file = tmp_path / "signing-key.pem"
     LocalIssuer.open(key_file)
     os.chown(key_file, 54321, -1)
@@ -87,19 +87,19 @@ def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
         LocalIssuer.open(key_file)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root owns files of root")
-@pytest.mark.parametrize(("bits", "accepted"), [(0o440, True), (0o640, True), (0o644, False), (0o660, False)])
-def test_a_mounted_key_of_root_may_be_read_by_our_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int, accepted: bool
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a file owned by root")
+@pytest.mark.parametrize(("mode", "accepted"), [(0o440, True), (0o640, True), (0o644, False), (0o660, False)])
+def test_key_file_of_root_may_be_group_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, accepted: bool
 ) -> None:
     key_file = tmp_path / "signing-key.pem"
     LocalIssuer.open(key_file)
-    key_file.chmod(bits)
+    key_file.chmod(mode)
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
     if accepted:
         LocalIssuer.open(key_file)
     else:
-        with pytest.raises(KeyFileError, match="open to others"):
+        with pytest.raises(KeyFileError, match="Other users can access"):
             LocalIssuer.open(key_file)
 
 
@@ -123,7 +123,7 @@ P256 = ec.generate_private_key(ec.SECP256R1())
         pem(P256, BestAvailableEncryption(b"passphrase")),
     ],
 )
-def test_a_file_that_holds_no_es256_key_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_file_without_an_es256_key_is_refused_and_unchanged(tmp_path: Path, content: bytes) -> None:
     key_file = tmp_path / "signing-key.pem"
     key_file.write_bytes(content)
     key_file.chmod(0o600)
@@ -134,7 +134,7 @@ def test_a_file_that_holds_no_es256_key_is_refused_and_left_alone(tmp_path: Path
     assert key_file.read_bytes() == content
 
 
-def test_what_is_no_regular_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_key_path_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match="regular file"):
         LocalIssuer.open(tmp_path)
     with pytest.raises(KeyFileError, match="regular file"):
@@ -147,25 +147,25 @@ def test_what_is_no_regular_file_is_refused_with_a_sentence(tmp_path: Path) -> N
         LocalIssuer.open(tmp_path / "file" / "signing-key.pem")
 
 
-def test_a_key_file_may_be_a_link_to_where_secrets_are_mounted(tmp_path: Path) -> None:
+def test_key_file_may_be_a_symlink(tmp_path: Path) -> None:
     kid = LocalIssuer.open(tmp_path / "mounted.pem").kid
     (tmp_path / "signing-key.pem").symlink_to(tmp_path / "mounted.pem")
     assert LocalIssuer.open(tmp_path / "signing-key.pem").kid == kid
     (tmp_path / "dangling.pem").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(KeyFileError, match="link to nothing"):
+    with pytest.raises(KeyFileError, match="file that does not exist"):
         LocalIssuer.open(tmp_path / "dangling.pem")
 
 
-async def test_the_admin_token_is_private_whole_and_honoured(tmp_path: Path) -> None:
+async def test_admin_token_file_is_private_and_its_token_accepted(tmp_path: Path) -> None:
     issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=FakeClock())
     path = tmp_path / "admin-token"
-    path.write_text("an old one, open to all")
+    path.write_text("old token, readable by all")
     path.chmod(0o644)
     issuer.write_admin_token(path)
-    assert mode(path) == 0o600
-    assert names_in(tmp_path) == ["admin-token", "signing-key.pem"]
-    judge = Authenticator(AuthSettings(), issuer, FakeClock())
-    assert await judge.verify_token(authorization_header(path.read_text())) == Caller(
+    assert file_mode(path) == 0o600
+    assert file_names(tmp_path) == ["admin-token", "signing-key.pem"]
+    authenticator = Authenticator(AuthSettings(), issuer, FakeClock())
+    assert await authenticator.verify_token(authorization_header(path.read_text())) == Caller(
         subject="local",
         client_id="local",
         zone_id="default",
@@ -177,26 +177,26 @@ async def test_the_admin_token_is_private_whole_and_honoured(tmp_path: Path) -> 
     )
 
 
-async def test_the_admin_token_bears_the_configured_scope_of_the_agent_plane(tmp_path: Path) -> None:
+async def test_admin_token_has_the_configured_lifecycle_scope(tmp_path: Path) -> None:
     issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=FakeClock())
     issuer.write_admin_token(tmp_path / "admin-token", lifecycle_scope="fleet:run", ttl=60)
     clock = FakeClock()
-    judge = Authenticator(AuthSettings(lifecycle_scope="fleet:run"), issuer, clock)
+    authenticator = Authenticator(AuthSettings(lifecycle_scope="fleet:run"), issuer, clock)
     header = authorization_header((tmp_path / "admin-token").read_text())
-    judge.check_access(await judge.verify_token(header), LIFECYCLE, "any-zone")
+    authenticator.check_access(await authenticator.verify_token(header), LIFECYCLE, "any-zone")
     clock.now = NOW + 60
-    assert judge.cached_caller(header) is None
+    assert authenticator.cached_caller(header) is None
 
 
-def test_an_admin_token_that_cannot_be_written_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_unwritable_admin_token_raises_and_leaves_no_file(tmp_path: Path) -> None:
     issuer = LocalIssuer.open(tmp_path / "signing-key.pem")
     (tmp_path / "admin-token").mkdir()
     with pytest.raises(KeyFileError, match="cannot be written"):
         issuer.write_admin_token(tmp_path / "admin-token")
-    assert names_in(tmp_path) == ["admin-token", "signing-key.pem"]
+    assert file_names(tmp_path) == ["admin-token", "signing-key.pem"]
 
 
-async def test_servers_with_keys_of_their_own_do_not_believe_each_other_and_replicas_do(tmp_path: Path) -> None:
+async def test_tokens_are_trusted_by_replicas_and_not_by_other_servers(tmp_path: Path) -> None:
     one, other = LocalIssuer.open(tmp_path / "one.pem"), LocalIssuer.open(tmp_path / "other.pem")
     replica = LocalIssuer.open(tmp_path / "one.pem")
     header = authorization_header(one.mint(Grant(zone_id="z", client_id="c", subject="s"), 60))
@@ -205,7 +205,7 @@ async def test_servers_with_keys_of_their_own_do_not_believe_each_other_and_repl
         await Authenticator(AuthSettings(), other).verify_token(header)
 
 
-def test_what_is_derived_follows_from_the_key_and_the_purpose_alone(tmp_path: Path) -> None:
+def test_derived_secret_depends_only_on_key_and_purpose(tmp_path: Path) -> None:
     first, same = [LocalIssuer.open(tmp_path / "key.pem") for _ in range(2)]
     other = LocalIssuer.open(tmp_path / "other.pem")
     derived = first.derive_secret("push secrets")
@@ -216,5 +216,5 @@ def test_what_is_derived_follows_from_the_key_and_the_purpose_alone(tmp_path: Pa
     )
 
 
-def test_no_secret_file_is_none(tmp_path: Path) -> None:
+def test_missing_secret_file_reads_as_none(tmp_path: Path) -> None:
     assert read_secret(tmp_path / "absent") is None

@@ -1,4 +1,4 @@
-"""An issuer over TLS: believed by its certificate, and only by that."""
+"""An issuer over TLS is trusted by its certificate only."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tests.support.certificates import create_certificate
 
 
 @pytest.mark.parametrize(
-    ("trusted", "address", "believed"),
+    ("trusted", "address", "accepted"),
     [(True, "127.0.0.1", True), (False, "127.0.0.1", False), (True, "127.0.0.2", False)],
 )
-async def test_an_issuer_is_believed_if_its_certificate_holds_for_its_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: bool, address: str, believed: bool
+async def test_issuer_needs_a_trusted_certificate_for_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: bool, address: str, accepted: bool
 ) -> None:
-    public, context = create_certificate(tmp_path, address)
+    certificate_file, context = create_certificate(tmp_path, address)
     if trusted:
-        monkeypatch.setenv("SSL_CERT_FILE", str(public))
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate_file))
     signer = TokenSigner("k1")
     async with run_issuer(context) as issuer:
         issuer.keys = [signer.jwk()]
-        judge = Authenticator(AuthSettings(issuer_url=issuer.url), None, FakeClock())
+        authenticator = Authenticator(AuthSettings(issuer_url=issuer.url), None, FakeClock())
         header = authorization_header(signer.sign(build_claims(issuer.url)))
-        if believed:
-            assert (await judge.verify_token(header)).subject == "user-1"
+        if accepted:
+            assert (await authenticator.verify_token(header)).subject == "user-1"
         else:
             with pytest.raises(Unavailable):
-                await judge.verify_token(header)
+                await authenticator.verify_token(header)
             assert issuer.requests == []

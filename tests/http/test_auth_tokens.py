@@ -1,4 +1,4 @@
-"""Tokens of the local issuer, real and forged: what is believed, what is refused, in which order."""
+"""Tokens of the local issuer, genuine and forged: what is accepted, what is refused and in which order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOCAL = LocalIssuer(KEY, None, FakeClock())
 SIGNER = TokenSigner(LOCAL.kid, "ES256", KEY)
 
 
-def authenticator(clock: FakeClock | None = None, **changes: Any) -> Authenticator:
+def build_authenticator(clock: FakeClock | None = None, **changes: Any) -> Authenticator:
     return Authenticator(AuthSettings(**changes), LOCAL, clock or FakeClock())
 
 
@@ -42,26 +42,26 @@ def local_claims(**changes: object) -> dict[str, object]:
     return build_claims(LOCAL.issuer, **changes)
 
 
-def verified(header: bytes | None, judge: Authenticator | None = None) -> Caller:
-    """Local tokens are verified without waiting for anything, so the coroutine ends at its first step."""
-    steps = (judge or authenticator()).verify_token(header)
+def verify(header: bytes | None, authenticator: Authenticator | None = None) -> Caller:
+    """Verifying a local token never waits, so the coroutine ends at its first step."""
+    steps = (authenticator or build_authenticator()).verify_token(header)
     try:
         steps.send(None)
     except StopIteration as end:
         caller: Caller = end.value
         return caller
-    raise AssertionError("a local token must not wait")
+    raise AssertionError("verifying a local token must not wait")
 
 
-def refused(header: bytes | None, judge: Authenticator | None = None) -> Unauthenticated:
+def verify_refused(header: bytes | None, authenticator: Authenticator | None = None) -> Unauthenticated:
     with pytest.raises(Unauthenticated) as refusal:
-        verified(header, judge)
+        verify(header, authenticator)
     return refusal.value
 
 
-def test_a_good_token_says_who_is_asking() -> None:
+def test_valid_token_yields_the_caller() -> None:
     claims = local_claims(sid="s", agent_session_id="session-1", delegation_edge_id="edge-1", scope="a b  c")
-    assert verified(authorization_header(SIGNER.sign(claims))) == Caller(
+    assert verify(authorization_header(SIGNER.sign(claims))) == Caller(
         subject="user-1",
         client_id="app-1",
         zone_id="z1",
@@ -78,23 +78,23 @@ def test_a_good_token_says_who_is_asking() -> None:
 @pytest.mark.parametrize("absent", [..., None, ""])
 def test_optional_claims_may_be_absent_null_or_empty(absent: object) -> None:
     claims = local_claims(sid=absent, agent_session_id=absent, delegation_edge_id=absent, scope=absent)
-    caller = verified(authorization_header(SIGNER.sign(claims)))
+    caller = verify(authorization_header(SIGNER.sign(claims)))
     assert (caller.sid, caller.session_id, caller.delegation_edge_id) == (None, None, None)
     assert caller.scopes == frozenset()
 
 
 @pytest.mark.parametrize("header", [None, b"", b"Bearer", b"Bearer ", b"Bearer    ", b"Basic dTpw", b"Bearerx y"])
-def test_no_bearer_token_is_missing_token(header: bytes | None) -> None:
-    assert refused(header).code == "missing_token"
+def test_header_without_a_bearer_token_is_missing_token(header: bytes | None) -> None:
+    assert verify_refused(header).code == "missing_token"
 
 
-def test_the_scheme_is_read_in_any_case() -> None:
+def test_bearer_scheme_is_case_insensitive() -> None:
     token = SIGNER.sign(local_claims())
-    assert verified(b"bEARER  " + token.encode()).subject == "user-1"
+    assert verify(b"bEARER  " + token.encode()).subject == "user-1"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"exp": NOW - 5}, "expired"),
         ({"exp": 0}, "expired"),
@@ -112,64 +112,67 @@ def test_the_scheme_is_read_in_any_case() -> None:
         ({"sid": "a\nb"}, "control"),
     ],
 )
-def test_a_token_that_does_not_hold_here_and_now_is_refused(change: dict[str, object], said: str) -> None:
-    refusal = refused(authorization_header(SIGNER.sign(local_claims(**change))))
+def test_token_with_an_invalid_claim_is_refused(change: dict[str, object], expected: str) -> None:
+    refusal = verify_refused(authorization_header(SIGNER.sign(local_claims(**change))))
     assert refusal.code == "invalid_token"
-    assert said in refusal.detail
+    assert expected in refusal.detail
 
 
 @pytest.mark.parametrize(
     "change", [{"exp": NOW - 4}, {"nbf": NOW + 5}, {"iat": NOW + 5}, {"aud": ["x", LOCAL.issuer]}, {"exp": NOW + 0.5}]
 )
-def test_clocks_may_differ_by_the_leeway_and_audiences_may_be_several(change: dict[str, object]) -> None:
-    assert verified(authorization_header(SIGNER.sign(local_claims(**change)))).subject == "user-1"
+def test_clock_leeway_and_several_audiences_are_accepted(change: dict[str, object]) -> None:
+    assert verify(authorization_header(SIGNER.sign(local_claims(**change)))).subject == "user-1"
 
 
 @pytest.mark.parametrize("name", ["iss", "aud", "exp", "zone_id", "sub", "client_id"])
 @pytest.mark.parametrize("value", [..., None, "", 7, True, {}, [7]])
-def test_a_required_claim_that_is_missing_empty_or_of_another_type_is_refused(name: str, value: object) -> None:
+def test_missing_empty_or_mistyped_required_claim_is_refused(name: str, value: object) -> None:
     if (name, value) == ("exp", 7):
         value = "7"
-    assert refused(authorization_header(SIGNER.sign(local_claims(**{name: value})))).code == "invalid_token"
+    assert verify_refused(authorization_header(SIGNER.sign(local_claims(**{name: value})))).code == "invalid_token"
 
 
 @pytest.mark.parametrize("name", ["sub", "client_id", "sid", "agent_session_id", "delegation_edge_id"])
-def test_a_name_longer_than_255_characters_is_refused(name: str) -> None:
-    verified(authorization_header(SIGNER.sign(local_claims(**{name: "x" * 255}))))
-    assert name in refused(authorization_header(SIGNER.sign(local_claims(**{name: "x" * 256})))).detail
+def test_name_longer_than_255_characters_is_refused(name: str) -> None:
+    verify(authorization_header(SIGNER.sign(local_claims(**{name: "x" * 255}))))
+    assert name in verify_refused(authorization_header(SIGNER.sign(local_claims(**{name: "x" * 256})))).detail
 
 
 @pytest.mark.parametrize("exp", [1e300, 10**30, -1, "1800000300", True, [], 2**63])
-def test_an_expiry_that_is_no_instant_is_refused(exp: object) -> None:
-    assert refused(authorization_header(SIGNER.sign(local_claims(exp=exp)))).code == "invalid_token"
+def test_exp_that_is_not_a_timestamp_is_refused(exp: object) -> None:
+    assert verify_refused(authorization_header(SIGNER.sign(local_claims(exp=exp)))).code == "invalid_token"
 
 
-def test_a_signature_by_another_key_is_refused() -> None:
+def test_signature_by_another_key_is_refused() -> None:
     forger = TokenSigner(LOCAL.kid, "ES256")
-    assert "signature" in refused(authorization_header(forger.sign(local_claims()))).detail
+    assert "signature" in verify_refused(authorization_header(forger.sign(local_claims()))).detail
 
 
 @pytest.mark.parametrize("kid", ["unknown", None, ""])
-def test_a_local_token_must_name_the_local_key(kid: str | None) -> None:
-    assert refused(authorization_header(TokenSigner(kid, "ES256", KEY).sign(local_claims()))).code == "invalid_token"
+def test_local_token_must_name_the_local_kid(kid: str | None) -> None:
+    assert (
+        verify_refused(authorization_header(TokenSigner(kid, "ES256", KEY).sign(local_claims()))).code
+        == "invalid_token"
+    )
 
 
-def test_a_token_for_other_claims_does_not_borrow_a_signature() -> None:
+def test_signature_of_other_claims_is_refused() -> None:
     head, _, tail = SIGNER.sign(local_claims()).split(".")
     body = base64url(json.dumps(local_claims(zone_id="z2")).encode()).decode()
-    assert "signature" in refused(authorization_header(f"{head}.{body}.{tail}")).detail
+    assert "signature" in verify_refused(authorization_header(f"{head}.{body}.{tail}")).detail
 
 
 @pytest.mark.parametrize("alg", ["none", "None", "nOnE", "", "ES384", "HS256", "RS256", "EdDSA", "ES256K", "es256"])
 def test_only_the_algorithm_of_the_key_is_accepted(alg: str) -> None:
     header = {"alg": alg, "kid": LOCAL.kid}
     for sign in (SIGNER.signature, lambda _: b"\0"):
-        assert refused(authorization_header(build_jws(header, local_claims(), sign))).code == "invalid_token"
+        assert verify_refused(authorization_header(build_jws(header, local_claims(), sign))).code == "invalid_token"
     unsigned = build_jws(header, local_claims(), lambda _: b"")
-    assert refused(authorization_header(unsigned)).code == "invalid_token"
+    assert verify_refused(authorization_header(unsigned)).code == "invalid_token"
 
 
-def published_forms() -> list[bytes]:
+def public_key_encodings() -> list[bytes]:
     public = KEY.public_key()
     pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -177,23 +180,23 @@ def published_forms() -> list[bytes]:
     return [pem, pem.strip(), der, point, json.dumps(LOCAL.jwks()["keys"][0]).encode(), b""]
 
 
-@pytest.mark.parametrize("secret", published_forms(), ids=["pem", "stripped", "der", "point", "jwk", "empty"])
-def test_the_published_key_is_no_hmac_secret(secret: bytes) -> None:
+@pytest.mark.parametrize("secret", public_key_encodings(), ids=["pem", "stripped", "der", "point", "jwk", "empty"])
+def test_public_key_is_refused_as_hmac_secret(secret: bytes) -> None:
     def sign(signed: bytes) -> bytes:
         return hmac.digest(secret, signed, "sha256")
 
     for alg in ("HS256", "ES256"):
         forged = build_jws({"alg": alg, "kid": LOCAL.kid}, local_claims(), sign)
-        assert refused(authorization_header(forged)).code == "invalid_token"
+        assert verify_refused(authorization_header(forged)).code == "invalid_token"
 
 
-def test_an_rsa_signature_does_not_pass_for_the_local_key() -> None:
+def test_rsa_signature_is_refused_for_the_local_key() -> None:
     for alg in ("RS256", "ES256"):
         forger = TokenSigner(LOCAL.kid, "RS256", rsa_key(2048))
-        assert refused(authorization_header(forger.sign(local_claims(), alg=alg))).code == "invalid_token"
+        assert verify_refused(authorization_header(forger.sign(local_claims(), alg=alg))).code == "invalid_token"
 
 
-def test_a_token_cannot_bring_its_own_key() -> None:
+def test_key_in_the_token_header_is_ignored() -> None:
     forger = TokenSigner(LOCAL.kid, "ES256")
     for header in (
         {"jwk": forger.jwk()},
@@ -201,31 +204,31 @@ def test_a_token_cannot_bring_its_own_key() -> None:
         {"x5u": "http://127.0.0.1:1/cert.pem"},
         {"x5c": ["AAAA"]},
     ):
-        assert "signature" in refused(authorization_header(forger.sign(local_claims(), **header))).detail
-        assert verified(authorization_header(SIGNER.sign(local_claims(), **header))).subject == "user-1"
+        assert "signature" in verify_refused(authorization_header(forger.sign(local_claims(), **header))).detail
+        assert verify(authorization_header(SIGNER.sign(local_claims(), **header))).subject == "user-1"
 
 
 @pytest.mark.parametrize("crit", [["b64"], ["exp"], [], None])
-def test_a_header_with_critical_extensions_is_refused(crit: object) -> None:
-    assert "crit" in refused(authorization_header(SIGNER.sign(local_claims(), crit=crit))).detail
+def test_header_with_critical_extensions_is_refused(crit: object) -> None:
+    assert "crit" in verify_refused(authorization_header(SIGNER.sign(local_claims(), crit=crit))).detail
 
 
-def test_a_token_of_more_than_8_kib_is_refused_unread() -> None:
+def test_token_longer_than_8_kib_is_refused() -> None:
     token = SIGNER.sign(local_claims(padding="x" * 8192))
-    assert "longer" in refused(authorization_header(token)).detail
-    assert authenticator().cached_caller(authorization_header(token)) is None
+    assert "longer" in verify_refused(authorization_header(token)).detail
+    assert build_authenticator().cached_caller(authorization_header(token)) is None
 
 
-def test_a_signature_has_one_spelling() -> None:
+def test_signature_must_be_canonical_base64url() -> None:
     token = SIGNER.sign(local_claims())
     alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-    # 64 bytes are 86 characters, of which the last carries two bits: fifteen others decode to the same bytes.
+    # 64 bytes encode to 86 characters. The last one carries two bits, so 15 others decode to the same bytes.
     last = alphabet.index(token[-1].encode())
-    twins = [token[:-1] + chr(alphabet[last ^ bits]) for bits in range(1, 16)]
-    data = {base64.urlsafe_b64decode(twin.rsplit(".", 1)[1] + "==") for twin in [*twins, token]}
+    variants = [token[:-1] + chr(alphabet[last ^ bits]) for bits in range(1, 16)]
+    data = {base64.urlsafe_b64decode(variant.rsplit(".", 1)[1] + "==") for variant in [*variants, token]}
     assert len(data) == 1
-    for twin in [*twins, token + "=", token + "=="]:
-        assert refused(authorization_header(twin)).code == "invalid_token"
+    for variant in [*variants, token + "=", token + "=="]:
+        assert verify_refused(authorization_header(variant)).code == "invalid_token"
 
 
 def nested(depth: int) -> bytes:
@@ -246,20 +249,20 @@ def nested(depth: int) -> bytes:
         b'{"x":' + nested(2500) + b"}",
     ],
 )
-def test_claims_that_are_no_json_object_are_refused(claims: bytes) -> None:
+def test_claims_that_are_not_a_json_object_are_refused(claims: bytes) -> None:
     head = base64url(json.dumps({"alg": "ES256", "kid": LOCAL.kid}).encode())
     signed = head + b"." + base64url(claims)
     header = b"Bearer " + signed + b"." + base64url(SIGNER.signature(signed))
-    assert refused(header).code == "invalid_token"
+    assert verify_refused(header).code == "invalid_token"
     swapped = b"Bearer " + base64url(claims) + b"." + head + b".AAAA"
-    assert refused(swapped).code == "invalid_token"
+    assert verify_refused(swapped).code == "invalid_token"
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(lambda raw: b"Bearer " + raw)))
-def test_any_bytes_are_refused_and_nothing_worse(header: bytes) -> None:
-    assert refused(header).code in ("missing_token", "invalid_token")
-    assert authenticator().cached_caller(header) is None
+def test_random_header_bytes_are_refused(header: bytes) -> None:
+    assert verify_refused(header).code in ("missing_token", "invalid_token")
+    assert build_authenticator().cached_caller(header) is None
 
 
 SEGMENT = st.text("ABCab01-_=. +/", max_size=30)
@@ -267,8 +270,8 @@ SEGMENT = st.text("ABCab01-_=. +/", max_size=30)
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(SEGMENT, max_size=5))
-def test_anything_with_dots_is_refused_and_nothing_worse(segments: list[str]) -> None:
-    refused(authorization_header(".".join(segments)))
+def test_random_dotted_text_is_refused(segments: list[str]) -> None:
+    verify_refused(authorization_header(".".join(segments)))
 
 
 JSON = st.recursive(
@@ -283,12 +286,10 @@ NAMES = ["iss", "aud", "exp", "nbf", "iat", "zone_id", "sub", "client_id", "scop
 @given(
     st.dictionaries(st.sampled_from(NAMES), JSON, max_size=3), st.dictionaries(st.sampled_from(["kid", "alg"]), JSON)
 )
-def test_any_claims_even_well_signed_are_believed_or_refused_and_nothing_else(
-    claims: dict[str, object], header: dict[str, object]
-) -> None:
+def test_random_signed_claims_are_accepted_or_refused(claims: dict[str, object], header: dict[str, object]) -> None:
     token = SIGNER.sign(local_claims(**claims), **header)
     try:
-        caller = verified(authorization_header(token))
+        caller = verify(authorization_header(token))
     except Unauthenticated:
         return
     assert caller.zone_id and caller.subject and caller.client_id
@@ -296,103 +297,103 @@ def test_any_claims_even_well_signed_are_believed_or_refused_and_nothing_else(
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_a_token_with_one_byte_changed_is_refused(data: st.DataObject) -> None:
+def test_token_with_one_changed_byte_is_refused(data: st.DataObject) -> None:
     token = SIGNER.sign(local_claims()).encode()
     at = data.draw(st.integers(0, len(token) - 1))
     byte = data.draw(st.integers(0, 255).filter(lambda value: value != token[at]))
-    refused(b"Bearer " + token[:at] + bytes([byte]) + token[at + 1 :])
+    verify_refused(b"Bearer " + token[:at] + bytes([byte]) + token[at + 1 :])
 
 
-def test_a_scope_is_matched_whole_and_before_the_zone() -> None:
-    judge = authenticator()
+def test_scope_must_match_exactly_and_is_checked_before_the_zone() -> None:
+    authenticator = build_authenticator()
     for scope in ("agent:lifecycle2", "agent", "xagent:lifecycle", "agent:lifecycle,x", "", "agent:lifecycle\tx"):
-        caller = verified(authorization_header(SIGNER.sign(local_claims(scope=scope))), judge)
+        caller = verify(authorization_header(SIGNER.sign(local_claims(scope=scope))), authenticator)
         with pytest.raises(Forbidden) as refusal:
-            judge.check_access(caller, LIFECYCLE, "another zone")
+            authenticator.check_access(caller, LIFECYCLE, "another zone")
         assert refusal.value.code == "missing_scope"
-    caller = verified(authorization_header(SIGNER.sign(local_claims(scope="x agent:lifecycle"))), judge)
-    judge.check_access(caller, LIFECYCLE, "z1")
-    judge.check_access(caller, LIFECYCLE, None)
+    caller = verify(authorization_header(SIGNER.sign(local_claims(scope="x agent:lifecycle"))), authenticator)
+    authenticator.check_access(caller, LIFECYCLE, "z1")
+    authenticator.check_access(caller, LIFECYCLE, None)
     with pytest.raises(Forbidden) as refusal:
-        judge.check_access(caller, LIFECYCLE, "z2")
+        authenticator.check_access(caller, LIFECYCLE, "z2")
     assert refusal.value.code == "zone_mismatch"
 
 
-def test_the_scope_of_the_agent_plane_may_bear_another_name() -> None:
-    judge = authenticator(lifecycle_scope="fleet:run")
-    named = verified(authorization_header(SIGNER.sign(local_claims(scope="fleet:run"))), judge)
-    judge.check_access(named, LIFECYCLE, "z1")
-    plain = verified(authorization_header(SIGNER.sign(local_claims())), judge)
+def test_lifecycle_scope_is_configurable() -> None:
+    authenticator = build_authenticator(lifecycle_scope="fleet:run")
+    renamed_scope = verify(authorization_header(SIGNER.sign(local_claims(scope="fleet:run"))), authenticator)
+    authenticator.check_access(renamed_scope, LIFECYCLE, "z1")
+    default_scope = verify(authorization_header(SIGNER.sign(local_claims())), authenticator)
     with pytest.raises(Forbidden) as refusal:
-        judge.check_access(plain, LIFECYCLE, "z1")
+        authenticator.check_access(default_scope, LIFECYCLE, "z1")
     assert refusal.value.members["scope"] == "fleet:run"
 
 
-def test_an_administrator_of_the_local_issuer_crosses_zones_but_still_needs_the_scope() -> None:
-    judge = authenticator()
-    caller = verified(authorization_header(SIGNER.sign(local_claims(scope=f"{LIFECYCLE} {ADMIN}"))), judge)
+def test_local_admin_crosses_zones_but_still_needs_the_scope() -> None:
+    authenticator = build_authenticator()
+    caller = verify(authorization_header(SIGNER.sign(local_claims(scope=f"{LIFECYCLE} {ADMIN}"))), authenticator)
     assert caller.is_admin
-    judge.check_access(caller, LIFECYCLE, "z2")
-    judge.check_access(caller, ADMIN, None)
+    authenticator.check_access(caller, LIFECYCLE, "z2")
+    authenticator.check_access(caller, ADMIN, None)
     with pytest.raises(Forbidden):
-        judge.check_access(caller, COORDINATOR_ADMIN, "z1")
+        authenticator.check_access(caller, COORDINATOR_ADMIN, "z1")
 
 
-def test_a_verified_token_is_known_until_it_expires_and_not_a_moment_longer() -> None:
+def test_verified_token_is_cached_until_it_expires() -> None:
     clock = FakeClock()
-    judge = authenticator(clock)
+    authenticator = build_authenticator(clock)
     header = authorization_header(SIGNER.sign(local_claims(exp=NOW + 10)))
-    assert judge.cached_caller(header) is None
-    caller = verified(header, judge)
-    assert judge.cached_caller(header) is caller
+    assert authenticator.cached_caller(header) is None
+    caller = verify(header, authenticator)
+    assert authenticator.cached_caller(header) is caller
     clock.now = NOW + 9.999
-    assert judge.cached_caller(header) is caller
+    assert authenticator.cached_caller(header) is caller
     clock.now = NOW + 10
-    assert judge.cached_caller(header) is None
-    # Within the leeway the full check still accepts it, but never remembers it past its time.
-    verified(header, judge)
-    assert judge.cached_caller(header) is None
+    assert authenticator.cached_caller(header) is None
+    # Within the leeway the full check still accepts the token but does not cache it.
+    verify(header, authenticator)
+    assert authenticator.cached_caller(header) is None
     clock.now = NOW + 15
-    assert "expired" in refused(header, judge).detail
+    assert "expired" in verify_refused(header, authenticator).detail
 
 
-def test_refusals_are_not_remembered_and_never_become_knowledge() -> None:
-    judge = authenticator()
+def test_refused_token_is_not_cached() -> None:
+    authenticator = build_authenticator()
     header = authorization_header(TokenSigner(LOCAL.kid).sign(local_claims()))
     for _ in range(3):
-        refused(header, judge)
-        assert judge.cached_caller(header) is None
+        verify_refused(header, authenticator)
+        assert authenticator.cached_caller(header) is None
 
 
-def test_the_cache_is_bounded_and_lets_the_oldest_go() -> None:
-    judge = authenticator(token_cache_max=3)
+def test_token_cache_evicts_the_oldest() -> None:
+    authenticator = build_authenticator(token_cache_max=3)
     headers = [authorization_header(SIGNER.sign(local_claims(sub=f"user-{n}"))) for n in range(5)]
     for header in headers:
-        verified(header, judge)
-    assert [judge.cached_caller(header) is not None for header in headers] == [False, False, True, True, True]
+        verify(header, authenticator)
+    assert [authenticator.cached_caller(header) is not None for header in headers] == [False, False, True, True, True]
 
 
-def test_one_token_takes_one_place_in_the_cache() -> None:
-    judge = authenticator(token_cache_max=2)
+def test_one_token_takes_one_cache_entry() -> None:
+    authenticator = build_authenticator(token_cache_max=2)
     token = SIGNER.sign(local_claims()).encode()
     other = authorization_header(SIGNER.sign(local_claims(sub="other")))
-    verified(other, judge)
+    verify(other, authenticator)
     for spelling in (b"Bearer ", b"bearer ", b"BEARER ", b"Bearer  ", b"Bearer   "):
-        verified(spelling + token, judge)
-    assert judge.cached_caller(other) is not None
-    assert judge.cached_caller(b"Bearer " + token) is not None
-    assert judge.cached_caller(b"bearer " + token) is None
+        verify(spelling + token, authenticator)
+    assert authenticator.cached_caller(other) is not None
+    assert authenticator.cached_caller(b"Bearer " + token) is not None
+    assert authenticator.cached_caller(b"bearer " + token) is None
 
 
-async def test_a_closed_authenticator_has_forgotten_everybody() -> None:
-    judge = authenticator()
+async def test_closed_authenticator_has_an_empty_cache() -> None:
+    authenticator = build_authenticator()
     header = authorization_header(SIGNER.sign(local_claims()))
-    await judge.verify_token(header)
-    await judge.close()
-    assert judge.cached_caller(header) is None
+    await authenticator.verify_token(header)
+    await authenticator.close()
+    assert authenticator.cached_caller(header) is None
 
 
-def spoilt(token: str) -> list[str]:
+def corrupt_variants(token: str) -> list[str]:
     head, body, tail = token.split(".")
     return [
         f"{head}.{body}.{tail[:-6]}AAAAAA",
@@ -402,7 +403,7 @@ def spoilt(token: str) -> list[str]:
     ]
 
 
-def test_no_part_of_a_token_is_in_an_error_or_a_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_and_logs_contain_no_part_of_a_token(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     secrets = ["s3cret-subject", "s3cret-client", "s3cret-scope"]
     good = local_claims(sub=secrets[0], client_id=secrets[1], scope=secrets[2])
@@ -412,20 +413,20 @@ def test_no_part_of_a_token_is_in_an_error_or_a_log(caplog: pytest.LogCaptureFix
         {**good, "sub": {"s3cret": 1}},
         {**good, "zone_id": "s3cret/"},
     ]
-    tokens = [*spoilt(SIGNER.sign(good)), *[SIGNER.sign(claims) for claims in bad]]
+    tokens = [*corrupt_variants(SIGNER.sign(good)), *[SIGNER.sign(claims) for claims in bad]]
     for token in tokens:
-        refusal: Problem = refused(authorization_header(token))
-        shown = f"{refusal!r} {refusal} {refusal.detail} {refusal.members} {caplog.text}"
-        assert "s3cret" not in shown
-        assert not any(part in shown for part in token.split("."))
+        refusal: Problem = verify_refused(authorization_header(token))
+        output = f"{refusal!r} {refusal} {refusal.detail} {refusal.members} {caplog.text}"
+        assert "s3cret" not in output
+        assert not any(part in output for part in token.split("."))
         assert refusal.__suppress_context__ or refusal.__context__ is None
 
 
-def test_the_local_issuer_signs_what_its_server_believes() -> None:
+def test_minted_token_verifies_to_its_grant() -> None:
     grant = Grant(
         zone_id="z9",
         client_id="app",
-        subject="me",
+        subject="user-2",
         scopes=("a", ADMIN),
         sid="s",
         session_id="x",
@@ -434,9 +435,9 @@ def test_the_local_issuer_signs_what_its_server_believes() -> None:
         role=Role.AGENT,
         attempt="t",
     )
-    caller = verified(authorization_header(LOCAL.mint(grant, 60)))
+    caller = verify(authorization_header(LOCAL.mint(grant, 60)))
     assert caller == Caller(
-        subject="me",
+        subject="user-2",
         client_id="app",
         zone_id="z9",
         scopes=frozenset({"a", ADMIN}),
@@ -451,16 +452,16 @@ def test_the_local_issuer_signs_what_its_server_believes() -> None:
         issued_at=(NOW + 6) * 1000,
     )
     clock = FakeClock(NOW + 64)
-    verified(authorization_header(LOCAL.mint(grant, 60)), authenticator(clock))
+    verify(authorization_header(LOCAL.mint(grant, 60)), build_authenticator(clock))
     clock.now += 1
-    refused(authorization_header(LOCAL.mint(grant, 60)), authenticator(clock))
+    verify_refused(authorization_header(LOCAL.mint(grant, 60)), build_authenticator(clock))
 
 
 GRANT = Grant(zone_id="z", client_id="c", subject="s")
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "mint",
     [
         lambda: LOCAL.mint(GRANT, 0),
         lambda: LOCAL.mint(GRANT, 10**15),
@@ -472,12 +473,12 @@ GRANT = Grant(zone_id="z", client_id="c", subject="s")
         lambda: LOCAL.mint(Grant(zone_id="z", client_id="c", subject="s", scopes=("x" * 9000,)), 60),
     ],
 )
-def test_the_local_issuer_does_not_sign_what_its_server_would_refuse(ask: Callable[[], str]) -> None:
+def test_local_issuer_mints_no_token_that_would_be_refused(mint: Callable[[], str]) -> None:
     with pytest.raises(Invalid):
-        ask()
+        mint()
 
 
-def test_the_local_issuer_is_named_after_its_key() -> None:
+def test_local_issuer_name_derives_from_its_key() -> None:
     (jwk,) = LOCAL.jwks()["keys"]
     assert {"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": LOCAL.kid}.items() <= jwk.items()
     assert "d" not in jwk

@@ -1,4 +1,4 @@
-"""Bad input on every route: a 4xx that says what is wrong, never a 5xx, and nothing written."""
+"""Bad input on every route: a 4xx that names the mistake, never a 5xx, and nothing written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nested(levels: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
 
 
 MALFORMED = {
-    "nothing but a brace": b"{",
+    "an opening brace": b"{",
     "two values": b"{} {}",
     "a trailing comma": b'{"application_id":"app",}',
     "single quotes": b"{'application_id':'app'}",
@@ -43,7 +43,7 @@ MALFORMED = {
     "an escaped NUL in a name": b'{"application_id":"app","metadata":{"\\u0000":1},"quotas":{"\\u0000":1}}',
     "a lone high surrogate": b'{"application_id":"app","metadata":{"x":"\\ud83d"},"name":"\\ud83d"}',
     "a lone low surrogate": b'{"application_id":"app","metadata":{"x":"\\udca9"},"name":"\\udca9"}',
-    "surrogates the wrong way round": b'{"application_id":"app","name":"\\udca9\\ud83d","metadata":["\\udca9\\ud83d"]}',
+    "surrogates in the wrong order": b'{"application_id":"app","name":"\\udca9\\ud83d","metadata":["\\udca9\\ud83d"]}',
     "a surrogate in UTF-8": b'{"application_id":"app","metadata":{"x":"\xed\xa0\xbd"},"name":"\xed\xa0\xbd"}',
     "bytes that are not UTF-8": b'{"application_id":"app","metadata":{"x":"\xff\xfe"},"name":"\xff"}',
     "overlong UTF-8": b'{"application_id":"app","metadata":{"x":"\xc0\x80"},"name":"\xc0\x80"}',
@@ -70,33 +70,32 @@ MALFORMED = {
 }  # fmt: skip
 
 
-STORABLE = (
+ENGINE_DEPENDENT = (
     "an escaped NUL", "an escaped NUL in a name", "a lone high surrogate", "a lone low surrogate",
-    "surrogates the wrong way round", "a surrogate in UTF-8", "bytes that are not UTF-8", "overlong UTF-8",
+    "surrogates in the wrong order", "a surrogate in UTF-8", "bytes that are not UTF-8", "overlong UTF-8",
     "an integer beyond 64 bits", "an integer of 5,000 digits", "a number beyond a float", "65 levels",
 )  # fmt: skip
-"""What one engine would keep, or choke on, should it come so far, and the other not: asked of both. The rest is no JSON
-for anybody."""
+"""Bodies that one engine could store and the other not. They are tried on both engines, the others on SQLite only."""
 
 
 @asynccontextmanager
-async def nothing_written(server: ServerProcess, zone_id: str = DEFAULT_ZONE) -> AsyncIterator[None]:
-    """Whatever happens inside leaves the database as it was."""
-    before = rows(server, zone_id)
+async def assert_nothing_written(server: ServerProcess, zone_id: str = DEFAULT_ZONE) -> AsyncIterator[None]:
+    """The block must leave the row counts and events unchanged."""
+    before = count_rows(server, zone_id)
     yield
-    assert rows(server, zone_id) == before
+    assert count_rows(server, zone_id) == before
 
 
-def rows(server: ServerProcess, zone_id: str) -> dict[str, int]:
-    side = DirectDatabase(server.launch.database_url)
-    counts = {table: side.count(table) for table in ("zones", "agent_sessions", "idempotency_keys")}
-    # What the server does by itself goes on meanwhile: what another test has left may be settled just now.
-    told = side.execute(
+def count_rows(server: ServerProcess, zone_id: str) -> dict[str, int]:
+    database = DirectDatabase(server.launch.database_url)
+    counts = {table: database.count(table) for table in ("zones", "agent_sessions", "idempotency_keys")}
+    # Without events of the server itself: a sweep may still process rows of an earlier test.
+    events = database.execute(
         "select type || ' by ' || actor, count(*) from events where actor <> 'server' and zone_id in (?, ?) group by 1",
         zone_id,
         DEFAULT_ZONE,
     )
-    return {**counts, **{str(what): int(str(times)) for what, times in told}}
+    return {**counts, **{str(type_and_actor): int(str(count)) for type_and_actor, count in events}}
 
 
 async def routes_with_body(server: ServerProcess) -> list[RouteRow]:
@@ -111,15 +110,15 @@ async def routes_with_body(server: ServerProcess) -> list[RouteRow]:
         pytest.param(engine, body, id=f"{engine}-{name}")
         for engine in ("sqlite", "postgresql")
         for name, body in MALFORMED.items()
-        if engine == "sqlite" or name in STORABLE
+        if engine == "sqlite" or name in ENGINE_DEPENDENT
     ],
     indirect=["server"],
 )
-async def test_a_malformed_body_is_400_on_every_route_that_takes_one(zone: FreshZone, body: bytes) -> None:
-    async with zone.server.client() as client, nothing_written(zone.server, zone.id):
+async def test_malformed_body_is_400_on_every_route_with_a_body(zone: FreshZone, body: bytes) -> None:
+    async with zone.server.client() as client, assert_nothing_written(zone.server, zone.id):
         for row in await routes_with_body(zone.server):
-            answer = await client.request(row.method, row.path_for(zone.id), content=body)
-            assert_problem(answer, 400)
+            response = await client.request(row.method, row.path_for(zone.id), content=body)
+            assert_problem(response, 400)
 
 
 @pytest.mark.parametrize(
@@ -139,24 +138,22 @@ async def test_a_malformed_body_is_400_on_every_route_that_takes_one(zone: Fresh
     ],
 )  # fmt: skip
 @ON_SQLITE
-async def test_a_spawn_with_a_field_of_the_wrong_kind_is_refused_by_its_name(
-    zone: FreshZone, field: str, value: Any
-) -> None:
-    async with zone.server.client() as client, nothing_written(zone.server, zone.id):
+async def test_refused_spawn_names_the_invalid_field(zone: FreshZone, field: str, value: Any) -> None:
+    async with zone.server.client() as client, assert_nothing_written(zone.server, zone.id):
         body = {"application_id": APP, field: value}
         refused = assert_problem(await client.post(zone.sessions_path, json=body), 400)
     assert refused["field"].split("[")[0] == field
 
 
 @ON_SQLITE
-async def test_a_missing_field_is_named(zone: FreshZone) -> None:
+async def test_missing_field_is_named_in_the_detail(zone: FreshZone) -> None:
     async with zone.server.client() as client:
         for content in (b"", b" \n", b"{}"):
             refused = assert_problem(await client.post(zone.sessions_path, content=content), 400)
             assert "application_id" in refused["detail"]
 
 
-async def test_64_levels_are_kept_and_given_back(zone: FreshZone) -> None:
+async def test_64_levels_of_nesting_are_stored_and_returned(zone: FreshZone) -> None:
     deep = json.loads(nested(62))
     async with zone.client() as client:
         session = await spawn(client, zone, metadata={"x": deep})
@@ -165,66 +162,64 @@ async def test_64_levels_are_kept_and_given_back(zone: FreshZone) -> None:
 
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
 @ON_SQLITE
-async def test_a_body_beyond_what_a_route_takes_is_413_on_every_route_that_takes_one(
-    zone: FreshZone, declared: bool
-) -> None:
+async def test_body_over_the_limit_is_413_on_every_route_with_a_body(zone: FreshZone, declared: bool) -> None:
     async def chunks(content: bytes) -> AsyncIterator[bytes]:
         size = max(8 * KIB, len(content) // 64)
         for start in range(0, len(content), size):
             yield content[start : start + size]
 
-    async with zone.server.client() as client, nothing_written(zone.server, zone.id):
+    async with zone.server.client() as client, assert_nothing_written(zone.server, zone.id):
         for row in await routes_with_body(zone.server):
             content = b'{"application_id":"app","metadata":{"x":"%s"}}' % (b"x" * row.body_max)
             sent = content if declared else chunks(content)
-            answer = await client.request(row.method, row.path_for(zone.id), content=sent)
-            assert assert_problem(answer, 413, "body_too_large")["limit"] == row.body_max
-        assert (await client.get(zone.path)).status_code == 200, "the connection goes on"
+            response = await client.request(row.method, row.path_for(zone.id), content=sent)
+            assert assert_problem(response, 413, "body_too_large")["limit"] == row.body_max
+        assert (await client.get(zone.path)).status_code == 200, "the connection stays usable"
 
 
-async def test_a_route_that_takes_more_takes_all_of_it_and_not_a_byte_more(zone: FreshZone) -> None:
+async def test_route_with_a_larger_limit_reads_up_to_exactly_that_limit(zone: FreshZone) -> None:
     [row] = [row for row in await routes_with_body(zone.server) if row.path.endswith("{id}/progress")]
     assert row.body_max > 256 * KIB
     async with zone.client() as client:
         for size, status in ((row.body_max, 400), (row.body_max + 1, 413)):
-            # It is read whole, and then found to be no JSON.
-            answer = await client.request(row.method, row.path_for(zone.id), content=b"x" * size)
-            assert answer.status_code == status
+            # The body is read completely and then refused as invalid JSON.
+            response = await client.request(row.method, row.path_for(zone.id), content=b"x" * size)
+            assert response.status_code == status
 
 
-async def test_a_body_of_256_kib_is_taken_and_one_byte_more_is_not(zone: FreshZone) -> None:
+async def test_body_of_256_kib_is_accepted_and_one_byte_more_is_413(zone: FreshZone) -> None:
     empty = len(json.dumps({"application_id": APP, "metadata": {"x": ""}}))
     async with zone.client() as client:
         for size, status in ((256 * KIB, 201), (256 * KIB + 1, 413)):
             body = {"application_id": APP, "metadata": {"x": "x" * (size - empty)}}
-            answer = await client.post(zone.sessions_path, content=json.dumps(body))
-            assert answer.status_code == status
-            assert len(answer.request.content) == size
+            response = await client.post(zone.sessions_path, content=json.dumps(body))
+            assert response.status_code == status
+            assert len(response.request.content) == size
 
 
 @ON_SQLITE
-async def test_a_body_where_none_is_wanted_is_not_read_however_large(zone: FreshZone) -> None:
-    async with zone.server.client() as client, nothing_written(zone.server, zone.id):
+async def test_body_is_ignored_on_every_route_without_a_body(zone: FreshZone) -> None:
+    async with zone.server.client() as client, assert_nothing_written(zone.server, zone.id):
         for row in await read_route_table(zone.server):
             if row.has_body:
                 continue
-            # What changes something is asked for a zone that is not there: an answer is all that is wanted here.
+            # Routes that write are called for an unknown zone: only the status matters here.
             path = row.path_for(zone.id if row.method == "GET" else "no-such-zone")
-            plain = await client.request(row.method, path)
-            heavy = await client.request(row.method, path, content=b"\xff" * BIG)
-            assert (heavy.status_code, heavy.status_code < 500) == (plain.status_code, True), row
+            without_body = await client.request(row.method, path)
+            with_body = await client.request(row.method, path, content=b"\xff" * BIG)
+            assert (with_body.status_code, with_body.status_code < 500) == (without_body.status_code, True), row
 
 
 @pytest.mark.parametrize(
     "query",
     ["{p}=%00", "{p}=%ff", "{p}=%ED%A0%80", "{p}=%C0%80", "x=%00", "x=%ff", "%00=1", "{p}=" + "9" * 9_000,
      "&".join(["a=1"] * 101), "x" * 9_000],
-    ids=["a NUL", "not UTF-8", "a surrogate", "overlong", "a NUL in an unknown one", "an unknown one not UTF-8",
-         "a NUL in a name", "9 KB", "101 parameters", "9 KB of a name"],
+    ids=["a NUL", "not UTF-8", "a surrogate", "overlong", "a NUL in an unknown parameter",
+         "an unknown parameter not UTF-8", "a NUL in a name", "9 KB", "101 parameters", "a name of 9 KB"],
 )  # fmt: skip
 @ON_SQLITE
-async def test_a_malformed_query_is_400_on_every_route_that_takes_one(zone: FreshZone, query: str) -> None:
-    async with zone.server.client() as client, nothing_written(zone.server, zone.id):
+async def test_malformed_query_is_400_on_every_route_with_a_query(zone: FreshZone, query: str) -> None:
+    async with zone.server.client() as client, assert_nothing_written(zone.server, zone.id):
         rows = [row for row in await read_route_table(zone.server) if row.query]
         assert len(rows) >= 4
         for row in rows:
@@ -234,8 +229,8 @@ async def test_a_malformed_query_is_400_on_every_route_that_takes_one(zone: Fres
 
 
 @ON_SQLITE
-async def test_every_parameter_refuses_what_is_not_its_kind(zone: FreshZone) -> None:
-    wrong = {
+async def test_every_query_parameter_refuses_invalid_values(zone: FreshZone) -> None:
+    invalid_values = {
         "limit": ["", "0", "-1", "0x10", "one", "1%20", "99999999999999999999"],
         "after": ["", "-1", "x", str(2**63)],
         "cursor": ["!", "YQ", "../..", "x" * 600],
@@ -283,27 +278,29 @@ async def test_every_parameter_refuses_what_is_not_its_kind(zone: FreshZone) -> 
         "wait_ms": ["", "-1", "x", "300001"],
     }
     async with zone.server.client() as client:
-        known = (await spawn(client, zone))["id"]
+        session_id = (await spawn(client, zone))["id"]
         events = await read_events(zone)
         for row in await read_route_table(zone.server):
             for parameter in row.query:
-                for value in wrong[parameter]:
-                    answer = await client.request(row.method, f"{row.path_for(zone.id, known)}?{parameter}={value}")
-                    assert answer.status_code == 400, (row, parameter, value)
-                    assert assert_problem(answer, 400)["field"] == parameter, (row, parameter, value)
+                for value in invalid_values[parameter]:
+                    response = await client.request(
+                        row.method, f"{row.path_for(zone.id, session_id)}?{parameter}={value}"
+                    )
+                    assert response.status_code == 400, (row, parameter, value)
+                    assert assert_problem(response, 400)["field"] == parameter, (row, parameter, value)
         assert await read_events(zone) == events
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/xml", "application/json; charset=latin-1", ""])
 @ON_SQLITE
-async def test_the_body_is_json_whatever_its_content_type_says(zone: FreshZone, content_type: str) -> None:
+async def test_body_is_parsed_as_json_for_any_content_type(zone: FreshZone, content_type: str) -> None:
     async with zone.client() as client:
         headers = {"content-type": content_type}
-        answer = await client.post(zone.sessions_path, content=b'{"application_id":"app"}', headers=headers)
-    assert answer.status_code == 201
+        response = await client.post(zone.sessions_path, content=b'{"application_id":"app"}', headers=headers)
+    assert response.status_code == 201
 
 
-async def test_refused_input_leaves_no_event(zone: FreshZone) -> None:
+async def test_refused_input_writes_no_event(zone: FreshZone) -> None:
     async with zone.client() as client:
         for _ in range(5):
             assert_problem(await client.post(zone.sessions_path, content=b"{"), 400)
@@ -311,35 +308,35 @@ async def test_refused_input_leaves_no_event(zone: FreshZone) -> None:
 
 
 NOT_HTTP = {
-    "noise": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n",
+    "TLS bytes": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n",
     "an unknown version": b"GET /health HTTP/9.9\r\nHost: x\r\n\r\n",
     "a header without a colon": b"GET /health HTTP/1.1\r\nHost x\r\n\r\n",
     "a NUL in a header": b"GET /health HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n",
     "a control character in a key": b"POST /zones HTTP/1.1\r\nHost: x\r\nIdempotency-Key: a\x01b\r\n\r\n",
     "a path that is not ASCII": b"GET /zones/\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-    "a length that is no number": b"POST /zones HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    "a length that is not a number": b"POST /zones HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
     "two lengths": b"POST /zones HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
     "a length and chunks": b"POST /zones HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "a method nobody knows": b"FETCH /health HTTP/1.1\r\nHost: x\r\n\r\n",
+    "an unknown method": b"FETCH /health HTTP/1.1\r\nHost: x\r\n\r\n",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("noise", NOT_HTTP.values(), ids=NOT_HTTP.keys())
+@pytest.mark.parametrize("data", NOT_HTTP.values(), ids=NOT_HTTP.keys())
 @ON_SQLITE
-async def test_what_is_not_http_is_refused_in_the_same_form_as_everything(server: ServerProcess, noise: bytes) -> None:
+async def test_invalid_http_is_refused_with_problem_json(server: ServerProcess, data: bytes) -> None:
     connection = await RawConnection.open(server.url)
-    async with nothing_written(server):
-        answer = await connection.send_and_read(noise)
-        assert answer.status == 400
-        assert answer.headers["content-type"] == "application/problem+json"
-        assert answer.json()["detail"].endswith(".")
-        assert answer.json()["error"] == "invalid_http"
+    async with assert_nothing_written(server):
+        response = await connection.send_and_read(data)
+        assert response.status == 400
+        assert response.headers["content-type"] == "application/problem+json"
+        assert response.json()["detail"].endswith(".")
+        assert response.json()["error"] == "invalid_http"
         assert await connection.is_closed_by_server()
     await connection.close()
 
 
-async def test_requests_that_follow_each_other_without_waiting_are_answered_in_order(zone: FreshZone) -> None:
+async def test_pipelined_requests_are_answered_in_order(zone: FreshZone) -> None:
     connection = await RawConnection.open(zone.server.url)
     token = zone.token()
     bad, good = build_request("POST", zone.sessions_path, token, b"{"), build_request("GET", zone.path, token)
@@ -348,7 +345,7 @@ async def test_requests_that_follow_each_other_without_waiting_are_answered_in_o
     await connection.close()
 
 
-async def test_an_upgrade_is_not_followed_and_the_request_is_answered(server: ServerProcess) -> None:
+async def test_upgrade_is_ignored_and_the_request_is_answered(server: ServerProcess) -> None:
     async with httpx.AsyncClient(base_url=server.url, verify=False) as client:
         headers = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
         assert (await client.get("/health", headers=headers)).status_code == 200

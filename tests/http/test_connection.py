@@ -1,4 +1,4 @@
-"""What a peer may do before it has said anything."""
+"""Limits on connections: incomplete requests, endless heads and the maximum number of connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def read_to_end(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "data",
     [
         b"",
         b"GET /health HT",
@@ -40,15 +40,15 @@ async def read_to_end(reader: asyncio.StreamReader) -> bytes:
     ],
     ids=["nothing", "half a line", "half a head", "half a body"],
 )
-async def test_a_peer_that_never_finishes_its_request_is_cut_off(server: ServerProcess, said: bytes) -> None:
+async def test_connection_with_an_unfinished_request_is_closed(server: ServerProcess, data: bytes) -> None:
     reader, writer = await connect(server)
-    writer.write(said)
-    told = await read_to_end(reader)
-    assert not told or told.startswith(b"HTTP/1.1 401")
+    writer.write(data)
+    received = await read_to_end(reader)
+    assert not received or received.startswith(b"HTTP/1.1 401")
     writer.close()
 
 
-async def test_an_empty_line_on_a_kept_connection_does_not_keep_it_for_ever(server: ServerProcess) -> None:
+async def test_empty_line_does_not_keep_an_idle_connection_open(server: ServerProcess) -> None:
     reader, writer = await connect(server)
     writer.write(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n")
     assert (await reader.readline()).startswith(b"HTTP/1.1 200")
@@ -57,27 +57,25 @@ async def test_an_empty_line_on_a_kept_connection_does_not_keep_it_for_ever(serv
     writer.close()
 
 
-async def test_a_head_without_end_is_refused_and_not_kept(server: ServerProcess) -> None:
+async def test_endless_request_head_is_refused(server: ServerProcess) -> None:
     reader, writer = await connect(server)
     writer.write(b"GET /health HTTP/1.1\r\nhost: here\r\nx-long: ")
     with contextlib.suppress(ConnectionError):
         for _ in range(64):
             writer.write(b"x" * (HEAD_MAX // 4))
             await writer.drain()
-    told = await read_to_end(reader)
-    assert not told or b" 400 " in told.splitlines()[0]
+    received = await read_to_end(reader)
+    assert not received or b" 400 " in received.splitlines()[0]
     writer.close()
 
 
-async def test_beyond_the_most_connections_a_newcomer_is_turned_away_and_those_who_are_in_stay(
-    server: ServerProcess,
-) -> None:
-    inside = [await connect(server) for _ in range(20)]
-    for _, writer in inside:
+async def test_connection_over_the_limit_is_closed_without_affecting_others(server: ServerProcess) -> None:
+    connections = [await connect(server) for _ in range(20)]
+    for _, writer in connections:
         writer.write(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n")
-    for reader, _ in inside:
+    for reader, _ in connections:
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
     reader, writer = await connect(server)
     assert await read_to_end(reader) == b""
-    for _, each in [*inside, (reader, writer)]:
+    for _, each in [*connections, (reader, writer)]:
         each.close()

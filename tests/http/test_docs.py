@@ -1,4 +1,4 @@
-"""The page for people: whole, self-contained, and deaf to hostile text."""
+"""The HTML documentation page: complete, self-contained and safe against hostile text."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from quarterdeck.http.docs.route_html import curl_command
 from quarterdeck.http.openapi import error_codes
 from tests.http.route_table_support import build_routes, unreachable_handler
 
-EVIL = "</title></style><script>alert(1)</script><img src=x onerror='alert(2)'>\"'&`<b>`"
-VOID = {"meta", "link", "wbr"}
+HOSTILE_TEXT = "</title></style><script>alert(1)</script><img src=x onerror='alert(2)'>\"'&`<b>`"
+VOID_TAGS = {"meta", "link", "wbr"}
 
 
 class Choice(StrEnum):
-    WORD = EVIL
+    WORD = HOSTILE_TEXT
 
 
 class HostileQuery(msgspec.Struct):
-    word: Annotated[str, Meta(pattern="<i>", description=EVIL)] = EVIL
+    word: Annotated[str, Meta(pattern="<i>", description=HOSTILE_TEXT)] = HOSTILE_TEXT
     bare: Annotated[str, Meta(pattern="<i>")] = ""
 
 
 class HostileBody(msgspec.Struct):
     choice: Choice
-    text: Annotated[str, Meta(examples=[EVIL])]
+    text: Annotated[str, Meta(examples=[HOSTILE_TEXT])]
 
 
-HostileBody.__doc__ = EVIL
+HostileBody.__doc__ = HOSTILE_TEXT
 
 
 class Quoted(msgspec.Struct):
@@ -46,7 +46,7 @@ class Quoted(msgspec.Struct):
 
 
 class Page(HTMLParser):
-    """A page, taken apart: its elements in order, and whether each was closed where it should be."""
+    """A parsed page: its elements in order. An end tag must match the innermost open element."""
 
     def __init__(self, page: bytes) -> None:
         super().__init__(convert_charrefs=True)
@@ -58,11 +58,11 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in VOID:
+        if tag not in VOID_TAGS:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag, f"</{tag}> closes something else"
+        assert self.open.pop() == tag, f"</{tag}> closes another element"
 
     def handle_data(self, data: str) -> None:
         if self.open[-1:] != ["style"]:
@@ -91,7 +91,7 @@ def page(content: bytes) -> Page:
     return Page(content)
 
 
-def test_every_route_is_on_the_page_with_its_refusals_and_what_they_mean(routes: list[Route], page: Page) -> None:
+def test_page_lists_every_route_with_its_errors_and_their_meaning(routes: list[Route], page: Page) -> None:
     for route in routes:
         assert route.summary in page.text
         assert route.path in page.text
@@ -101,23 +101,23 @@ def test_every_route_is_on_the_page_with_its_refusals_and_what_they_mean(routes:
             assert f"{meaning.problem_type.status} {code}{meaning.meaning.replace('`', '')}" in page.text
 
 
-def test_the_page_says_how_to_get_a_token_and_how_long_fields_may_be(page: Page) -> None:
+def test_page_explains_tokens_and_field_limits(page: Page) -> None:
     for expected in ("qd token", "Authorization: Bearer $TOKEN", "1 to 86,400", "default 3600", "agent:lifecycle"):
         assert expected in page.text
 
 
-def test_every_element_is_closed_and_every_link_leads_to_one_place_on_the_page(page: Page) -> None:
+def test_every_element_is_closed_and_every_link_has_one_target(page: Page) -> None:
     assert page.open == []
-    places = page.attributes("id")
-    assert len(set(places)) == len(places)
-    links = [place for place in page.attributes("href") if not place.startswith("data:")]
+    ids = page.attributes("id")
+    assert len(set(ids)) == len(ids)
+    links = [target for target in page.attributes("href") if not target.startswith("data:")]
     assert len(links) > 40
-    assert {place.removeprefix("#") for place in links} <= set(places)
+    assert {target.removeprefix("#") for target in links} <= set(ids)
 
 
-def test_the_page_loads_nothing_and_runs_nothing(content: bytes, page: Page) -> None:
+def test_page_loads_no_resources_and_runs_no_scripts(content: bytes, page: Page) -> None:
     assert not {"script", "iframe", "img", "object", "embed", "form"} & {tag for tag, _ in page.elements}
-    assert [place for place in page.attributes("href") if not place.startswith(("#", "data:image/"))] == []
+    assert [target for target in page.attributes("href") if not target.startswith(("#", "data:image/"))] == []
     for _, attributes in page.elements:
         assert not [
             name for name in attributes if name.startswith("on") or name in ("src", "srcset", "style", "action")
@@ -126,41 +126,41 @@ def test_the_page_loads_nothing_and_runs_nothing(content: bytes, page: Page) -> 
     assert style and "url(" not in style and "@import" not in style and "prefers-color-scheme: dark" in style
 
 
-def test_the_page_is_small(content: bytes) -> None:
+def test_page_is_smaller_than_300_kb(content: bytes) -> None:
     assert len(content) < 300_000
 
 
-def test_hostile_text_stays_text() -> None:
+def test_hostile_text_is_escaped() -> None:
     route = Route(
-        "POST", "/a/{b}/<u>", unreachable_handler, EVIL, EVIL, body=HostileBody, query=HostileQuery, response=HostileBody,
-        description=EVIL, errors=(EVIL,), tags=(EVIL,),
+        "POST", "/a/{b}/<u>", unreachable_handler, HOSTILE_TEXT, HOSTILE_TEXT, body=HostileBody, query=HostileQuery,
+        response=HostileBody, description=HOSTILE_TEXT, errors=(HOSTILE_TEXT,), tags=(HOSTILE_TEXT,),
     )  # fmt: skip
-    page = Page(docs.render(openapi.describe([route], EVIL)))
+    page = Page(docs.render(openapi.describe([route], HOSTILE_TEXT)))
     assert page.open == []
     assert not {"script", "img", "i", "u"} & {tag for tag, _ in page.elements}
     assert page.text.count("<script>alert(1)</script>") >= 8
     assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
 
 
-def test_an_example_can_be_pasted_into_a_shell() -> None:
+def test_curl_example_is_quoted_for_a_shell() -> None:
     routes = [Route("POST", "/zones/{zone}/a", unreachable_handler, "", "some:scope", body=Quoted, response=Quoted)]
-    whole = parse_description(openapi.describe(routes, "1"))
-    [row] = whole.routes()
-    words = shlex.split(curl_command(row, whole))
+    description = parse_description(openapi.describe(routes, "1"))
+    [row] = description.routes()
+    words = shlex.split(curl_command(row, description))
     assert words[:4] == ["curl", "-X", "POST", "$SERVER/zones/default/a"]
     assert words[words.index("-d") + 1] == '{"text":"it\'s $HOME; `date`"}'
     assert "Authorization: Bearer $TOKEN" in words
 
 
-def test_a_stylesheet_cannot_end_its_element_early() -> None:
+def test_stylesheet_with_a_closing_tag_is_refused() -> None:
     with pytest.raises(ValueError):
         stylesheet("a { } </style><script>")
 
 
-def test_a_description_that_is_none_is_refused_with_its_place() -> None:
+def test_invalid_openapi_description_is_refused_with_its_path() -> None:
     with pytest.raises(msgspec.ValidationError, match="paths"):
         docs.render({"info": {"title": "a", "version": "1"}, "paths": 3})
 
 
-def test_text_that_is_escaped_reads_as_it_was_written(content: bytes) -> None:
+def test_escaped_text_reads_as_written(content: bytes) -> None:
     assert "zone's" in unescape(content.decode())

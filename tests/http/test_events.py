@@ -1,4 +1,4 @@
-"""A zone's log over HTTP: oldest first, from a position on."""
+"""A zone's event log over HTTP: oldest first, after a position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.zone import APP, FreshZone, assert_problem, create_zone, end,
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-async def test_every_transition_is_one_event_in_the_order_it_happened(zone: FreshZone) -> None:
+async def test_every_transition_is_one_event_in_order(zone: FreshZone) -> None:
     async with zone.client() as client:
         root = await spawn(client, zone)
         child = await spawn(client, zone, parent_id=root["id"])
@@ -36,7 +36,7 @@ async def test_every_transition_is_one_event_in_the_order_it_happened(zone: Fres
 FIELDS = ("pos", "id", "zone_id", "type", "subject", "actor", "from", "to", "data", "trace", "at")
 
 
-async def test_pages_follow_each_other_by_position_and_the_last_says_so(zone: FreshZone) -> None:
+async def test_pages_continue_by_position_and_the_last_has_no_next_after(zone: FreshZone) -> None:
     async with zone.client() as client:
         for _ in range(4):
             await spawn(client, zone)
@@ -52,21 +52,21 @@ async def test_pages_follow_each_other_by_position_and_the_last_says_so(zone: Fr
         assert beyond == {"items": [], "next_after": None}
 
 
-async def test_events_are_narrowed_by_types_and_by_subject(zone: FreshZone) -> None:
+async def test_events_are_filtered_by_types_and_subject(zone: FreshZone) -> None:
     async with zone.client() as client:
         first, second = await spawn(client, zone), await spawn(client, zone)
         await end(client, zone, first["id"])
-    every = await read_events(zone)
+    all_events = await read_events(zone)
     spawns = await read_events(zone, types="session.spawn")
     assert [event["subject"] for event in spawns] == [first["id"], second["id"]]
-    two = await read_events(zone, types="session.terminate,zone.create")
-    assert [event["type"] for event in two] == ["zone.create", "session.terminate"]
+    two_types = await read_events(zone, types="session.terminate,zone.create")
+    assert [event["type"] for event in two_types] == ["zone.create", "session.terminate"]
     assert await read_events(zone, types="no.such_type") == []
-    assert await read_events(zone, subject=first["id"]) == [every[1], every[3]]
-    assert await read_events(zone, subject=first["id"], types="session.terminate") == [every[3]]
+    assert await read_events(zone, subject=first["id"]) == [all_events[1], all_events[3]]
+    assert await read_events(zone, subject=first["id"], types="session.terminate") == [all_events[3]]
 
 
-async def test_a_zones_log_holds_nothing_of_another_zone(zone: FreshZone) -> None:
+async def test_event_log_has_no_events_of_another_zone(zone: FreshZone) -> None:
     other = await create_zone(zone.server)
     async with other.client() as client:
         foreign = await spawn(client, other)
@@ -74,7 +74,7 @@ async def test_a_zones_log_holds_nothing_of_another_zone(zone: FreshZone) -> Non
     assert await read_events(zone, subject=foreign["id"]) == []
 
 
-async def test_a_traceparent_is_stored_with_the_events_it_caused(zone: FreshZone) -> None:
+async def test_traceparent_is_stored_with_the_events_it_caused(zone: FreshZone) -> None:
     async with zone.client() as client:
         client.headers["traceparent"] = TRACE
         session = await spawn(client, zone)
@@ -88,10 +88,12 @@ async def test_a_traceparent_is_stored_with_the_events_it_caused(zone: FreshZone
 @pytest.mark.parametrize(
     "trace", [b"not a traceparent", b"00-" + b"0" * 32 + b"-00f067aa0ba902b7-01", b"\xff\xfe", TRACE.encode() * 4, b""]
 )
-async def test_a_malformed_traceparent_is_ignored_as_its_standard_says(zone: FreshZone, trace: bytes) -> None:
+async def test_malformed_traceparent_is_ignored(zone: FreshZone, trace: bytes) -> None:
     async with zone.client() as client:
-        answer = await client.post(zone.sessions_path, json={"application_id": APP}, headers=[(b"traceparent", trace)])
-        session = json_object(answer)
+        response = await client.post(
+            zone.sessions_path, json={"application_id": APP}, headers=[(b"traceparent", trace)]
+        )
+        session = json_object(response)
     assert [event["trace"] for event in await read_events(zone, subject=session["id"])] == [None]
 
 
@@ -100,7 +102,7 @@ async def test_a_malformed_traceparent_is_ignored_as_its_standard_says(zone: Fre
     ["after=-1", "after=x", f"after={2**63}", "limit=0", "limit=1001", "types=", "types=,", "types=Upper",
      "types=session.spawn%0A", "subject=", "subject=a%20b", "subject=a%0A"],
 )  # fmt: skip
-async def test_a_malformed_query_of_the_log_is_refused_by_its_name(zone: FreshZone, query: str) -> None:
+async def test_malformed_event_query_is_refused_with_its_field(zone: FreshZone, query: str) -> None:
     async with zone.client() as client:
         body = assert_problem(await client.get(f"{zone.path}/events?{query}"), 400)
     assert body["field"] == query.partition("=")[0]

@@ -1,4 +1,4 @@
-"""Whatever a body holds, both engines' servers give the same answer to it, and it is never a 5xx."""
+"""The servers of both engines give the same response to any body, and never a 5xx."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ FIELDS = st.fixed_dictionaries(
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
-    """Mostly spawns with something wrong; sometimes a spawn with a few bytes changed; sometimes mere bytes."""
+    """Mostly spawns with an invalid field, sometimes a spawn with changed bytes, sometimes random bytes."""
     text = json.dumps(draw(FIELDS | JSON), ensure_ascii=draw(st.booleans()))
     raw = text.encode("utf-8", "surrogatepass")
-    match draw(st.sampled_from(["as it is", "as it is", "changed", "cut", "noise"])):
+    match draw(st.sampled_from(["unchanged", "unchanged", "changed", "cut", "random"])):
         case "changed":
-            place = draw(st.integers(0, max(0, len(raw) - 1)))
-            return raw[:place] + draw(st.binary(max_size=3)) + raw[place + draw(st.integers(0, 3)) :]
+            position = draw(st.integers(0, max(0, len(raw) - 1)))
+            return raw[:position] + draw(st.binary(max_size=3)) + raw[position + draw(st.integers(0, 3)) :]
         case "cut":
             return raw[: draw(st.integers(0, len(raw)))]
-        case "noise":
+        case "random":
             return draw(st.binary(max_size=64))
     return raw
 
 
-class Twins:
-    """The same zone on both engines."""
+class ServerPair:
+    """A new zone on the server of each engine."""
 
     def __init__(self, servers: list[ServerProcess]) -> None:
         self.zones = [asyncio.run(create_zone(server)) for server in servers]
-        self.clients = [_client(zone) for zone in self.zones]
+        self.clients = [_create_client(zone) for zone in self.zones]
 
     def post(self, body: bytes) -> list[httpx.Response]:
         return [
@@ -73,24 +73,24 @@ class Twins:
             client.close()
 
 
-def _client(zone: FreshZone) -> httpx.Client:
+def _create_client(zone: FreshZone) -> httpx.Client:
     headers = {"Authorization": f"Bearer {zone.token()}"}
     return httpx.Client(base_url=zone.server.url, headers=headers, trust_env=False, verify=False)
 
 
 @pytest.fixture
-def both_servers(sqlite_server: ServerProcess, postgres_server: ServerProcess) -> Iterator[Twins]:
-    pair = Twins([sqlite_server, postgres_server])
+def both_servers(sqlite_server: ServerProcess, postgres_server: ServerProcess) -> Iterator[ServerPair]:
+    pair = ServerPair([sqlite_server, postgres_server])
     yield pair
     pair.close()
 
 
-def without_what_differs(body: dict[str, Any]) -> dict[str, Any]:
-    own = ("id", "agent_session_id", "root_id", "zone_id", "spawned_at", "expires_at", "created_at", "updated_at")
-    return {name: value for name, value in body.items() if name not in (*own, "request_id")}
+def without_generated_fields(body: dict[str, Any]) -> dict[str, Any]:
+    generated = ("id", "agent_session_id", "root_id", "zone_id", "spawned_at", "expires_at", "created_at", "updated_at")
+    return {name: value for name, value in body.items() if name not in (*generated, "request_id")}
 
 
-def test_both_engines_answer_any_body_alike_and_never_with_a_5xx(both_servers: Twins) -> None:
+def test_both_engines_give_the_same_response_to_any_body_and_never_a_5xx(both_servers: ServerPair) -> None:
     spawns = 0
 
     @settings(
@@ -101,23 +101,23 @@ def test_both_engines_answer_any_body_alike_and_never_with_a_5xx(both_servers: T
         suppress_health_check=list(HealthCheck),
     )
     @given(body=bodies())
-    def ask(body: bytes) -> None:
+    def check(body: bytes) -> None:
         nonlocal spawns
-        answers = both_servers.post(body)
-        assert answers[0].status_code == answers[1].status_code, (answers[0].text, answers[1].text)
-        if answers[0].status_code in (200, 201):
-            spawns += answers[0].status_code == 201
-            asked = json.loads(body)
-            for answer in answers:
-                assert answer.json()["metadata"] == asked.get("metadata", {}), "kept as it was sent"
+        responses = both_servers.post(body)
+        assert responses[0].status_code == responses[1].status_code, (responses[0].text, responses[1].text)
+        if responses[0].status_code in (200, 201):
+            spawns += responses[0].status_code == 201
+            sent = json.loads(body)
+            for response in responses:
+                assert response.json()["metadata"] == sent.get("metadata", {}), "metadata is stored as sent"
         else:
-            for answer in answers:
-                assert answer.status_code in (400, 403, 404, 422), answer.text
-                assert_problem(answer, answer.status_code)
-        shown = [without_what_differs(answer.json()) for answer in answers]
-        assert shown[0] == shown[1]
+            for response in responses:
+                assert response.status_code in (400, 403, 404, 422), response.text
+                assert_problem(response, response.status_code)
+        views = [without_generated_fields(response.json()) for response in responses]
+        assert views[0] == views[1]
 
-    ask()
+    check()
     for zone in both_servers.zones:
         events = DirectDatabase(zone.server.launch.database_url).count("events", "zone_id = ?", zone.id)
-        assert events == 1 + spawns, "what was refused wrote nothing"
+        assert events == 1 + spawns, "a refused request writes no event"

@@ -1,4 +1,4 @@
-"""What the description says is what the table holds, and what the server does."""
+"""The OpenAPI document matches the route table and the code."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ STATUS = re.compile(r"[1-5]\d\d")
 COMPONENT = re.compile(r"[A-Za-z0-9._-]+")
 TYPES = {"string", "integer", "number", "boolean", "array", "object", "null"}
 NEVER_OVER_HTTP = {"src/quarterdeck/http/auth/local_issuer.py"}
-"""Refuses what `qd token` was asked for, on the command line."""
+"""Modules whose errors reach only the command line (`qd token`)."""
 
 
 class Leaf(msgspec.Struct):
-    """One of two rooms that call different things by one name."""
+    """One of two types that share a name."""
 
     size: int
 
 
 def other_leaf() -> type[msgspec.Struct]:
-    return msgspec.defstruct("Leaf", [("colour", Literal["red", "green"])], module="another.room")
+    return msgspec.defstruct("Leaf", [("colour", Literal["red", "green"])], module="another.module")
 
 
 class Branch(msgspec.Struct):
-    """Holds itself, and anything."""
+    """A recursive type with free-form fields."""
 
     leaf: Leaf
     anything: object
@@ -50,7 +50,7 @@ class Branch(msgspec.Struct):
     above: Branch | None = None
 
 
-class Wanted(msgspec.Struct):
+class QueryFields(msgspec.Struct):
     needed: int
     optional: str | None = None
 
@@ -73,26 +73,26 @@ def test_every_route_is_described_once(routes: list[Route], openapi_document: Js
     assert sorted(found) == sorted((route.method, route.path) for route in routes)
 
 
-def test_operations_have_names_that_are_unique_and_do_not_depend_on_their_handlers(openapi_document: Json) -> None:
+def test_operation_ids_are_unique_and_independent_of_handlers(openapi_document: Json) -> None:
     names = [operation["operationId"] for _, _, operation in operations(openapi_document)]
     assert len(set(names)) == len(names)
     assert "post_zones_zone_agents" in names
-    alike = [Route("GET", path, unreachable_handler, "", None) for path in ("/a/b", "/a-b", "/{a}/b")]
-    assert len({operation["operationId"] for _, _, operation in operations(openapi.describe(alike, "1"))}) == 3
+    similar = [Route("GET", path, unreachable_handler, "", None) for path in ("/a/b", "/a-b", "/{a}/b")]
+    assert len({operation["operationId"] for _, _, operation in operations(openapi.describe(similar, "1"))}) == 3
 
 
 def test_public_routes_need_no_token_and_all_others_name_their_scope(
     routes: list[Route], openapi_document: Json
 ) -> None:
     for route in routes:
-        # A key is for its zone: where zones are crossed, only a token will do.
-        ways = {None: [], ADMIN: ["bearer"]}.get(route.scope, ["bearer", "apiKey"])
-        assert operation_of(openapi_document, route)["security"] == [{way: [route.scope]} for way in ways]
+        # An API key is valid in one zone, so cross-zone routes accept only a token.
+        schemes = {None: [], ADMIN: ["bearer"]}.get(route.scope, ["bearer", "apiKey"])
+        assert operation_of(openapi_document, route)["security"] == [{scheme: [route.scope]} for scheme in schemes]
     scopes = {route.scope for route in routes}
     assert {None, LIFECYCLE, ADMIN} <= scopes
 
 
-def test_the_document_has_the_structure_that_openapi_3_1_asks_for(openapi_document: Json) -> None:
+def test_document_has_the_structure_of_openapi_3_1(openapi_document: Json) -> None:
     assert openapi_document["openapi"] == "3.1.0"
     info = at(openapi_document, "info")
     assert info["title"] and info["version"] == "1.2.3"
@@ -116,56 +116,53 @@ def test_the_document_has_the_structure_that_openapi_3_1_asks_for(openapi_docume
         assert path.startswith("/")
         check_parameters(openapi_document, path, operation)
         assert any(status.startswith("2") for status in at(operation, "responses"))
-        for status, answer in at(operation, "responses").items():
+        for status, response in at(operation, "responses").items():
             assert STATUS.fullmatch(status)
-            check_content(resolved(openapi_document, cast(Json, answer)))
+            check_content(resolve(openapi_document, cast(Json, response)))
         if "requestBody" in operation:
             check_content(at(operation, "requestBody"), needs_description=False)
     assert msgspec.json.decode(msgspec.json.encode(openapi_document)) == openapi_document
 
 
-def test_every_reference_leads_to_something(openapi_document: Json) -> None:
+def test_every_reference_resolves(openapi_document: Json) -> None:
     references = [node["$ref"] for node in nodes(openapi_document) if "$ref" in node]
     assert len(references) > 50
     for reference in references:
-        assert resolved(openapi_document, {"$ref": reference})
+        assert resolve(openapi_document, {"$ref": reference})
 
 
-def test_every_schema_is_one_that_json_schema_knows(openapi_document: Json) -> None:
+def test_every_schema_is_valid_json_schema(openapi_document: Json) -> None:
     for schema in schemas(openapi_document):
         kinds = schema.get("type", [])
         assert TYPES.issuperset([kinds] if isinstance(kinds, str) else cast(list[str], kinds)), schema
-        required, known = schema.get("required", []), schema.get("properties", {})
-        assert set(cast(list[str], required)) <= set(cast(Json, known)), schema
+        required, properties = schema.get("required", []), schema.get("properties", {})
+        assert set(cast(list[str], required)) <= set(cast(Json, properties)), schema
         if "pattern" in schema:
             re.compile(str(schema["pattern"]))
 
 
-def test_describing_a_table_twice_gives_the_same_document(routes: list[Route], openapi_document: Json) -> None:
+def test_describing_the_same_routes_twice_gives_the_same_document(routes: list[Route], openapi_document: Json) -> None:
     assert openapi.describe(routes, "1.2.3") == openapi_document
 
 
-# -- its parts ---------------------------------------------------------------------------------------------------
+# -- parts of the document ---------------------------------------------------------------------------------------
 
 
-def test_a_query_is_described_field_by_field_with_bounds_and_defaults(openapi_document: Json) -> None:
+def test_query_parameters_are_described_with_bounds_and_defaults(openapi_document: Json) -> None:
     listing = at(openapi_document, "paths", "/zones/{zone}/agents", "get")
-    found = {str(one["name"]): one for one in items(listing, "parameters")}
-    limit = at(found["limit"], "schema")
+    parameters = {str(parameter["name"]): parameter for parameter in items(listing, "parameters")}
+    limit = at(parameters["limit"], "schema")
     assert (limit["type"], limit["minimum"], limit["maximum"], limit["default"]) == ("integer", 1, 500, 100)
-    assert found["status"]["schema"] == {"$ref": "#/components/schemas/State"}
-    assert at(found["cursor"], "schema")["type"] == "string"
+    assert parameters["status"]["schema"] == {"$ref": "#/components/schemas/State"}
+    assert at(parameters["cursor"], "schema")["type"] == "string"
     assert "ListQuery" not in at(openapi_document, "components", "schemas")
-    document = openapi.describe([Route("GET", "/a", unreachable_handler, "", None, query=Wanted)], "1")
-    assert [one.get("required", False) for one in items(at(document, "paths", "/a", "get"), "parameters")] == [
-        True,
-        False,
-    ]
+    document = openapi.describe([Route("GET", "/a", unreachable_handler, "", None, query=QueryFields)], "1")
+    assert [
+        parameter.get("required", False) for parameter in items(at(document, "paths", "/a", "get"), "parameters")
+    ] == [True, False]
 
 
-def test_whoever_refuses_an_idempotency_key_may_be_given_one_and_nobody_else(
-    routes: list[Route], openapi_document: Json
-) -> None:
+def test_only_routes_with_key_conflicts_take_an_idempotency_key(routes: list[Route], openapi_document: Json) -> None:
     reference = {"$ref": "#/components/parameters/IdempotencyKey"}
     for route in routes:
         parameters = cast(list[object], operation_of(openapi_document, route).get("parameters", []))
@@ -174,7 +171,7 @@ def test_whoever_refuses_an_idempotency_key_may_be_given_one_and_nobody_else(
     assert reference in cast(list[object], spawn["parameters"])
 
 
-def test_what_is_made_or_ended_answers_with_each_status_it_may_answer_with(openapi_document: Json) -> None:
+def test_create_and_delete_routes_list_every_success_status(openapi_document: Json) -> None:
     spawn = at(openapi_document, "paths", "/zones/{zone}/agents", "post", "responses")
     assert schema_of(spawn["201"]) == schema_of(spawn["200"]) == {"$ref": "#/components/schemas/SessionView"}
     service = at(openapi_document, "paths", "/zones/{zone}/agent-services", "post", "responses")
@@ -186,21 +183,19 @@ def test_what_is_made_or_ended_answers_with_each_status_it_may_answer_with(opena
     assert schema_of(ending["200"]) == {"$ref": "#/components/schemas/Receipt"}
 
 
-def test_every_route_with_a_token_lists_the_problems_it_may_answer_with(
-    routes: list[Route], openapi_document: Json
-) -> None:
+def test_every_route_lists_its_problem_responses(routes: list[Route], openapi_document: Json) -> None:
     for route in routes:
-        answers = at(operation_of(openapi_document, route), "responses")
+        responses = at(operation_of(openapi_document, route), "responses")
         expected = {500, 503} if route.scope is None else {400, 401, 403, 404, 429, 500, 503}
-        known = [meaning for code in route.errors if (meaning := error_codes.find_code(code))]
-        expected |= {meaning.problem_type.status for meaning in known}
+        described = [description for code in route.errors if (description := error_codes.find_code(code))]
+        expected |= {description.problem_type.status for description in described}
         for status in expected:
-            assert "Problem" in str(schema_of(resolved(openapi_document, cast(Json, answers[str(status)]))))
+            assert "Problem" in str(schema_of(resolve(openapi_document, cast(Json, responses[str(status)]))))
         listed = operation_of(openapi_document, route).get("x-refusals", [])
-        assert [one["error"] for one in cast(list[Json], listed)] == list(route.errors)
+        assert [entry["error"] for entry in cast(list[Json], listed)] == list(route.errors)
 
 
-def test_free_form_json_stays_free_form_and_a_type_may_hold_itself() -> None:
+def test_free_form_json_and_recursive_types_are_described() -> None:
     document = openapi.describe([Route("POST", "/a", unreachable_handler, "", None, body=Branch, response=Branch)], "1")
     fields = at(document, "components", "schemas", "Branch", "properties")
     assert "type" not in cast(Json, fields["raw"]) and "type" not in cast(Json, fields["anything"])
@@ -208,68 +203,70 @@ def test_free_form_json_stays_free_form_and_a_type_may_hold_itself() -> None:
     assert msgspec.json.decode(msgspec.json.encode(example), type=Branch).leaf == Leaf(0)
 
 
-def test_two_rooms_may_call_different_things_by_one_name() -> None:
+def test_types_that_share_a_name_get_separate_schemas() -> None:
     kinds = (Leaf, other_leaf())
     document = openapi.describe(
         [Route("GET", f"/{number}", unreachable_handler, "", None, response=kind) for number, kind in enumerate(kinds)],
         "1",
     )
-    described = at(document, "components", "schemas")
-    assert len([name for name in described if name.endswith("Leaf")]) == 2
+    schema_names = at(document, "components", "schemas")
+    assert len([name for name in schema_names if name.endswith("Leaf")]) == 2
 
 
-# -- the truth of it ---------------------------------------------------------------------------------------------
+# -- agreement with the code -------------------------------------------------------------------------------------
 
 
-def test_every_example_is_a_value_of_the_type_it_stands_for(routes: list[Route], openapi_document: Json) -> None:
+def test_every_example_decodes_as_its_type(routes: list[Route], openapi_document: Json) -> None:
     checked = 0
     for route in routes:
         operation = operation_of(openapi_document, route)
         if route.body is not None:
-            decodes(at(operation, "requestBody"), route.body)
+            assert_decodes(at(operation, "requestBody"), route.body)
             checked += 1
-        for answer in at(operation, "responses").values():
-            if "application/json" in cast(Json, cast(Json, answer).get("content", {})):
-                decodes(cast(Json, answer), route.response)
+        for response in at(operation, "responses").values():
+            if "application/json" in cast(Json, cast(Json, response).get("content", {})):
+                assert_decodes(cast(Json, response), route.response)
                 checked += 1
     assert checked > 12
 
 
-def test_a_problem_looks_as_the_shell_sends_it() -> None:
+def test_problem_schema_matches_the_sent_problem_bodies() -> None:
     sent = problem_json.encode_body(rules.limit_exceeded(rules.MAX_CONCURRENT, 8, 8), EXAMPLE_ID)
     assert msgspec.json.decode(sent) == PROBLEM_EXAMPLE
     assert msgspec.json.decode(sent, type=Problem).bound == "max_concurrent"
     for kind in errors.concrete_types():
         members: dict[str, object] = {"field": "a.b"} if kind is errors.Invalid else {}
-        shown = msgspec.json.decode(problem_json.encode_body(kind("code", "A sentence.", **members), "r"), type=Problem)
-        assert (shown.error, shown.status, shown.title) == ("code", kind.status, kind.title)
+        decoded = msgspec.json.decode(
+            problem_json.encode_body(kind("code", "A sentence.", **members), "r"), type=Problem
+        )
+        assert (decoded.error, decoded.status, decoded.title) == ("code", kind.status, kind.title)
 
 
-def test_every_code_a_route_names_has_a_meaning(routes: list[Route]) -> None:
+def test_every_error_code_of_a_route_is_described(routes: list[Route]) -> None:
     unknown = {code for route in routes for code in route.errors if error_codes.find_code(code) is None}
-    assert not unknown, f"say in http/openapi/error_codes.py what these mean: {unknown}"
+    assert not unknown, f"describe these codes in http/openapi/error_codes.py: {unknown}"
 
 
-def test_codes_mean_what_they_are_raised_as_and_none_is_missing_or_stale() -> None:
+def test_described_error_codes_equal_the_raised_codes() -> None:
     raised = dict(raised_codes())
-    told = {**error_codes.COMMON_CODES, **error_codes.ROUTE_CODES}
-    missing = raised.keys() - told.keys()
-    assert not missing, f"say in http/openapi/error_codes.py what these mean: {sorted(missing)}"
-    wrong = {code for code, kind in raised.items() if told[code].problem_type.__name__ != kind}
-    assert not wrong, f"listed under another kind than the one they are raised with: {wrong}"
-    stale = told.keys() - raised.keys() - {bound.code for bound in rules.BOUNDS}
-    assert not stale, f"nobody raises these any more: {stale}"
+    listed = {**error_codes.COMMON_CODES, **error_codes.ROUTE_CODES}
+    missing = raised.keys() - listed.keys()
+    assert not missing, f"describe these codes in http/openapi/error_codes.py: {sorted(missing)}"
+    wrong = {code for code, kind in raised.items() if listed[code].problem_type.__name__ != kind}
+    assert not wrong, f"listed with a problem type other than the one raised: {wrong}"
+    stale = listed.keys() - raised.keys() - {bound.code for bound in rules.BOUNDS}
+    assert not stale, f"listed but never raised: {stale}"
 
 
-# -- reading -----------------------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------------------------
 
 
 def raised_codes() -> Iterator[tuple[str, str]]:
-    """Every code that is spelt where a problem is made, with the name of its kind."""
+    """Every literal code passed to a problem type, with the name of that type."""
     kinds = {kind.__name__ for kind in errors.concrete_types() if kind.__module__ == errors.__name__}
     for module in parse_modules("src"):
-        room = module.path.removeprefix("src/quarterdeck/").partition("/")[0]
-        if room not in ("core", "engine", "store", "domain", "http") or module.path in NEVER_OVER_HTTP:
+        package = module.path.removeprefix("src/quarterdeck/").partition("/")[0]
+        if package not in ("core", "engine", "store", "domain", "http") or module.path in NEVER_OVER_HTTP:
             continue
         for node in module.walk():
             if isinstance(node, ast.Call) and node.args and dotted(node.func).rpartition(".")[2] in kinds:
@@ -278,20 +275,20 @@ def raised_codes() -> Iterator[tuple[str, str]]:
                     yield first.value, dotted(node.func).rpartition(".")[2]
 
 
-def decodes(content: Json, kind: object) -> None:
+def assert_decodes(content: Json, kind: object) -> None:
     example = at(content, "content", "application/json")["example"]
     msgspec.json.decode(msgspec.json.encode(example), type=cast(type[object], kind))
 
 
 def check_parameters(document: Json, path: str, operation: Json) -> None:
-    found = [resolved(document, one) for one in cast(list[Json], operation.get("parameters", []))]
-    places = [(one["name"], one["in"]) for one in found]
-    assert len(set(places)) == len(places)
-    assert {name for name, place in places if place == "path"} == set(re.findall(r"{(\w+)}", path))
-    for one in found:
-        assert one["in"] in ("path", "query", "header") and isinstance(one["schema"], dict)
-        if one["in"] == "path":
-            assert one["required"] is True and "pattern" in one["schema"]
+    parameters = [resolve(document, parameter) for parameter in cast(list[Json], operation.get("parameters", []))]
+    locations = [(parameter["name"], parameter["in"]) for parameter in parameters]
+    assert len(set(locations)) == len(locations)
+    assert {name for name, location in locations if location == "path"} == set(re.findall(r"{(\w+)}", path))
+    for parameter in parameters:
+        assert parameter["in"] in ("path", "query", "header") and isinstance(parameter["schema"], dict)
+        if parameter["in"] == "path":
+            assert parameter["required"] is True and "pattern" in parameter["schema"]
 
 
 def check_content(content: Json, *, needs_description: bool = True) -> None:
@@ -322,17 +319,17 @@ def operation_of(document: Json, route: Route) -> Json:
     return at(document, "paths", route.path, route.method.lower())
 
 
-def schema_of(answer: object) -> object:
-    [media] = cast(Json, cast(Json, answer)["content"]).values()
+def schema_of(response: object) -> object:
+    [media] = cast(Json, cast(Json, response)["content"]).values()
     return cast(Json, media)["schema"]
 
 
-def resolved(document: Json, given: Json) -> Json:
-    if "$ref" not in given:
-        return given
-    place = str(given["$ref"])
-    assert place.startswith("#/components/")
-    return at(document, *place.split("/")[1:])
+def resolve(document: Json, node: Json) -> Json:
+    if "$ref" not in node:
+        return node
+    reference = str(node["$ref"])
+    assert reference.startswith("#/components/")
+    return at(document, *reference.split("/")[1:])
 
 
 def nodes(value: object) -> Iterator[Json]:
@@ -346,16 +343,16 @@ def nodes(value: object) -> Iterator[Json]:
 
 
 def schemas(document: Json) -> Iterator[Json]:
-    """Every schema of the document, those within others too."""
+    """Every schema of the document, including nested ones."""
     roots = [*at(document, "components", "schemas").values()]
     roots += [node["schema"] for node in nodes(document) if "schema" in node]
     for root in roots:
-        yield from within(cast(Json, root))
+        yield from subschemas(cast(Json, root))
 
 
-def within(schema: Json) -> Iterator[Json]:
+def subschemas(schema: Json) -> Iterator[Json]:
     yield schema
     children = [*cast(Json, schema.get("properties", {})).values(), *cast(list[object], schema.get("anyOf", []))]
     children += [schema[name] for name in ("items", "additionalProperties") if isinstance(schema.get(name), dict)]
     for child in children:
-        yield from within(cast(Json, child))
+        yield from subschemas(cast(Json, child))

@@ -1,4 +1,4 @@
-"""What an operator sees: health, readiness, figures, documentation, keys, request ids and logs."""
+"""What an operator sees: health, readiness, metrics, documentation, JWKS, request ids and logs."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from tests.support.raw_http import RawConnection, build_request
 from tests.support.server import Launch, ServerProcess, Servers
 from tests.support.zone import APP, FreshZone, assert_problem, create_zone, end, spawn
 
-SECRET = "s3cr3t-of-the-harbour"
+SECRET = "s3cr3t-canary-value"
 POOL = 20
-"""Connections to PostgreSQL that a server may have opened meanwhile, and keeps."""
+"""Connections to PostgreSQL that the server may open during the test and keep."""
 
 
-async def test_health_and_readiness_answer_without_a_token(server: ServerProcess) -> None:
-    async with server.client("") as stranger:
-        assert (await stranger.get("/health")).json() == {"ok": True}
-        assert (await stranger.get("/ready")).status_code == 200
+async def test_health_and_ready_need_no_token(server: ServerProcess) -> None:
+    async with server.client("") as anonymous:
+        assert (await anonymous.get("/health")).json() == {"ok": True}
+        assert (await anonymous.get("/ready")).status_code == 200
 
 
-async def test_the_description_names_this_version_and_the_documentation_needs_no_network(server: ServerProcess) -> None:
-    async with server.client("") as stranger:
-        described = (await stranger.get("/openapi.json")).json()
-        page = await stranger.get("/docs")
-    assert described["openapi"].startswith("3.1")
-    assert described["info"]["version"] == __version__
+async def test_openapi_has_this_version_and_docs_load_nothing_external(server: ServerProcess) -> None:
+    async with server.client("") as anonymous:
+        document = (await anonymous.get("/openapi.json")).json()
+        page = await anonymous.get("/docs")
+    assert document["openapi"].startswith("3.1")
+    assert document["info"]["version"] == __version__
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert "/zones/{zone}/agents" in re.sub(r"<[^>]+>", "", page.text)
-    assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", page.text), "loads something from elsewhere"
+    assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", page.text), "loads an external resource"
 
 
-async def test_a_bearer_is_told_which_release_serves_on_which_tables_and_what_time_it_is(zone: FreshZone) -> None:
+async def test_about_reports_version_schema_revision_and_database_time(zone: FreshZone) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     async with zone.client() as client:
         about = (await client.get("/about")).json()
@@ -49,21 +49,21 @@ async def test_a_bearer_is_told_which_release_serves_on_which_tables_and_what_ti
     assert before < datetime.fromisoformat(about["now"]) < datetime.now(UTC) + timedelta(seconds=1)
 
 
-async def test_the_published_keys_hold_no_private_part(server: ServerProcess) -> None:
-    async with server.client("") as stranger:
-        [key] = (await stranger.get("/.well-known/jwks.json")).json()["keys"]
+async def test_jwks_has_no_private_key(server: ServerProcess) -> None:
+    async with server.client("") as anonymous:
+        [key] = (await anonymous.get("/.well-known/jwks.json")).json()["keys"]
     assert (key["kty"], key["crv"], key["alg"], key["kid"]) == ("EC", "P-256", "ES256", server.issuer.kid)
     assert "d" not in key
 
 
-async def test_metrics_bear_the_seeds_names_after_traffic(server: ServerProcess) -> None:
+async def test_metrics_after_traffic_have_the_documented_names_and_no_ids(server: ServerProcess) -> None:
     zone = await create_zone(server, max_sessions=1)
     async with zone.client() as client:
         session = await spawn(client, zone)
         assert (await client.post(zone.sessions_path, json={"application_id": APP})).status_code == 429
         await end(client, zone, session["id"])
-        answer = await client.get("/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        response = await client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
     for line in (
         r'subagent_quota_denials_total\{bound="max_sessions"\} \d',
         r'subagent_cascade_terminations_total\{reason="requested"\} \d',
@@ -74,12 +74,12 @@ async def test_metrics_bear_the_seeds_names_after_traffic(server: ServerProcess)
         r'quarterdeck_http_request_duration_seconds_count\{route="POST /zones/\{zone\}/agents"\} \d',
         r'quarterdeck_lane_batch_size_count\{lane="spawn"\} \d',
     ):
-        assert re.search(line, answer.text), line
-    assert zone.id not in answer.text, "a label must not grow with the zones"
-    assert session["id"] not in answer.text
+        assert re.search(line, response.text), line
+    assert zone.id not in response.text, "labels must not grow with the number of zones"
+    assert session["id"] not in response.text
 
 
-async def test_refusals_and_spawns_are_counted_one_by_one(server: ServerProcess) -> None:
+async def test_every_quota_denial_is_counted(server: ServerProcess) -> None:
     def count(text: str, bound: str) -> float:
         found = re.search(rf'subagent_quota_denials_total\{{bound="{bound}"\}} (\S+)', text)
         return float(found[1]) if found else 0
@@ -93,30 +93,30 @@ async def test_refusals_and_spawns_are_counted_one_by_one(server: ServerProcess)
         assert count((await client.get("/metrics")).text, "max_depth") == before + 3
 
 
-@pytest.mark.parametrize("given", ["abc", "A-b_c.d:9", "x" * 128])
-async def test_a_well_formed_request_id_is_echoed(server: ServerProcess, given: str) -> None:
+@pytest.mark.parametrize("request_id", ["abc", "A-b_c.d:9", "x" * 128])
+async def test_valid_request_id_is_echoed(server: ServerProcess, request_id: str) -> None:
     async with server.client("") as client:
-        client.headers["x-request-id"] = given
+        client.headers["x-request-id"] = request_id
         for path in ("/health", "/zones", "/nowhere"):
-            answer = await client.get(path)
-            assert answer.headers["x-request-id"] == given
-            if answer.status_code >= 400:
-                assert answer.json()["request_id"] == given
+            response = await client.get(path)
+            assert response.headers["x-request-id"] == request_id
+            if response.status_code >= 400:
+                assert response.json()["request_id"] == request_id
 
 
-@pytest.mark.parametrize("given", ["", "a b", "x" * 129, "a/b", 'a"b', "é", "<script>"])
-async def test_a_malformed_request_id_is_replaced(server: ServerProcess, given: str) -> None:
-    seen = set()
+@pytest.mark.parametrize("request_id", ["", "a b", "x" * 129, "a/b", 'a"b', "é", "<script>"])
+async def test_malformed_request_id_is_replaced(server: ServerProcess, request_id: str) -> None:
+    replacements = set()
     async with server.client("") as client:
         for _ in range(3):
-            answer = await client.get("/zones", headers=[(b"x-request-id", given.encode())])
-            seen.add(answer.headers["x-request-id"])
-            assert answer.json()["request_id"] == answer.headers["x-request-id"]
-    assert len(seen) == 3
-    assert all(re.fullmatch(r"[A-Za-z0-9_.\-:]{1,128}", one) for one in seen)
+            response = await client.get("/zones", headers=[(b"x-request-id", request_id.encode())])
+            replacements.add(response.headers["x-request-id"])
+            assert response.json()["request_id"] == response.headers["x-request-id"]
+    assert len(replacements) == 3
+    assert all(re.fullmatch(r"[A-Za-z0-9_.\-:]{1,128}", replacement) for replacement in replacements)
 
 
-async def test_the_local_socket_serves_the_same_api(server: ServerProcess) -> None:
+async def test_unix_socket_serves_the_same_api(server: ServerProcess) -> None:
     record = json.loads((server.launch.data / "server.json").read_text())
     assert (record["pid"], record["url"], record["version"]) == (server.pid, server.url, __version__)
     transport = httpx.AsyncHTTPTransport(uds=record["socket"])
@@ -128,7 +128,7 @@ async def test_the_local_socket_serves_the_same_api(server: ServerProcess) -> No
 # -- the log
 
 
-async def test_the_log_is_json_lines_without_tokens_bodies_or_queries(servers: Servers, launch: Launch) -> None:
+async def test_log_is_json_lines_without_tokens_bodies_or_queries(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.with_environment(QD_LOG_LEVEL="debug"))
     zone = await create_zone(server)
     token = zone.token()
@@ -146,7 +146,7 @@ async def test_the_log_is_json_lines_without_tokens_bodies_or_queries(servers: S
         assert_problem(await basic.get(zone.path, auth=("user", SECRET)), 401, "missing_token")
     assert await server.stop() == 0
     assert SECRET not in server.log_text
-    assert "eyJ" not in server.log_text, "the beginning of every token"
+    assert "eyJ" not in server.log_text, "the prefix of every JWT"
     assert "earer" not in server.log_text
     lines = [json.loads(line) for line in server.log_text.splitlines() if line.startswith("{")]
     assert all({"time", "level", "message"} <= line.keys() for line in lines)
@@ -154,11 +154,11 @@ async def test_the_log_is_json_lines_without_tokens_bodies_or_queries(servers: S
     assert len(requests) == 10
     expected = {"time", "level", "message", "route", "path", "status", "ms", "request_id"}
     assert all(line.keys() == expected for line in requests)
-    plain = [line for line in server.log_text.splitlines() if not line.startswith("{")]
-    assert len(plain) == 5, f"only the words for the person who started it: {plain}"
+    plain_lines = [line for line in server.log_text.splitlines() if not line.startswith("{")]
+    assert len(plain_lines) == 5, f"only the start-up messages are plain text: {plain_lines}"
 
 
-async def test_a_quiet_level_logs_no_requests_and_what_fails_is_logged(servers: Servers, launch: Launch) -> None:
+async def test_log_level_error_logs_no_requests(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.with_environment(QD_LOG_LEVEL="error"))
     async with server.client() as client:
         await client.get("/zones")
@@ -173,12 +173,12 @@ def open_files(server: ServerProcess) -> int:
     return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux shows what another process has open")
-async def test_a_thousand_aborted_connections_leave_nothing_open(zone: FreshZone) -> None:
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to count the open files of another process")
+async def test_aborted_connections_leave_no_open_files(zone: FreshZone) -> None:
     token = zone.token()
-    spawning = build_request("POST", zone.sessions_path, token, {"application_id": APP})
-    listing = build_request("GET", zone.sessions_path, token)
-    half = build_request("POST", zone.sessions_path, token, b'{"application_id":"app"}')[:-5]
+    spawn_request = build_request("POST", zone.sessions_path, token, {"application_id": APP})
+    list_request = build_request("GET", zone.sessions_path, token)
+    partial_request = build_request("POST", zone.sessions_path, token, b'{"application_id":"app"}')[:-5]
     async with zone.client(token) as client:
         assert (await client.get(zone.path)).status_code == 200
         before = open_files(zone.server)
@@ -186,19 +186,19 @@ async def test_a_thousand_aborted_connections_leave_nothing_open(zone: FreshZone
             connection = await RawConnection.open(zone.server.url)
             match number % 5:
                 case 0:
-                    await connection.send(spawning)
+                    await connection.send(spawn_request)
                 case 1:
-                    await connection.send(listing * 3)
+                    await connection.send(list_request * 3)
                 case 2:
-                    await connection.send(half)
+                    await connection.send(partial_request)
                 case 3:
-                    await connection.send(listing[:20])
+                    await connection.send(list_request[:20])
             connection.reset()
 
-        async def back() -> bool:
+        async def files_are_closed() -> bool:
             return open_files(zone.server) <= before + POOL
 
-        await eventually(back, "the server had closed what its clients had left")
+        await eventually(files_are_closed, "the server has closed the aborted connections")
         assert (await client.get(zone.path)).status_code == 200
         sessions = (await client.get(zone.sessions_path, params={"limit": 500})).json()["items"]
     assert len(sessions) <= 200

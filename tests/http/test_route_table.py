@@ -1,4 +1,4 @@
-"""The route table: what is served, to whom, and what every other method and path is told."""
+"""The route table: served routes, their scopes, and the refusal of every other method and path."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tests.support.route_table import read_route_table
 from tests.support.server import ServerProcess
 from tests.support.zone import FreshZone, assert_problem
 
-# The table is one, and who is turned away here is turned away before any database is asked.
+# Both engines serve the same table, and these requests are refused before any database access.
 pytestmark = ON_SQLITE
 PUBLIC = {
     "GET /health",
     "GET /ready",
-    "GET /metrics",  # on loopback, where the tests' servers listen
+    "GET /metrics",  # public on loopback, where the test servers listen
     "GET /openapi.json",
     "GET /docs",
     "GET /.well-known/jwks.json",
-    "GET /health/coordinator",  # as in the seed: for whoever watches over the process
+    "GET /health/coordinator",  # for process supervisors
 }
-"""Everything that answers without a token. Whoever adds a row here has decided that strangers may read it."""
-PROMISED = {
+"""Every route that needs no token. Add a route only if anonymous callers may read it."""
+DOCUMENTED = {
     "GET /zones": "quarterdeck.admin",
     "GET /api/v1/coordinator/status": "agent:lifecycle",
     "POST /api/v1/coordinator/recover": "agent:lifecycle",
@@ -63,7 +63,7 @@ PROMISED = {
     "GET /zones/{zone}/keys": "quarterdeck.admin",
     "DELETE /zones/{zone}/keys/{id}": "quarterdeck.admin",
 }
-FLEETS = {
+FLEET_ROUTES = {
     "": ("GET", "POST"),
     "/{fleet}": ("GET", "DELETE"),
     "/{fleet}/members": ("GET", "POST"),
@@ -82,28 +82,30 @@ FLEETS = {
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "LOCK")
 
 
-async def test_the_contracts_routes_are_served_with_their_scopes(server: ServerProcess) -> None:
+async def test_documented_routes_are_served_with_their_scopes(server: ServerProcess) -> None:
     served = {str(row): row.scope for row in await read_route_table(server)}
-    assert PROMISED.items() <= served.items()
-    assert {f"{method} /api/v1/fleets{rest}" for rest, methods in FLEETS.items() for method in methods} <= served.keys()
+    assert DOCUMENTED.items() <= served.items()
+    assert {
+        f"{method} /api/v1/fleets{rest}" for rest, methods in FLEET_ROUTES.items() for method in methods
+    } <= served.keys()
 
 
-async def test_every_route_has_a_scope_but_the_public_ones(server: ServerProcess) -> None:
+async def test_every_route_except_the_public_ones_has_a_scope(server: ServerProcess) -> None:
     assert {str(row) for row in await read_route_table(server) if row.scope is None} == PUBLIC
 
 
-async def test_without_a_token_every_route_but_the_public_ones_answers_401(server: ServerProcess) -> None:
-    async with server.client("") as stranger:
+async def test_missing_token_is_401_on_every_route_except_the_public_ones(server: ServerProcess) -> None:
+    async with server.client("") as anonymous:
         for row in await read_route_table(server):
-            answer = await stranger.request(row.method, row.path_for("default"))
+            response = await anonymous.request(row.method, row.path_for("default"))
             if str(row) in PUBLIC:
-                assert answer.status_code == 200, row
+                assert response.status_code == 200, row
             else:
-                assert_problem(answer, 401, "missing_token")
-                assert answer.headers["www-authenticate"].startswith("Bearer")
+                assert_problem(response, 401, "missing_token")
+                assert response.headers["www-authenticate"].startswith("Bearer")
 
 
-async def test_every_other_method_of_a_path_is_405_with_what_it_answers_to(zone: FreshZone) -> None:
+async def test_unsupported_method_is_405_with_the_allow_header(zone: FreshZone) -> None:
     rows = await read_route_table(zone.server)
     by_path: dict[str, set[str]] = {}
     for row in rows:
@@ -111,14 +113,14 @@ async def test_every_other_method_of_a_path_is_405_with_what_it_answers_to(zone:
     async with zone.server.client() as client:
         for path, methods in by_path.items():
             for method in METHODS:
-                answer = await client.request(method, path)
+                response = await client.request(method, path)
                 if ("GET" if method == "HEAD" else method) in methods:
-                    assert answer.status_code not in (405, 500, 501), (method, path)
+                    assert response.status_code not in (405, 500, 501), (method, path)
                     continue
-                assert answer.status_code == 405, (method, path)
-                assert set(answer.headers["allow"].split(", ")) == methods
+                assert response.status_code == 405, (method, path)
+                assert set(response.headers["allow"].split(", ")) == methods
                 if method != "HEAD":
-                    assert_problem(answer, 405, "method_not_allowed")
+                    assert_problem(response, 405, "method_not_allowed")
 
 
 @pytest.mark.parametrize(
@@ -127,35 +129,35 @@ async def test_every_other_method_of_a_path_is_405_with_what_it_answers_to(zone:
      "/zones/default/agents/x/tree/z", "/ZONES", "/docs/", "/.well-known", "/.well-known/jwks.json/x", "/health/x",
      "/metrics.json", "/zones/default/agents/x/children/", "/favicon.ico"],
 )  # fmt: skip
-async def test_an_unknown_path_is_404_whoever_asks(server: ServerProcess, path: str) -> None:
+async def test_unknown_path_is_404_with_and_without_a_token(server: ServerProcess, path: str) -> None:
     for token in (None, ""):
         async with server.client(token) as client:
-            # Asked by its raw path, or the client would tidy it first.
+            # Send the raw path: the client would normalize it.
             url = client.base_url.copy_with(raw_path=path.encode())
             assert_problem(await client.request("GET", url), 404, "route_not_found")
 
 
-NO_IDS = (
+INVALID_IDS = (
     "%20", "%00", "%0A", "a%0A", "%ff", "%F0%9F%92%A9", "%zz", "%", "a%2", "a b".replace(" ", "+"), "a" * 129,
     "~", "a;b", "a,b", "%E2%80%AE", "%C0%80", "%ED%A0%80", "*", "'", "%22%3E%3Cscript%3E",
 )  # fmt: skip
 
 
-NO_NAMES = {"%00", "%0A", "a%0A", "%ff", "%C0%80", "%ED%A0%80"}
-"""Of those, what is no name either, where a path takes one."""
+INVALID_SUBJECTS = {"%00", "%0A", "a%0A", "%ff", "%C0%80", "%ED%A0%80"}
+"""The invalid ids that are also invalid as a subject."""
 
 
-@pytest.mark.parametrize("segment", NO_IDS)
-async def test_a_segment_that_is_no_id_is_400_by_its_name_on_every_route_that_has_one(
+@pytest.mark.parametrize("segment", INVALID_IDS)
+async def test_invalid_path_id_is_400_with_the_parameter_name_on_every_route(
     server: ServerProcess, segment: str
 ) -> None:
-    """Each route is asked with four of them, and each of them is asked for on a fifth of the routes."""
+    """Each route gets four of the ids, and each id is sent to a fifth of the routes."""
     async with server.client() as client:
-        for row in (await read_route_table(server))[NO_IDS.index(segment) % 5 :: 5]:
-            places = {row.path_for(segment): "zone"} if row.has_zone else {}
-            if row.resource_name and (not row.has_subject or segment in NO_NAMES):
-                places[row.path_for("default", segment)] = re.findall(r"{(?!zone})(\w+)}", row.path)[0]
-            for path, name in places.items():
+        for row in (await read_route_table(server))[INVALID_IDS.index(segment) % 5 :: 5]:
+            parameters = {row.path_for(segment): "zone"} if row.has_zone else {}
+            if row.resource_name and (not row.has_subject or segment in INVALID_SUBJECTS):
+                parameters[row.path_for("default", segment)] = re.findall(r"{(?!zone})(\w+)}", row.path)[0]
+            for path, name in parameters.items():
                 url = client.base_url.copy_with(raw_path=path.encode())
-                refused = assert_problem(await client.request(row.method, url), 400, "invalid_path")
-                assert refused["field"] == name, path
+                problem = assert_problem(await client.request(row.method, url), 400, "invalid_path")
+                assert problem["field"] == name, path

@@ -1,5 +1,5 @@
-"""Every route is asked what its own description allows, and what it does not, as Schemathesis finds it: no answer is a
-5xx, and none is one that the description does not name."""
+"""Schemathesis sends generated requests to every operation of the OpenAPI document. No response is a 5xx, and every
+response is documented."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ from tests.support.engine_marks import ON_SQLITE
 from tests.support.rounds import ROUNDS
 from tests.support.zone import FreshZone
 
-EXAMPLES = ROUNDS
+EXAMPLES_PER_ROUTE = ROUNDS
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-LAST_LONG = ("/zones/{zone}/events", "/api/v1/fleets/{fleet}/timeline/live")
-"""Streams, for whoever asks for one."""
+STREAMS = ("/zones/{zone}/events", "/api/v1/fleets/{fleet}/timeline/live")
+"""Paths that can answer with an endless stream."""
 
 
 @ON_SQLITE
-async def test_no_answer_is_a_5xx_or_undocumented(zone: FreshZone) -> None:
+async def test_no_response_is_a_5xx_or_undocumented(zone: FreshZone) -> None:
     async with zone.server.client() as client:
-        described = (await client.get("/openapi.json")).json()
-    asked = await asyncio.to_thread(_ask_everything, described, zone)
-    assert asked > 100
+        document = (await client.get("/openapi.json")).json()
+    tested = await asyncio.to_thread(_fuzz_every_operation, document, zone)
+    assert tested > 100
 
 
-def _ask_everything(described: Mapping[str, object], zone: FreshZone) -> int:
+def _fuzz_every_operation(document: Mapping[str, object], zone: FreshZone) -> int:
     headers = {"authorization": f"Bearer {zone.token(LIFECYCLE, COORDINATOR_ADMIN)}"}
-    asked = 0
-    for found in schemathesis.openapi.from_dict(dict(described)).get_all_operations():
-        operation = found.ok()  # type: ignore[union-attr]  # a description that cannot be read fails right here
-        if operation.path in LAST_LONG:
+    tested = 0
+    for found in schemathesis.openapi.from_dict(dict(document)).get_all_operations():
+        operation = found.ok()  # type: ignore[union-attr]  # an unreadable operation fails here
+        if operation.path in STREAMS:
             continue
 
         @given(case=operation.as_strategy())
         @settings(
-            max_examples=EXAMPLES,
+            max_examples=EXAMPLES_PER_ROUTE,
             deadline=None,
             database=None,
             phases=[Phase.generate],
             suppress_health_check=[*HealthCheck],
             derandomize=True,
         )
-        def ask(case: Any) -> None:
-            for told in (case.query, case.body):
-                if isinstance(told, dict):
-                    told.update({name: 0 for name in ("waitMs", "wait_ms") if name in told})
+        def send(case: Any) -> None:
+            for part in (case.query, case.body):
+                if isinstance(part, dict):
+                    part.update({name: 0 for name in ("waitMs", "wait_ms") if name in part})
             case.call_and_validate(base_url=zone.server.url, headers=headers, checks=CHECKS)
 
-        ask()
-        asked += 1
-    return asked
+        send()
+        tested += 1
+    return tested

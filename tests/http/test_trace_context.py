@@ -1,4 +1,4 @@
-"""W3C trace context: whatever a request causes bears its trace, and what cannot be understood is ignored."""
+"""W3C trace context: every event that a request causes has its trace, and invalid trace headers are ignored."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ async def traces(zone: FreshZone, after: int = 0) -> set[tuple[str, str | None]]
     return {(event["type"], event["trace"]) for event in await read_events(zone, after=after)}
 
 
-async def tree_in(zone: FreshZone, *shape: int) -> dict[str, Any]:
-    """A root with so many children, each with so many …; spawned without a trace."""
+async def spawn_tree(zone: FreshZone, *shape: int) -> dict[str, Any]:
+    """A root with `shape[0]` children, each with `shape[1]` children and so on, spawned without a trace."""
     async with zone.client() as client:
         root = await spawn(client, zone)
         level = [root]
         for width in shape:
-            level = [await spawn(client, zone, parent_id=one["id"]) for one in level for _ in range(width)]
+            level = [await spawn(client, zone, parent_id=parent["id"]) for parent in level for _ in range(width)]
     return root
 
 
-async def last_of(zone: FreshZone) -> int:
+async def last_position(zone: FreshZone) -> int:
     return max(int(event["pos"]) for event in await read_events(zone))
 
 
-async def test_every_event_that_a_request_causes_bears_its_trace(zone: FreshZone) -> None:
-    root = await tree_in(zone, 2)
-    after = await last_of(zone)
+async def test_every_event_of_a_request_has_its_trace(zone: FreshZone) -> None:
+    root = await spawn_tree(zone, 2)
+    after = await last_position(zone)
     async with zone.server.client() as admin:
         admin.headers["traceparent"] = TRACE
         await spawn(admin, zone)
@@ -65,8 +65,8 @@ async def test_every_event_that_a_request_causes_bears_its_trace(zone: FreshZone
     }
 
 
-async def test_all_sessions_of_a_subtree_end_with_the_trace_of_the_request_that_ended_it(zone: FreshZone) -> None:
-    root = await tree_in(zone, 3, 2)
+async def test_all_terminations_of_a_subtree_have_the_trace_of_the_first_request(zone: FreshZone) -> None:
+    root = await spawn_tree(zone, 3, 2)
     async with zone.client() as client:
         client.headers["traceparent"] = TRACE
         assert (await client.delete(zone.session_path(root["id"]))).status_code == 204
@@ -76,12 +76,10 @@ async def test_all_sessions_of_a_subtree_end_with_the_trace_of_the_request_that_
     assert [event["trace"] for event in ends] == [TRACE] * 10
 
 
-async def test_an_ending_of_many_transactions_bears_one_trace_whoever_settles_it(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_events_of_a_chunked_termination_share_the_trace(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.with_environment(QD_CASCADE_CHUNK="2"))
     zone = await create_zone(server)
-    root = await tree_in(zone, 3, 2)
+    root = await spawn_tree(zone, 3, 2)
     async with zone.client() as client:
         client.headers["traceparent"] = TRACE
         assert (await client.delete(zone.session_path(root["id"]))).status_code == 204
@@ -89,7 +87,7 @@ async def test_an_ending_of_many_transactions_bears_one_trace_whoever_settles_it
     assert [event["trace"] for event in ends] == [TRACE] * 10
 
 
-async def test_a_trace_is_of_its_own_request_alone(zone: FreshZone) -> None:
+async def test_trace_applies_only_to_its_own_request(zone: FreshZone) -> None:
     async with zone.client() as client:
         for trace in (TRACE, None, OTHER):
             headers = {} if trace is None else {"traceparent": trace}
@@ -109,26 +107,26 @@ async def test_a_trace_is_of_its_own_request_alone(zone: FreshZone) -> None:
         [("tracestate", "vendor=value")],
     ],
 )
-async def test_a_trace_that_nobody_can_be_sure_of_is_ignored_and_the_request_is_not_refused(
+async def test_invalid_trace_is_ignored_and_the_request_succeeds(
     zone: FreshZone, headers: list[tuple[str, str]]
 ) -> None:
     async with zone.client() as client:
-        answer = await client.post(zone.sessions_path, json={"application_id": APP}, headers=headers)
-    assert answer.status_code == 201
-    [told] = await read_events(zone, types="session.spawn")
-    assert told["trace"] is None
+        response = await client.post(zone.sessions_path, json={"application_id": APP}, headers=headers)
+    assert response.status_code == 201
+    [event] = await read_events(zone, types="session.spawn")
+    assert event["trace"] is None
 
 
-async def test_a_later_version_is_kept_as_far_as_it_is_known(zone: FreshZone) -> None:
-    later = TRACE.replace("00-4", "cc-4") + "-what-comes-later"
+async def test_traceparent_of_a_later_version_is_stored_as_version_00(zone: FreshZone) -> None:
+    later = TRACE.replace("00-4", "cc-4") + "-extra"
     async with zone.client() as client:
         headers = {"traceparent": later, "tracestate": "vendor=value"}
         await client.post(zone.sessions_path, json={"application_id": APP}, headers=headers)
-    [told] = await read_events(zone, types="session.spawn")
-    assert told["trace"] == TRACE
+    [event] = await read_events(zone, types="session.spawn")
+    assert event["trace"] == TRACE
 
 
-async def test_the_log_line_of_a_request_holds_the_id_of_its_trace(servers: Servers, launch: Launch) -> None:
+async def test_log_line_of_a_request_has_its_trace_id(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch)
     async with server.client() as client:
         await client.get("/zones/default", headers={"traceparent": TRACE, "tracestate": "vendor=hidden"})

@@ -1,4 +1,4 @@
-"""Answers that never left the server: what they gave goes back."""
+"""Claims whose response never left the server are released."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from tests.support.zone import APP, FreshZone
 
 LARGE = "x" * 250_000
 MANY = BULK_MAX
-"""So many of them are more than any kernel keeps for a peer that does not read."""
+"""So many large invocations exceed what the kernel buffers for a peer that does not read."""
 
 
-async def test_a_claim_whose_worker_is_gone_before_its_answer_has_left_costs_no_attempt(zone: FreshZone) -> None:
+async def test_claim_whose_response_is_never_sent_costs_no_attempt(zone: FreshZone) -> None:
     async with zone.client() as client:
         body = {"application_id": APP, "endpoint_url": "http://worker.invalid/"}
         service = (await client.post(f"{zone.path}/agent-services", json=body)).json()["id"]
-        asked = {"service_id": service, "method": "m", "params": LARGE}
+        invocation_body = {"service_id": service, "method": "m", "params": LARGE}
         for number in range(MANY):
-            made = await client.post(f"{zone.path}/invocations", json=asked | {"idempotency_key": f"k{number}"})
-            assert made.status_code == 201
+            created = await client.post(
+                f"{zone.path}/invocations", json=invocation_body | {"idempotency_key": f"k{number}"}
+            )
+            assert created.status_code == 201
 
         parts = urlsplit(zone.server.url)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -33,33 +35,33 @@ async def test_a_claim_whose_worker_is_gone_before_its_answer_has_left_costs_no_
         assert head.startswith(b"HTTP/1.1 200")
         RawConnection(reader, writer).reset()
 
-        again: list[dict[str, Any]] = []
+        reclaimed: list[dict[str, Any]] = []
 
-        async def are_given_again() -> bool:
-            answer = await client.post(path, json={"max": BULK_MAX})
-            again.extend(answer.json()["items"])
-            return len(again) == MANY
+        async def are_claimable_again() -> bool:
+            response = await client.post(path, json={"max": BULK_MAX})
+            reclaimed.extend(response.json()["items"])
+            return len(reclaimed) == MANY
 
-        await eventually(are_given_again, "the leases went back")
-        assert {lease["attempt"] for lease in again} == {1}
+        await eventually(are_claimable_again, "the attempts were released")
+        assert {lease["attempt"] for lease in reclaimed} == {1}
 
 
-async def test_what_was_sent_is_not_taken_back_when_the_connection_ends(zone: FreshZone) -> None:
+async def test_sent_claim_is_not_released_when_the_connection_ends(zone: FreshZone) -> None:
     async with zone.client() as client:
         body = {"application_id": APP, "endpoint_url": "http://worker.invalid/"}
         service = (await client.post(f"{zone.path}/agent-services", json=body)).json()["id"]
-        asked = {"service_id": service, "method": "m", "params": LARGE, "idempotency_key": "k"}
-        assert (await client.post(f"{zone.path}/invocations", json=asked)).status_code == 201
+        invocation_body = {"service_id": service, "method": "m", "params": LARGE, "idempotency_key": "k"}
+        assert (await client.post(f"{zone.path}/invocations", json=invocation_body)).status_code == 201
 
         path = f"{zone.path}/services/{service}/claim"
-        for last in ({}, {"Connection": "close"}):
+        for headers in ({}, {"Connection": "close"}):
             connection = await RawConnection.open(zone.server.url)
-            answer = await connection.send_and_read(
-                build_request("POST", path, zone.token(), {"claim_id": "c"}, **last)
+            response = await connection.send_and_read(
+                build_request("POST", path, zone.token(), {"claim_id": "c"}, **headers)
             )
-            [lease] = answer.json()["items"]
+            [lease] = response.json()["items"]
             connection.reset()
-        # By then the server has heard of the end: it answers in order.
-        done = {"status": "succeeded", "attempt_token": lease["attempt_token"]}
-        told = await client.post(f"{zone.path}/invocations/{lease['id']}/complete", json=done)
-        assert (told.status_code, told.json()["attempts"]) == (200, 1)
+        # The server has seen the disconnect by now: it handles what it receives in order.
+        result = {"status": "succeeded", "attempt_token": lease["attempt_token"]}
+        completed = await client.post(f"{zone.path}/invocations/{lease['id']}/complete", json=result)
+        assert (completed.status_code, completed.json()["attempts"]) == (200, 1)

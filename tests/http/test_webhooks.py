@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: who may name them, what is shown once, what is refused, and what arrives from a real server."""
+"""Webhooks over HTTP: routes, secrets, refusals, and deliveries of a real server."""
 
 from __future__ import annotations
 
@@ -20,78 +20,80 @@ from tests.support.zone import FreshZone, assert_problem, create_zone, json_obje
 
 WEBHOOKS = "/api/v1/webhooks"
 URL = "https://hooks.invalid/quarterdeck?token=canary"
-"""Of a name that no resolver knows."""
+"""Its host name does not resolve."""
 
 
-def ruler(zone: FreshZone, role: Role = Role.ADMIN) -> httpx.AsyncClient:
+def role_client(zone: FreshZone, role: Role = Role.ADMIN) -> httpx.AsyncClient:
     return zone.client(zone.token(role=role))
 
 
-async def add(client: httpx.AsyncClient, **asked: object) -> dict[str, Any]:
-    answer = await client.post(WEBHOOKS, json={"url": URL, **asked})
-    assert answer.status_code == 201, answer.text
-    assert answer.headers["cache-control"] == "no-store"
-    return json_object(answer)
+async def create_webhook(client: httpx.AsyncClient, **fields: object) -> dict[str, Any]:
+    response = await client.post(WEBHOOKS, json={"url": URL, **fields})
+    assert response.status_code == 201, response.text
+    assert response.headers["cache-control"] == "no-store"
+    return json_object(response)
 
 
-async def test_a_webhook_is_made_shown_changed_and_removed_and_its_secret_is_shown_once(zone: FreshZone) -> None:
-    async with ruler(zone) as client:
-        made = await add(client, description="ops")
-        assert made["secret"].startswith("whsec_")
-        assert (made["workspaceId"], made["types"], made["enabled"]) == (
+async def test_webhook_is_created_read_changed_and_deleted_with_its_secret_shown_once(zone: FreshZone) -> None:
+    async with role_client(zone) as client:
+        created = await create_webhook(client, description="ops")
+        assert created["secret"].startswith("whsec_")
+        assert (created["workspaceId"], created["types"], created["enabled"]) == (
             zone.id,
             ["task.status_changed", "alert"],
             True,
         )
-        one = f"{WEBHOOKS}/{made['id']}"
-        plain = {name: value for name, value in made.items() if name != "secret"}
-        assert json_object(await client.get(one)) == plain
-        assert json_object(await client.get(WEBHOOKS)) == {"items": [plain], "nextCursor": None}
-        changed = json_object(await client.patch(one, json={"types": ["*", "*"], "enabled": False}))
+        path = f"{WEBHOOKS}/{created['id']}"
+        without_secret = {name: value for name, value in created.items() if name != "secret"}
+        assert json_object(await client.get(path)) == without_secret
+        assert json_object(await client.get(WEBHOOKS)) == {"items": [without_secret], "nextCursor": None}
+        changed = json_object(await client.patch(path, json={"types": ["*", "*"], "enabled": False}))
         assert (changed["types"], changed["enabled"], changed["disabledReason"]) == (["*"], False, "by_hand")
-        assert changed["description"] == "ops", "what is not said stays"
-        rotated = await client.post(f"{one}/rotate-secret")
+        assert changed["description"] == "ops", "omitted fields do not change"
+        rotated = await client.post(f"{path}/rotate-secret")
         assert rotated.headers["cache-control"] == "no-store"
-        assert json_object(rotated)["secret"] not in (made["secret"], None)
-        assert (await client.delete(one)).status_code == 204
-        assert_problem(await client.get(one), 404, "webhook_not_found")
-        assert_problem(await client.delete(one), 404, "webhook_not_found")
-    told = await read_events(zone, subject=made["id"])
-    assert [(event["type"], event["from"], event["to"]) for event in told] == [
+        assert json_object(rotated)["secret"] not in (created["secret"], None)
+        assert (await client.delete(path)).status_code == 204
+        assert_problem(await client.get(path), 404, "webhook_not_found")
+        assert_problem(await client.delete(path), 404, "webhook_not_found")
+    events = await read_events(zone, subject=created["id"])
+    assert [(event["type"], event["from"], event["to"]) for event in events] == [
         ("webhook.created", None, "enabled"),
         ("webhook.changed", "enabled", "disabled"),
         ("webhook.secret_rotated", "disabled", "disabled"),
         ("webhook.removed", "disabled", "removed"),
     ]
-    assert "canary" not in json.dumps(told) and "whsec_" not in json.dumps(told)
+    assert "canary" not in json.dumps(events) and "whsec_" not in json.dumps(events)
     log = zone.server.log.read_text()
-    assert made["secret"] not in log and "canary" not in log
+    assert created["secret"] not in log and "canary" not in log
 
 
-async def test_a_webhook_that_is_made_with_a_key_is_made_once(zone: FreshZone) -> None:
-    async with ruler(zone) as client:
-        asked, key = {"url": URL, "types": ["alert"]}, {"Idempotency-Key": "k"}
-        first = await client.post(WEBHOOKS, json=asked, headers=key)
-        again = await client.post(WEBHOOKS, json=asked, headers=key)
-        assert (first.status_code, again.status_code) == (201, 200)
-        assert again.json() == first.json(), "whose answer was lost has the secret all the same"
-        assert again.headers["cache-control"] == "no-store"
-        other = await client.post(WEBHOOKS, json={**asked, "types": ["*"]}, headers=key)
-        assert_problem(other, 422, "idempotency_key_conflict")
-        bad = await client.post(WEBHOOKS, json=asked, headers={"Idempotency-Key": "k" * 256})
-        assert_problem(bad, 400, "invalid_idempotency_key")
-        one = f"{WEBHOOKS}/{first.json()['id']}"
-        await client.post(f"{one}/rotate-secret")
-        later = await client.post(WEBHOOKS, json=asked, headers=key)
-        assert (later.status_code, later.json().get("secret")) == (200, None), "another secret was not asked for"
+async def test_idempotency_key_creates_one_webhook(zone: FreshZone) -> None:
+    async with role_client(zone) as client:
+        body, key = {"url": URL, "types": ["alert"]}, {"Idempotency-Key": "k"}
+        first = await client.post(WEBHOOKS, json=body, headers=key)
+        repeated = await client.post(WEBHOOKS, json=body, headers=key)
+        assert (first.status_code, repeated.status_code) == (201, 200)
+        assert repeated.json() == first.json(), "a retry after a lost response returns the secret too"
+        assert repeated.headers["cache-control"] == "no-store"
+        conflicting = await client.post(WEBHOOKS, json={**body, "types": ["*"]}, headers=key)
+        assert_problem(conflicting, 422, "idempotency_key_conflict")
+        too_long = await client.post(WEBHOOKS, json=body, headers={"Idempotency-Key": "k" * 256})
+        assert_problem(too_long, 400, "invalid_idempotency_key")
+        path = f"{WEBHOOKS}/{first.json()['id']}"
+        await client.post(f"{path}/rotate-secret")
+        later = await client.post(WEBHOOKS, json=body, headers=key)
+        assert (later.status_code, later.json().get("secret")) == (200, None), (
+            "the replay does not return the rotated secret"
+        )
         assert len(json_object(await client.get(WEBHOOKS))["items"]) == 1
-        await client.delete(one)
-        assert_problem(await client.post(WEBHOOKS, json=asked, headers=key), 404, "webhook_not_found")
-    told = [event["type"] for event in await read_events(zone)]
-    assert told.count("webhook.created") == 1
+        await client.delete(path)
+        assert_problem(await client.post(WEBHOOKS, json=body, headers=key), 404, "webhook_not_found")
+    types = [event["type"] for event in await read_events(zone)]
+    assert types.count("webhook.created") == 1
 
 
-REFUSED: list[tuple[dict[str, object], str]] = [
+INVALID: list[tuple[dict[str, object], str]] = [
     ({"url": "http://hooks.invalid/"}, "invalid_webhook_url"),
     ({"url": "https://169.254.169.254/latest"}, "invalid_webhook_url"),
     ({"url": "https://[::1]/"}, "invalid_webhook_url"),
@@ -105,53 +107,54 @@ REFUSED: list[tuple[dict[str, object], str]] = [
 
 
 @ON_SQLITE
-async def test_what_cannot_be_is_refused_by_its_name_when_made_and_when_changed(zone: FreshZone) -> None:
-    async with ruler(zone) as client:
-        made = await add(client)
-        for asked, code in REFUSED:
-            refused = assert_problem(await client.post(WEBHOOKS, json={"url": URL, **asked}), 400, code)
-            assert refused["field"] in asked
-            assert_problem(await client.patch(f"{WEBHOOKS}/{made['id']}", json=asked), 400, code)
+async def test_invalid_webhook_is_refused_on_create_and_on_change(zone: FreshZone) -> None:
+    async with role_client(zone) as client:
+        created = await create_webhook(client)
+        for fields, code in INVALID:
+            problem = assert_problem(await client.post(WEBHOOKS, json={"url": URL, **fields}), 400, code)
+            assert problem["field"] in fields
+            assert_problem(await client.patch(f"{WEBHOOKS}/{created['id']}", json=fields), 400, code)
         assert len(json_object(await client.get(WEBHOOKS))["items"]) == 1
 
 
-async def test_a_webhook_of_another_zone_is_not_there_on_any_route(zone: FreshZone) -> None:
+async def test_webhook_of_another_zone_is_404_on_every_route(zone: FreshZone) -> None:
     foreign = await create_zone(zone.server)
-    async with ruler(foreign) as owner, ruler(zone, Role.OWNER) as client:
-        made = await add(owner)
-        sent = json_object(await owner.post(f"{WEBHOOKS}/{made['id']}/test"))
-        one = f"{WEBHOOKS}/{made['id']}"
-        asks = [
-            ("GET", one), ("PATCH", one), ("DELETE", one), ("POST", f"{one}/rotate-secret"), ("POST", f"{one}/test"),
-            ("GET", f"{one}/deliveries"), ("POST", f"{one}/deliveries/{sent['id']}/replay"),
+    async with role_client(foreign) as owner, role_client(zone, Role.OWNER) as client:
+        created = await create_webhook(owner)
+        delivery = json_object(await owner.post(f"{WEBHOOKS}/{created['id']}/test"))
+        webhook_path = f"{WEBHOOKS}/{created['id']}"
+        requests = [
+            ("GET", webhook_path), ("PATCH", webhook_path), ("DELETE", webhook_path),
+            ("POST", f"{webhook_path}/rotate-secret"), ("POST", f"{webhook_path}/test"),
+            ("GET", f"{webhook_path}/deliveries"), ("POST", f"{webhook_path}/deliveries/{delivery['id']}/replay"),
         ]  # fmt: skip
-        for method, path in asks:
+        for method, path in requests:
             body: dict[str, object] | None = {} if method == "PATCH" else None
             assert_problem(await client.request(method, path, json=body), 404, "webhook_not_found")
         assert json_object(await client.get(WEBHOOKS))["items"] == []
-        own = await add(client)
-        crossed = f"{WEBHOOKS}/{own['id']}/deliveries/{sent['id']}/replay"
-        assert_problem(await client.post(crossed), 404, "delivery_not_found")
+        own = await create_webhook(client)
+        replay_path = f"{WEBHOOKS}/{own['id']}/deliveries/{delivery['id']}/replay"
+        assert_problem(await client.post(replay_path), 404, "delivery_not_found")
 
 
 async def test_deliveries_are_listed_newest_first_in_pages_and_by_status(zone: FreshZone) -> None:
-    async with ruler(zone) as client:
-        made = await add(client)
-        path = f"{WEBHOOKS}/{made['id']}/deliveries"
-        ids = [json_object(await client.post(f"{WEBHOOKS}/{made['id']}/test"))["id"] for _ in range(3)]
+    async with role_client(zone) as client:
+        created = await create_webhook(client)
+        path = f"{WEBHOOKS}/{created['id']}/deliveries"
+        ids = [json_object(await client.post(f"{WEBHOOKS}/{created['id']}/test"))["id"] for _ in range(3)]
         first = await client.get(path, params={"limit": 2})
         assert [item["id"] for item in json_object(first)["items"]] == ids[:0:-1]
         assert 'rel="next"' in first.headers["link"]
         rest = json_object(await client.get(path, params={"limit": 2, "cursor": json_object(first)["nextCursor"]}))
         assert ([item["id"] for item in rest["items"]], rest["nextCursor"]) == (ids[:1], None)
         [item] = rest["items"]
-        assert (item["webhookId"], item["event"], item["status"]) == (made["id"], "webhook.test", "pending")
+        assert (item["webhookId"], item["event"], item["status"]) == (created["id"], "webhook.test", "pending")
         assert item["body"]["workspaceId"] == zone.id
         assert json_object(await client.get(path, params={"status": "failed"}))["items"] == []
         assert_problem(await client.get(path, params={"status": "lost"}), 400, "invalid_query")
         assert_problem(await client.get(path, params={"cursor": "x"}), 400, "invalid_cursor")
-        await client.patch(f"{WEBHOOKS}/{made['id']}", json={"enabled": False})
-        assert_problem(await client.post(f"{WEBHOOKS}/{made['id']}/test"), 409, "webhook_disabled")
+        await client.patch(f"{WEBHOOKS}/{created['id']}", json={"enabled": False})
+        assert_problem(await client.post(f"{WEBHOOKS}/{created['id']}/test"), 409, "webhook_disabled")
         assert_problem(await client.post(f"{path}/{ids[0]}/replay"), 409, "webhook_disabled")
 
 
@@ -164,33 +167,33 @@ async def receiver() -> AsyncIterator[HttpEndpoint]:
         yield listening
 
 
-async def test_what_happens_to_a_task_reaches_an_endpoint_of_the_zone_and_is_replayed_after_a_restart(
+async def test_task_event_is_delivered_and_can_be_replayed_after_a_restart(
     launch: Launch, servers: Servers, receiver: HttpEndpoint
 ) -> None:
-    told = launch.with_environment(QD_PUSH_PRIVATE_ADDRESSES="true")
-    server = await servers.start(told)
+    private_launch = launch.with_environment(QD_PUSH_PRIVATE_ADDRESSES="true")
+    server = await servers.start(private_launch)
     zone = await create_zone(server)
     receiver.response = http_response(b"", "500 Oh")
-    async with ruler(zone) as client:
-        made = await add(client, url=receiver.url)
+    async with role_client(zone) as client:
+        created = await create_webhook(client, url=receiver.url)
         task = await client.post("/api/v1/agent-tasks", json={"title": "t", "taskType": "development"})
         assert task.status_code == 201, task.text
         task_id = json_object(task)["id"]
-        done = await client.post(f"/api/v1/agent-tasks/{task_id}/cancel", json={"reason": "enough"})
-        assert done.status_code == 200, done.text
+        canceled = await client.post(f"/api/v1/agent-tasks/{task_id}/cancel", json={"reason": "test"})
+        assert canceled.status_code == 200, canceled.text
         request = await receiver.wait_for_request(1)
-    body = Webhook(made["secret"]).verify(request.body, request.headers)
+    body = Webhook(created["secret"]).verify(request.body, request.headers)
     assert (body["event"], body["taskId"], body["previousStatus"], body["newStatus"]) == (
         "task.status_changed",
         task_id,
         "PENDING",
         "ABORTED",
     )
-    assert (body["workspaceId"], body["reason"]) == (zone.id, "enough")
-    path = f"{WEBHOOKS}/{made['id']}/deliveries"
+    assert (body["workspaceId"], body["reason"]) == (zone.id, "test")
+    path = f"{WEBHOOKS}/{created['id']}/deliveries"
 
-    async def delivery(on: FreshZone) -> dict[str, Any]:
-        async with ruler(on) as client:
+    async def delivery(current: FreshZone) -> dict[str, Any]:
+        async with role_client(current) as client:
             [item] = json_object(await client.get(path))["items"]
             assert isinstance(item, dict)
             return item
@@ -198,21 +201,21 @@ async def test_what_happens_to_a_task_reaches_an_endpoint_of_the_zone_and_is_rep
     async def has_failed_once() -> bool:
         return bool((await delivery(zone))["answerStatus"] == 500)
 
-    await eventually(has_failed_once, "the first attempt was reported")
+    await eventually(has_failed_once, "the first attempt is recorded")
     before = await delivery(zone)
     await server.stop()
     receiver.response = http_response()
-    again = FreshZone(await servers.start(told), zone.id)
-    kept = await delivery(again)
-    assert kept["nextAt"] == before["nextAt"] or kept["attempts"] > 1, "the pause outlives the server"
-    async with ruler(again) as client:
-        answer = await client.post(f"{path}/{kept['id']}/replay")
-        assert answer.status_code == 202, answer.text
+    restarted = FreshZone(await servers.start(private_launch), zone.id)
+    pending = await delivery(restarted)
+    assert pending["nextAt"] == before["nextAt"] or pending["attempts"] > 1, "the retry time survives the restart"
+    async with role_client(restarted) as client:
+        response = await client.post(f"{path}/{pending['id']}/replay")
+        assert response.status_code == 202, response.text
 
     async def is_delivered() -> bool:
-        return bool((await delivery(again))["status"] == "delivered")
+        return bool((await delivery(restarted))["status"] == "delivered")
 
-    await eventually(is_delivered, "it was delivered")
-    assert {one.headers["webhook-id"] for one in receiver.requests} == {kept["id"]}
-    side = DirectDatabase(told.database_url)
-    assert made["secret"] not in json.dumps(side.execute("select * from webhook_endpoints"))
+    await eventually(is_delivered, "the delivery succeeded")
+    assert {received.headers["webhook-id"] for received in receiver.requests} == {pending["id"]}
+    database = DirectDatabase(private_launch.database_url)
+    assert created["secret"] not in json.dumps(database.execute("select * from webhook_endpoints"))

@@ -1,4 +1,4 @@
-"""Workspaces over HTTP: which one is acted in, who is a member of it, and what a token says of its bearer."""
+"""Workspaces over HTTP: which one a request acts in, its members, and the role of each credential."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from tests.support.zone import APP, FreshZone, assert_problem, create_zone, json
 MEMBERS = "/api/v1/members"
 
 
-def one(subject: str) -> str:
+def member_path(subject: str) -> str:
     return f"{MEMBERS}/{quote(subject, safe='')}"
 
 
-def ruled(zone: FreshZone, role: str = "OWNER", subject: str = APP) -> httpx.AsyncClient:
-    """A client of the zone whose token gives it this role."""
+def role_client(zone: FreshZone, role: str = "OWNER", subject: str = APP) -> httpx.AsyncClient:
+    """A client of the zone whose token has this role."""
     return zone.client(zone.token(role=role, subject=subject))
 
 
-async def put(client: httpx.AsyncClient, subject: str, role: str) -> httpx.Response:
-    return await client.put(one(subject), json={"role": role})
+async def put_role(client: httpx.AsyncClient, subject: str, role: str) -> httpx.Response:
+    return await client.put(member_path(subject), json={"role": role})
 
 
 # -- members
 
 
-async def test_members_are_made_shown_listed_changed_and_removed(zone: FreshZone) -> None:
-    async with ruled(zone, subject="olga") as owner:
-        made = await put(owner, "alice", "MEMBER")
-        assert made.status_code == 201
-        assert json_object(made) == {
+async def test_members_are_added_read_listed_changed_and_removed(zone: FreshZone) -> None:
+    async with role_client(zone, subject="olga") as owner:
+        created = await put_role(owner, "alice", "MEMBER")
+        assert created.status_code == 201
+        assert json_object(created) == {
             "subject": "alice",
             "workspaceId": zone.id,
             "role": "MEMBER",
             "addedBy": "olga",
-            "createdAt": json_object(made)["createdAt"],
-            "updatedAt": json_object(made)["createdAt"],
+            "createdAt": json_object(created)["createdAt"],
+            "updatedAt": json_object(created)["createdAt"],
         }
-        assert json_object(await owner.get(one("alice"))) == json_object(made)
-        changed = await put(owner, "alice", "ADMIN")
+        assert json_object(await owner.get(member_path("alice"))) == json_object(created)
+        changed = await put_role(owner, "alice", "ADMIN")
         assert (changed.status_code, json_object(changed)["role"]) == (200, "ADMIN")
-        assert (await put(owner, "bert", "OWNER")).status_code == 201
+        assert (await put_role(owner, "bert", "OWNER")).status_code == 201
         first = await owner.get(MEMBERS, params={"limit": 1})
         assert [item["subject"] for item in first.json()["items"]] == ["alice"]
         rest = await owner.get(MEMBERS, params={"limit": 1, "cursor": first.json()["nextCursor"]})
         assert ([item["subject"] for item in rest.json()["items"]], rest.json()["nextCursor"]) == (["bert"], None)
         assert 'rel="next"' in first.headers["link"]
-        assert (await owner.delete(one("alice"))).status_code == 204
-        assert_problem(await owner.delete(one("alice")), 404, "member_not_found")
-        assert_problem(await owner.get(one("alice")), 404, "member_not_found")
+        assert (await owner.delete(member_path("alice"))).status_code == 204
+        assert_problem(await owner.delete(member_path("alice")), 404, "member_not_found")
+        assert_problem(await owner.get(member_path("alice")), 404, "member_not_found")
         assert_problem(await owner.get(MEMBERS, params={"cursor": "x"}), 400, "invalid_cursor")
-    told = [(event["type"], event["subject"], event["from"], event["to"]) for event in await read_events(zone)]
-    assert told[1:] == [
+    transitions = [(event["type"], event["subject"], event["from"], event["to"]) for event in await read_events(zone)]
+    assert transitions[1:] == [
         ("member.added", "alice", None, "MEMBER"),
         ("member.changed", "alice", "MEMBER", "ADMIN"),
         ("member.added", "bert", None, "OWNER"),
@@ -64,132 +64,134 @@ async def test_members_are_made_shown_listed_changed_and_removed(zone: FreshZone
 
 
 @pytest.mark.parametrize("subject", ["auth0|5f7c", "ann@example.com", "Zoë", "a b", "key:1", "%", "x" * 255])
-async def test_a_member_is_called_what_its_issuer_calls_it(zone: FreshZone, subject: str) -> None:
-    async with ruled(zone) as owner:
-        assert json_object(await put(owner, subject, "ADMIN"))["subject"] == subject
+async def test_member_subject_is_any_text_that_an_issuer_uses(zone: FreshZone, subject: str) -> None:
+    async with role_client(zone) as owner:
+        assert json_object(await put_role(owner, subject, "ADMIN"))["subject"] == subject
         assert [item["subject"] for item in (await owner.get(MEMBERS)).json()["items"]] == [subject]
     async with zone.client(zone.token(subject=subject)) as client:
-        assert json_object(await client.get(one(subject)))["role"] == "ADMIN"
+        assert json_object(await client.get(member_path(subject)))["role"] == "ADMIN"
 
 
 @pytest.mark.parametrize(
     "body", [{}, {"role": "owner"}, {"role": "ROOT"}, {"role": None}, {"role": "ADMIN", "x": 1}, []]
 )
-async def test_a_body_that_names_none_of_the_roles_is_400(zone: FreshZone, body: object) -> None:
-    async with ruled(zone) as owner:
-        assert_problem(await owner.put(one("alice"), json=body), 400, "invalid_body")
+async def test_body_without_a_valid_role_is_400(zone: FreshZone, body: object) -> None:
+    async with role_client(zone) as owner:
+        assert_problem(await owner.put(member_path("alice"), json=body), 400, "invalid_body")
         assert (await owner.get(MEMBERS)).json()["items"] == []
 
 
-async def test_the_last_owner_stays_and_only_owners_touch_owners(zone: FreshZone) -> None:
-    async with ruled(zone) as owner, ruled(zone, "ADMIN") as admin:
-        await put(owner, "olga", "OWNER")
-        await put(admin, "alice", "MEMBER")
-        assert_problem(await put(admin, "alice", "OWNER"), 403, "forbidden_role")
-        assert_problem(await put(admin, "olga", "ADMIN"), 403, "forbidden_role")
-        assert_problem(await admin.delete(one("olga")), 403, "forbidden_role")
-        assert_problem(await put(owner, "olga", "ADMIN"), 409, "last_owner")
-        assert_problem(await owner.delete(one("olga")), 409, "last_owner")
-        assert (await admin.delete(one("alice"))).status_code == 204
-        assert (await owner.delete(one("olga"))).status_code == 204
+async def test_last_owner_cannot_be_removed_and_only_owners_change_owners(zone: FreshZone) -> None:
+    async with role_client(zone) as owner, role_client(zone, "ADMIN") as admin:
+        await put_role(owner, "olga", "OWNER")
+        await put_role(admin, "alice", "MEMBER")
+        assert_problem(await put_role(admin, "alice", "OWNER"), 403, "forbidden_role")
+        assert_problem(await put_role(admin, "olga", "ADMIN"), 403, "forbidden_role")
+        assert_problem(await admin.delete(member_path("olga")), 403, "forbidden_role")
+        assert_problem(await put_role(owner, "olga", "ADMIN"), 409, "last_owner")
+        assert_problem(await owner.delete(member_path("olga")), 409, "last_owner")
+        assert (await admin.delete(member_path("alice"))).status_code == 204
+        assert (await owner.delete(member_path("olga"))).status_code == 204
 
 
-# -- what a bearer is
+# -- the role of a credential
 
 
-async def test_a_token_of_the_local_issuer_and_a_key_are_members_if_nothing_else_is_said(zone: FreshZone) -> None:
+async def test_local_tokens_and_api_keys_have_role_member_by_default(zone: FreshZone) -> None:
     async with zone.server.client() as admin:
         key = json_object(await admin.post(f"{zone.path}/keys", json={"application_id": APP}))
     credentials = [{"Authorization": f"Bearer {zone.token()}"}, {"X-API-Key": key["key"]}]
     for headers in credentials:
         async with zone.server.client("") as client:
-            refused = assert_problem(await client.get(MEMBERS, headers=headers), 403, "forbidden_role")
-            assert (refused["role"], refused["allowed"]) == ("MEMBER", ["OWNER", "ADMIN"])
-    async with ruled(zone) as owner, zone.server.client("") as client:
-        await put(owner, f"key:{key['id']}", "ADMIN")
+            problem = assert_problem(await client.get(MEMBERS, headers=headers), 403, "forbidden_role")
+            assert (problem["role"], problem["allowed"]) == ("MEMBER", ["OWNER", "ADMIN"])
+    async with role_client(zone) as owner, zone.server.client("") as client:
+        await put_role(owner, f"key:{key['id']}", "ADMIN")
         assert (await client.get(MEMBERS, headers=credentials[1])).status_code == 200
 
 
-async def test_a_members_row_counts_before_the_role_in_its_token(zone: FreshZone) -> None:
-    async with ruled(zone) as owner, ruled(zone, "ADMIN", subject="alice") as alice:
+async def test_stored_role_takes_precedence_over_the_token_role(zone: FreshZone) -> None:
+    async with role_client(zone) as owner, role_client(zone, "ADMIN", subject="alice") as alice:
         assert (await alice.get(MEMBERS)).status_code == 200
-        await put(owner, "alice", "MEMBER")
+        await put_role(owner, "alice", "MEMBER")
         assert_problem(await alice.get(MEMBERS), 403, "forbidden_role")
-        await owner.delete(one("alice"))
+        await owner.delete(member_path("alice"))
         assert (await alice.get(MEMBERS)).status_code == 200
 
 
-async def test_the_zones_administrator_is_an_admin_and_who_crosses_zones_an_owner(zone: FreshZone) -> None:
-    async with zone.client(zone.token(LIFECYCLE, "coordinator.admin")) as admin, ruled(zone) as owner:
-        await put(owner, "olga", "OWNER")
-        assert (await put(admin, "alice", "MEMBER")).status_code == 201
-        assert_problem(await put(admin, "alice", "OWNER"), 403, "forbidden_role")
-    async with zone.server.client() as root:
-        there = {"X-Workspace-ID": zone.id}
-        assert (await root.put(one("alice"), json={"role": "OWNER"}, headers=there)).status_code == 200
+async def test_zone_administrator_is_admin_and_server_administrator_is_owner(zone: FreshZone) -> None:
+    async with zone.client(zone.token(LIFECYCLE, "coordinator.admin")) as admin, role_client(zone) as owner:
+        await put_role(owner, "olga", "OWNER")
+        assert (await put_role(admin, "alice", "MEMBER")).status_code == 201
+        assert_problem(await put_role(admin, "alice", "OWNER"), 403, "forbidden_role")
+    async with zone.server.client() as server_admin:
+        headers = {"X-Workspace-ID": zone.id}
+        assert (
+            await server_admin.put(member_path("alice"), json={"role": "OWNER"}, headers=headers)
+        ).status_code == 200
 
 
-async def test_an_agents_token_is_an_agents_whatever_else_it_says(zone: FreshZone) -> None:
-    async with ruled(zone) as owner:
-        await put(owner, APP, "OWNER")
+async def test_agent_token_has_role_agent_whatever_else_it_claims(zone: FreshZone) -> None:
+    async with role_client(zone) as owner:
+        await put_role(owner, APP, "OWNER")
     scopes = (LIFECYCLE, "coordinator.admin", "quarterdeck.admin")
     async with zone.client(zone.token(*scopes, agent_id="a1", role="OWNER")) as agent:
-        refused = assert_problem(await agent.get(MEMBERS), 403, "forbidden_role")
-        assert refused["role"] == Role.AGENT
+        problem = assert_problem(await agent.get(MEMBERS), 403, "forbidden_role")
+        assert problem["role"] == Role.AGENT
         foreign = await create_zone(zone.server)
-        away = await agent.get(MEMBERS, headers={"X-Workspace-ID": foreign.id})
-        assert_problem(away, 404, "workspace_not_found")
+        in_foreign = await agent.get(MEMBERS, headers={"X-Workspace-ID": foreign.id})
+        assert_problem(in_foreign, 404, "workspace_not_found")
 
 
-# -- which workspace
+# -- the workspace of a request
 
 
-async def test_ones_own_workspace_may_be_named_and_another_is_not_there(zone: FreshZone) -> None:
+async def test_header_may_name_the_own_workspace_and_any_other_is_404(zone: FreshZone) -> None:
     foreign = await create_zone(zone.server)
-    async with ruled(zone) as owner:
+    async with role_client(zone) as owner:
         assert (await owner.get(MEMBERS, headers={"X-Workspace-ID": zone.id})).status_code == 200
-        refusals = [
+        problems = [
             assert_problem(await owner.get(MEMBERS, headers={"X-Workspace-ID": other}), 404, "workspace_not_found")
             for other in (foreign.id, "nowhere")
         ]
-        assert {said["detail"].replace(foreign.id, "X").replace("nowhere", "X") for said in refusals} == {
-            "There is no workspace 'X' for this token."
+        assert {problem["detail"].replace(foreign.id, "X").replace("nowhere", "X") for problem in problems} == {
+            "Workspace 'X' does not exist, or this token cannot access it."
         }
 
 
-async def test_an_administrator_acts_in_the_workspace_it_names(zone: FreshZone) -> None:
-    async with zone.server.client() as root:
-        there = {"X-Workspace-ID": zone.id}
-        made = await root.put(one("alice"), json={"role": "MEMBER"}, headers=there)
-        assert (made.status_code, json_object(made)["workspaceId"]) == (201, zone.id)
-        assert_problem(await root.get(one("alice")), 404, "member_not_found")
-        nowhere = {"X-Workspace-ID": "nowhere"}
-        assert_problem(await root.get(MEMBERS, headers=nowhere), 404, "workspace_not_found")
-        refused = await root.put(one("alice"), json={"role": "MEMBER"}, headers=nowhere)
+async def test_administrator_acts_in_the_workspace_of_the_header(zone: FreshZone) -> None:
+    async with zone.server.client() as admin:
+        zone_header = {"X-Workspace-ID": zone.id}
+        created = await admin.put(member_path("alice"), json={"role": "MEMBER"}, headers=zone_header)
+        assert (created.status_code, json_object(created)["workspaceId"]) == (201, zone.id)
+        assert_problem(await admin.get(member_path("alice")), 404, "member_not_found")
+        unknown_header = {"X-Workspace-ID": "nowhere"}
+        assert_problem(await admin.get(MEMBERS, headers=unknown_header), 404, "workspace_not_found")
+        refused = await admin.put(member_path("alice"), json={"role": "MEMBER"}, headers=unknown_header)
         assert_problem(refused, 404, "workspace_not_found")
 
 
 @pytest.mark.parametrize("header", ["", "a b", "a/b", "é", "x" * 129, "a,b"])
-async def test_a_workspace_that_is_no_id_is_400(zone: FreshZone, header: str) -> None:
-    async with ruled(zone) as owner:
-        answer = await owner.get(MEMBERS, headers={b"X-Workspace-ID": header.encode()})
-        assert_problem(answer, 400, "invalid_workspace_id")
+async def test_invalid_workspace_id_is_400(zone: FreshZone, header: str) -> None:
+    async with role_client(zone) as owner:
+        response = await owner.get(MEMBERS, headers={b"X-Workspace-ID": header.encode()})
+        assert_problem(response, 400, "invalid_workspace_id")
 
 
-async def test_two_workspaces_named_at_once_are_400(zone: FreshZone) -> None:
+async def test_two_workspace_headers_are_400(zone: FreshZone) -> None:
     headers = [("Authorization", f"Bearer {zone.token(role='OWNER')}"), *[("X-Workspace-ID", zone.id)] * 2]
     async with zone.server.client("") as client:
         assert_problem(await client.get(MEMBERS, headers=headers), 400, "invalid_workspace_id")
 
 
-async def test_who_one_is_is_asked_before_which_workspace_is_meant(zone: FreshZone) -> None:
-    there = {"X-Workspace-ID": "a b"}
+async def test_credential_is_checked_before_the_workspace_header(zone: FreshZone) -> None:
+    headers = {"X-Workspace-ID": "a b"}
     async with zone.server.client("") as client:
-        assert_problem(await client.get(MEMBERS, headers=there), 401, "missing_token")
+        assert_problem(await client.get(MEMBERS, headers=headers), 401, "missing_token")
     async with zone.client(zone.token("other")) as client:
-        assert_problem(await client.get(MEMBERS, headers=there), 403, "missing_scope")
+        assert_problem(await client.get(MEMBERS, headers=headers), 403, "missing_scope")
 
 
-async def test_a_route_that_names_its_zone_does_not_heed_the_header(zone: FreshZone) -> None:
+async def test_route_with_the_zone_in_its_path_ignores_the_workspace_header(zone: FreshZone) -> None:
     async with zone.client() as client:
         assert (await client.get(zone.sessions_path, headers={"X-Workspace-ID": "nowhere"})).status_code == 200
