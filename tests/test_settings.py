@@ -100,7 +100,8 @@ def test_launchers_are_tables_of_the_file_and_include_the_gateway(tmp_path: Path
 def test_coding_agents_are_tables_of_the_file(tmp_path: Path) -> None:
     write(tmp_path, "[coding_agents.aider]\nargv = ['aider', '{name}']\nprocesses = ['aider', 'python3']\n")
     section = load_settings(tmp_path, {}, {}).section(FleetSettings)
-    assert section.coding_agents == {"aider": CodingAgentConfig(argv=("aider", "{name}"), processes=("aider", "python3"))}
+    aider = CodingAgentConfig(argv=("aider", "{name}"), processes=("aider", "python3"))
+    assert section.coding_agents == {"aider": aider}
 
 
 @pytest.mark.parametrize(

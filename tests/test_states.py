@@ -1,4 +1,4 @@
-"""docs/states/ and the table in docs/roles.md are generated from the code by `make states`; these tests compare them."""
+"""docs/states/ and the table in docs/roles.md are generated from the code by `make states`. These tests compare."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def test_state_page_shows_the_transition_table_of_the_code(machine: StateMachine
         STATES.mkdir(parents=True, exist_ok=True)
         file.write_text(page(machine), encoding="utf-8")
     assert file.exists(), f"run `make states`: {file.name} is missing"
-    assert file.read_text(encoding="utf-8") == page(machine), (
-        f"run `make states`: {file.name} differs from the code"
-    )
+    assert file.read_text(encoding="utf-8") == page(machine), f"run `make states`: {file.name} differs from the code"
 
 
 def test_every_state_page_has_a_state_machine() -> None:
@@ -49,7 +47,8 @@ def test_roles_page_shows_the_permission_table_of_the_code() -> None:
 
 def permissions() -> str:
     rows = [
-        [f"`{permission}`", *("yes" if role in allowed else "·" for role in Role)] for permission, allowed in PERMISSIONS.items()
+        [f"`{permission}`", *("yes" if role in roles else "·" for role in Role)]
+        for permission, roles in PERMISSIONS.items()
     ]
     return "\n".join(["", "", *table(["permission", *Role], rows), "", ""])
 

@@ -77,7 +77,9 @@ def test_broad_except_raises_or_logs_and_has_a_comment() -> None:
         and dotted(node.func) in ("suppress", "contextlib.suppress")
         and any(dotted(kind) in BROAD_EXCEPTIONS for kind in node.args)
     ]
-    assert not found, f"a broad except must raise, log or pass on the error, and a comment must say why it is broad: {found}"
+    assert not found, (
+        f"a broad except must raise, log or pass on the error, and have a comment with the reason: {found}"
+    )
 
 
 def test_suppressed_checks_have_a_reason() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from quarterdeck import __version__
 from quarterdeck.core.caller import METRICS, Caller
-from quarterdeck.domain.agents.rules import AGENT
+from quarterdeck.domain.agents.rules import AGENT_STATES
 from quarterdeck.domain.api_keys import operations as api_keys
 from quarterdeck.domain.delegations import operations as delegations
 from quarterdeck.domain.delegations.rules import DELEGATION_STATES
@@ -17,7 +17,7 @@ from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.invocations.rules import INVOCATION_STATES
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions.rules import SESSION
+from quarterdeck.domain.sessions.rules import SESSION_STATES
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.rows import TaskSettings
 from quarterdeck.domain.tasks.operations import persist
@@ -61,7 +61,7 @@ from quarterdeck.wiring.tasks import build_task_details, build_tasks
 from quarterdeck.wiring.webhooks import build_webhooks, webhook_secrets
 
 log = logging.getLogger("quarterdeck.app")
-STATE_MACHINES = (SESSION, DELEGATION_STATES, INVOCATION_STATES, AGENT, TASK_STATES, DELIVERY_STATES)
+STATE_MACHINES = (SESSION_STATES, DELEGATION_STATES, INVOCATION_STATES, AGENT_STATES, TASK_STATES, DELIVERY_STATES)
 """All state machines. `docs/states/` is generated from them."""
 
 

@@ -1,5 +1,4 @@
-"""What the CLI's tests share: `qd` as a user runs it, a scripted HTTP peer, and a stand-in for the
-server's program."""
+"""Helpers of the CLI tests: `qd` in a subprocess, a scripted HTTP server and a fake server program."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ sys.exit(main())
 
 
 class Qd:
-    """`qd`, with a data directory of its own and nothing of this shell's settings."""
+    """`qd` with its own data directory and without the settings of this shell."""
 
     def __init__(self, data: Path, **environment: str) -> None:
         self.data = data
@@ -62,7 +61,7 @@ class Qd:
         return [sys.executable, "-P", "-c", _PROGRAM, *words]
 
     def run(self, *words: str, **environment: str) -> str:
-        """The answer of a command that must succeed."""
+        """Returns the stdout of a command that must succeed."""
         result = self(*words, **environment)
         assert result.returncode == 0, result.stderr
         return result.stdout.rstrip("\n")
@@ -71,7 +70,7 @@ class Qd:
         return json.loads(self.run(*words, "--json", **environment))
 
     def end_server(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Whatever a test left running on this directory is gone when this returns."""
+        """Ends the server of this directory, if one runs, and waits until it is gone."""
         data_dir = DataDir(str(self.data))
         record = data_dir.read_record()
         if record is not None and data_dir.has_running_server():
@@ -80,14 +79,14 @@ class Qd:
 
 
 class TerminalResult(NamedTuple):
-    """What a command did on a terminal: its exit code, and all that was to be seen there, the typing included."""
+    """The exit code of a command on a terminal, and the terminal's text including the echoed input."""
 
     code: int
     output: str
 
 
 def run_on_terminal(qd: Qd, *words: str, typed: str = "", columns: int = 80) -> TerminalResult:
-    """Runs a command whose input, output and errors are one terminal. What is typed waits there until it is read."""
+    """Runs a command with a terminal as stdin, stdout and stderr. `typed` is buffered until the command reads it."""
     master_fd, terminal_fd = os.openpty()
     termios.tcsetwinsize(terminal_fd, (24, columns))
     os.write(master_fd, typed.encode())
@@ -101,14 +100,14 @@ def run_on_terminal(qd: Qd, *words: str, typed: str = "", columns: int = 80) -> 
         while chunk := os.read(master_fd, 65536):
             output += chunk
     except OSError:
-        pass  # Linux says "input/output error" where the other side of a terminal is gone
+        pass  # Linux raises EIO when the other end of a terminal is closed.
     finally:
         os.close(master_fd)
     return TerminalResult(process.wait(RUN_TIMEOUT_SECONDS), output.decode().replace("\r\n", "\n"))
 
 
 class ScriptedServer:
-    """An HTTP peer that answers each connection's requests with the bytes it was given, in order."""
+    """An HTTP server that answers requests with fixed bytes, in order."""
 
     def __init__(self, responses: Sequence[bytes]) -> None:
         self.requests: list[bytes] = []
@@ -120,7 +119,7 @@ class ScriptedServer:
         self._thread.start()
 
     def close(self) -> None:
-        # A thread that sits in accept() is not woken by close(), but it is by a connection.
+        # close() does not wake a thread that blocks in accept(); a connection does.
         self._responses.clear()
         with socket.create_connection(self._listener.getsockname()):
             pass
@@ -153,7 +152,7 @@ def http_response(
     status: int, document: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None
 ) -> bytes:
     body = b"" if document is None else json.dumps(document).encode()
-    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}"]
+    lines = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
@@ -176,21 +175,21 @@ def _read_request(connection: socket.socket) -> bytes:
 
 
 FAKE_SERVER = '''
-"""Stands in for the server's program: holds the lock, listens, writes the record, says ready."""
+"""A fake server program: takes the lock, listens, writes the record and reports ready."""
 import fcntl, json, os, signal, socket, sys
 
 words = sys.argv[1:]
 data = words[words.index("--data") + 1]
 ready = int(words[words.index("--ready-fd") + 1])
-print("began", *words, flush=True)
+print("started", *words, flush=True)
 level = os.environ.get("QD_LOG_LEVEL")
-seen = sorted(name for name in os.environ if name.startswith("QD_") and name != "QD_LOG_LEVEL")
-print("sees", *seen, *([] if level is None else [f"QD_LOG_LEVEL={level}"]), flush=True)
+names = sorted(name for name in os.environ if name.startswith("QD_") and name != "QD_LOG_LEVEL")
+print("environment", *names, *([] if level is None else [f"QD_LOG_LEVEL={level}"]), flush=True)
 lock = os.open(f"{data}/server.lock", os.O_RDWR | os.O_CREAT)
 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-if os.environ.get("STAND_IN") == "gives up":
+if os.environ.get("FAKE_SERVER_MODE") == "fail":
     sys.exit("the database is on fire")
-path = os.environ["STAND_IN_SOCKET"]
+path = os.environ["FAKE_SERVER_SOCKET"]
 if os.path.exists(path):
     os.unlink(path)
 listener = socket.socket(socket.AF_UNIX)
@@ -212,8 +211,8 @@ while True:
 
 
 def install_fake_server(directory: Path) -> Path:
-    """A folder to put on PYTHONPATH, whose `quarterdeck` is the stand-in."""
-    package = directory / "stand-in" / "quarterdeck"
+    """Returns a folder for PYTHONPATH whose `quarterdeck` package is the fake server."""
+    package = directory / "fake-server" / "quarterdeck"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(FAKE_SERVER)

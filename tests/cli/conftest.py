@@ -1,5 +1,6 @@
-"""Fixtures of the command line: it asks over HTTP and prints what is answered, so that the engine behind the server is
-nothing to it. One test of each noun runs on both all the same (`ON_BOTH`): what is printed comes from there."""
+"""Fixtures of the CLI tests.
+
+`qd` uses the HTTP API only, so most tests run on SQLite. One test per noun runs on both engines (`ON_BOTH`)."""
 
 from __future__ import annotations
 
@@ -17,5 +18,5 @@ def server(server: ServerProcess) -> ServerProcess:
 
 @pytest.fixture
 def zone_qd(zone: FreshZone) -> Qd:
-    """`qd` beside a server that others use too, in a zone of its own."""
+    """`qd` on a shared server, in its own zone."""
     return Qd(zone.server.launch.data, QD_ZONE=zone.id)

@@ -1,4 +1,4 @@
-"""`qd db init`: what it does to a database depends on what that is."""
+"""`qd db init` on a missing, current, newer, foreign and empty database."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from tests.cli.cli_support import Qd
 
 
-def test_a_database_is_initialized_by_what_it_is(tmp_path: Path) -> None:
-    own = Qd(tmp_path / "data")
-    file = own.data / "quarterdeck.db"
-    assert re.fullmatch(r"created sqlite:///.* at revision \d+", own.run("db", "init"))
-    assert re.fullmatch(r"already at head \(\d+\)", own.run("db", "init"))
-    told = own.run_json("db", "init")
-    assert (told["done"], told["before"]) == ("already at head", told["revision"])
+def test_db_init_depends_on_the_state_of_the_database(tmp_path: Path) -> None:
+    qd = Qd(tmp_path / "data")
+    file = qd.data / "quarterdeck.db"
+    assert re.fullmatch(r"created sqlite:///.* at revision \d+", qd.run("db", "init"))
+    assert re.fullmatch(r"already at head \(\d+\)", qd.run("db", "init"))
+    reply = qd.run_json("db", "init")
+    assert (reply["done"], reply["before"]) == ("already at head", reply["revision"])
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("update alembic_version set version_num = '9999'")
-    ahead = own("db", "init")
+    ahead = qd("db", "init")
     assert (ahead.returncode, "ahead of this release" in ahead.stderr) == (1, True)
     file.unlink()
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("create table customers (id integer)")
-    strange = own("db", "init")
-    assert (strange.returncode, "tables and no revision" in strange.stderr) == (1, True)
+    foreign = qd("db", "init")
+    assert (foreign.returncode, "tables but no revision" in foreign.stderr) == (1, True)
     file.unlink()
     file.touch()
-    assert own.run_json("db", "init")["done"] == "created", "an empty file is as good as none"
+    assert qd.run_json("db", "init")["done"] == "created", "an empty file counts as no database"

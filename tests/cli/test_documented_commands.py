@@ -1,4 +1,4 @@
-"""What the documents tell people to type is what `qd` understands."""
+"""Every `qd` command in the documentation is valid."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from quarterdeck.core.errors import Problem
 from tests.support.source import ROOT
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ENDS = {";", "|", ">", ">>", "&&", "||"}
+SEPARATORS = {";", "|", ">", ">>", "&&", "||"}
 
 
-def typed(document: Path) -> Iterator[str]:
-    """Every line that a reader is to type, folded ones whole."""
+def console_lines(document: Path) -> Iterator[str]:
+    """Yields every command line of the console blocks, with continuation lines joined."""
     for block in re.findall(r"```console\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
             if line.startswith("$ "):
@@ -27,14 +27,15 @@ def typed(document: Path) -> Iterator[str]:
 
 
 def commands(line: str) -> Iterator[list[str]]:
-    """The words of each `qd` in a line of shell, those within `$(…)` first. What a variable or another command gives
-    may be anything: here it is `x`."""
+    """Yields the arguments of each `qd` command in a shell line, those inside `$(…)` first.
+
+    Variables and command substitutions are replaced by `x`."""
     while inner := re.search(r"\$\(([^()]*)\)", line):
         yield from commands(inner[1])
         line = line.replace(inner[0], "x")
     command: list[str] | None = None
     for word in [*shlex.split(re.sub(r"\$\w+", "x", line), comments=True), ";"]:
-        if word in ENDS:
+        if word in SEPARATORS:
             if command is not None:
                 yield command
             command = None
@@ -45,22 +46,22 @@ def commands(line: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_command_in_a_document_is_one_that_qd_understands(document: Path) -> None:
-    wrong = []
-    for line in typed(document):
+def test_every_documented_command_is_valid(document: Path) -> None:
+    errors = []
+    for line in console_lines(document):
         if line.count("'") % 2:
-            continue  # a quoted body goes on in the next line: not one of ours
+            continue  # a quoted body continues on the next line, so this is not a `qd` command
         for command in commands(line):
             try:
                 outcome = click_parser.parse(command)
             except Problem as problem:
-                wrong.append(f"qd {shlex.join(command)}: {problem.detail}")
+                errors.append(f"qd {shlex.join(command)}: {problem.detail}")
             else:
                 assert isinstance(outcome, ParsedCommand) or outcome == 0
-    assert not wrong
+    assert not errors
 
 
-def test_commands_are_found_wherever_they_stand_in_a_line() -> None:
+def test_commands_are_found_anywhere_in_a_shell_line() -> None:
     line = 'A=1 qd session tree "$(qd session spawn --app a)" | head ; id=$(qd zone list --json)  # qd no'
     assert sorted(commands(line)) == [
         ["session", "spawn", "--app", "a"],

@@ -1,5 +1,4 @@
-"""One exchange over a raw socket: every framing, every bound, and an error that says whether asking again
-is safe."""
+"""The HTTP client: every body framing, every limit, and errors that show whether a retry is safe."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ from quarterdeck.core.errors import (
 from tests.cli.cli_support import ScriptedServer, http_response, run_scripted_server
 
 
-def exchange(given: ScriptedServer, timeout: float = 10.0) -> http_types.Response:
-    connection = Connection(parse_address(given.url), timeout)
+def exchange(server: ScriptedServer, timeout: float = 10.0) -> http_types.Response:
+    connection = Connection(parse_address(server.url), timeout)
     try:
         return connection.exchange(Request("GET", "/", {}))
     finally:
@@ -40,13 +39,13 @@ def exchange(given: ScriptedServer, timeout: float = 10.0) -> http_types.Respons
 
 @pytest.fixture
 def silent_url() -> Iterator[str]:
-    """Accepts connections (the kernel does) and never answers."""
+    """The URL of a listener that never answers. The kernel accepts the connections."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.mark.parametrize(
-    ("sent", "body"),
+    ("raw", "body"),
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"hello"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b""),
@@ -59,24 +58,24 @@ def silent_url() -> Iterator[str]:
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok"),
     ],
 )
-def test_every_framing_of_a_body_is_read(sent: bytes, body: bytes) -> None:
-    with run_scripted_server(sent) as given:
-        told = exchange(given)
-    assert (told.status, told.body) == (200, body)
+def test_every_body_framing_is_read(raw: bytes, body: bytes) -> None:
+    with run_scripted_server(raw) as server:
+        response = exchange(server)
+    assert (response.status, response.body) == (200, body)
 
 
-def test_an_answer_without_content_has_no_body_to_wait_for() -> None:
-    with run_scripted_server(b"HTTP/1.1 204 No Content\r\nX-Content-Length-Unused: 1\r\n\r\n") as given:
-        assert exchange(given).status == 204
+def test_no_content_response_has_no_body() -> None:
+    with run_scripted_server(b"HTTP/1.1 204 No Content\r\nX-Content-Length-Unused: 1\r\n\r\n") as server:
+        assert exchange(server).status == 204
 
 
-def test_header_names_are_folded_and_repeated_ones_joined() -> None:
-    with run_scripted_server(http_response(200, {}, {"X-One": "1", "x-one": "2"})) as given:
-        assert exchange(given).headers["x-one"] == "1, 2"
+def test_header_names_are_lowercased_and_repeated_headers_joined() -> None:
+    with run_scripted_server(http_response(200, {}, {"X-One": "1", "x-one": "2"})) as server:
+        assert exchange(server).headers["x-one"] == "1, 2"
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "raw",
     [
         b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
         b"HTTP/1.1 abc OK\r\n\r\n",
@@ -95,21 +94,21 @@ def test_header_names_are_folded_and_repeated_ones_joined() -> None:
         b"H" * 70_000,
     ],
 )
-def test_an_answer_that_is_none_is_a_problem_and_never_a_hang(sent: bytes) -> None:
-    with run_scripted_server(sent + b" ") as given, pytest.raises(Lost) as told:
-        exchange(given)
-    assert told.value.code in ("garbled_answer", "answer_lost")
+def test_invalid_response_raises_lost(raw: bytes) -> None:
+    with run_scripted_server(raw + b" ") as server, pytest.raises(Lost) as caught:
+        exchange(server)
+    assert caught.value.code in ("garbled_answer", "answer_lost")
 
 
-def test_an_answer_that_stops_in_the_middle_is_lost_because_the_server_may_have_done_it() -> None:
+def test_truncated_response_raises_lost() -> None:
     with (
-        run_scripted_server(b"HTTP/1.1 200 OK\r\nX-Length: 50\r\n") as given,
+        run_scripted_server(b"HTTP/1.1 200 OK\r\nX-Length: 50\r\n") as server,
         pytest.raises(Lost, match="before the response was complete"),
     ):
-        exchange(given)
+        exchange(server)
 
 
-def test_where_nobody_listens_the_server_is_unreachable() -> None:
+def test_refused_connection_raises_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(Unreachable, match="refused"):
@@ -120,44 +119,46 @@ def test_where_nobody_listens_the_server_is_unreachable() -> None:
         Connection(Address("unix", "/far/too/long" * 20), 5).open()
 
 
-def test_a_server_that_does_not_answer_in_time_is_a_timeout(silent_url: str) -> None:
-    with pytest.raises(TimedOut) as told:
+def test_unanswered_request_raises_timed_out(silent_url: str) -> None:
+    with pytest.raises(TimedOut) as caught:
         Connection(parse_address(silent_url), 0.05).exchange(Request("GET", "/", {}))
-    assert told.value.exit_code == EXIT_TIMEOUT
+    assert caught.value.exit_code == EXIT_TIMEOUT
 
 
-def test_one_deadline_covers_an_answer_that_trickles() -> None:
-    # The head comes, the body never does: each read is quick, the exchange is not.
+def test_one_deadline_covers_the_whole_response() -> None:
+    # The head arrives and the body does not: each read is fast, the exchange is not.
     with (
-        run_scripted_server(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc") as given,
+        run_scripted_server(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc") as server,
         pytest.raises((TimedOut, Lost)),
     ):
-        exchange(given, timeout=0.05)
+        exchange(server, timeout=0.05)
 
 
-def test_a_connection_is_used_again_while_both_sides_keep_it() -> None:
+def test_connection_is_reused_while_both_sides_keep_it_open() -> None:
     with run_scripted_server(
         http_response(200, {}),
         http_response(200, {}),
         http_response(200, {}, {"Connection": "close"}),
         http_response(200, {}),
-    ) as given:
-        connection = Connection(parse_address(given.url), 10)
+    ) as server:
+        connection = Connection(parse_address(server.url), 10)
         for _ in range(3):
             connection.exchange(Request("GET", "/", {}))
-        assert given.connections == 1
+        assert server.connections == 1
         connection.close()
 
 
-def test_a_line_break_in_a_header_cannot_become_a_header() -> None:
-    with run_scripted_server(http_response(200, {})) as given, pytest.raises(Invalid, match="control character"):
-        ApiClient(parse_address(given.url), "token\r\nX-Evil: 1", 5).get("/")
+def test_line_break_in_a_header_is_refused() -> None:
+    with run_scripted_server(http_response(200, {})) as server, pytest.raises(Invalid, match="control character"):
+        ApiClient(parse_address(server.url), "token\r\nX-Evil: 1", 5).get("/")
 
 
-def test_a_call_bears_token_key_and_body() -> None:
-    with run_scripted_server(http_response(201, {"id": "x"})) as given:
-        reply = ApiClient(parse_address(given.url), "secret", 5).call("POST", "/zones/z/agents", body={"a": 1}, key="k")
-    head, _, body = given.requests[0].partition(b"\r\n\r\n")
+def test_call_sends_token_key_and_body() -> None:
+    with run_scripted_server(http_response(201, {"id": "x"})) as server:
+        reply = ApiClient(parse_address(server.url), "secret", 5).call(
+            "POST", "/zones/z/agents", body={"a": 1}, key="k"
+        )
+    head, _, body = server.requests[0].partition(b"\r\n\r\n")
     assert (reply.status, reply.document) == (201, {"id": "x"})
     assert head.startswith(b"POST /zones/z/agents HTTP/1.1\r\n")
     assert b"Authorization: Bearer secret" in head
@@ -165,37 +166,37 @@ def test_a_call_bears_token_key_and_body() -> None:
     assert json.loads(body) == {"a": 1}
 
 
-def test_a_call_without_a_token_is_refused_here_and_sends_nothing() -> None:
+def test_call_without_a_token_is_refused_before_sending() -> None:
     with pytest.raises(Unauthenticated, match="QD_TOKEN"):
         ApiClient(Address("http", "127.0.0.1", 9), None, 5).get("/zones")
 
 
-def test_pages_are_followed_to_the_last() -> None:
+def test_pages_fetches_every_page() -> None:
     first, last = {"items": [{"id": 1}], "next_cursor": "c"}, {"items": [{"id": 2}], "next_cursor": None}
-    with run_scripted_server(http_response(200, first), http_response(200, last)) as given:
-        pages = list(ApiClient(parse_address(given.url), "t", 5).pages("/x", {"limit": 1}))
+    with run_scripted_server(http_response(200, first), http_response(200, last)) as server:
+        pages = list(ApiClient(parse_address(server.url), "t", 5).pages("/x", {"limit": 1}))
     assert [page["items"] for page in pages] == [[{"id": 1}], [{"id": 2}]]
-    assert b"GET /x?limit=1&cursor=c " in given.requests[1]
+    assert b"GET /x?limit=1&cursor=c " in server.requests[1]
 
 
-def test_a_list_that_gives_the_same_cursor_twice_does_not_go_on_for_ever() -> None:
-    again = http_response(200, {"items": [], "next_cursor": "c"})
-    with run_scripted_server(again, again, again) as given:
-        assert len(list(ApiClient(parse_address(given.url), "t", 5).pages("/x", {}))) == 2
+def test_repeated_cursor_ends_the_pagination() -> None:
+    page = http_response(200, {"items": [], "next_cursor": "c"})
+    with run_scripted_server(page, page, page) as server:
+        assert len(list(ApiClient(parse_address(server.url), "t", 5).pages("/x", {}))) == 2
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b"\xff", b"[" * 100_000])
-def test_an_answer_that_is_not_a_json_object_is_no_answer(body: bytes) -> None:
-    sent = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    with run_scripted_server(sent) as given, pytest.raises(Lost, match="not a JSON object"):
-        ApiClient(parse_address(given.url), "t", 5).get("/")
+def test_response_that_is_no_json_object_raises_lost(body: bytes) -> None:
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    with run_scripted_server(raw) as server, pytest.raises(Lost, match="not a JSON object"):
+        ApiClient(parse_address(server.url), "t", 5).get("/")
 
 
-def test_an_id_cannot_reach_into_another_route() -> None:
+def test_path_segments_are_percent_encoded() -> None:
     assert build_path("zones", "a/../b", "x?y#z", "..") == "/zones/a%2F..%2Fb/x%3Fy%23z/%2E%2E"
 
 
-def test_a_query_leaves_out_what_was_not_said() -> None:
+def test_query_omits_missing_values() -> None:
     assert with_query("/x", {"a": None, "b": False, "c": True, "d": 5, "e": "ä &"}) == "/x?c=true&d=5&e=%C3%A4%20%26"
     assert with_query("/x", {"a": None}) == "/x"
 
@@ -210,18 +211,18 @@ def test_a_query_leaves_out_what_was_not_said() -> None:
         ("unix:/run/qd.sock", Address("unix", "/run/qd.sock")),
     ],
 )
-def test_addresses_are_read_from_urls(url: str, address: Address) -> None:
+def test_urls_are_parsed_to_addresses(url: str, address: Address) -> None:
     assert parse_address(url) == address
 
 
 @pytest.mark.parametrize("url", ["", "localhost:4000", "ftp://x", "http://", "http://h:99999", "http://h/?q=1"])
-def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
-    with pytest.raises(Invalid, match="not a server's URL"):
+def test_invalid_server_url_is_refused(url: str) -> None:
+    with pytest.raises(Invalid, match="not a valid server URL"):
         parse_address(url)
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "kind", "exit_code"),
+    ("status", "code", "problem_type", "exit_code"),
     [
         (400, "invalid_cursor", Invalid, 1),
         (404, "agent_not_found", NotFound, EXIT_NOT_FOUND),
@@ -233,16 +234,18 @@ def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
         (502, "bad_gateway", Internal, 1),
     ],
 )
-def test_a_problem_comes_back_as_the_kind_it_was(status: int, code: str, kind: type[Problem], exit_code: int) -> None:
-    told = {"error": code, "detail": "Why.", "title": "T", "bound": "b", "code": 1, "self": 2}
-    problem = problem_from_response(http_types.Response(status, {"retry-after": "7"}, json.dumps(told).encode()))
-    assert type(problem) is kind
-    assert (problem.code, problem.detail, problem.exit_code, problem.retry_after) == (code, "Why.", exit_code, 7)
-    assert problem_to_document(problem) == {**told, "status": status, "type": "about:blank", "retry_after": 7}
+def test_problem_response_becomes_the_matching_problem_type(
+    status: int, code: str, problem_type: type[Problem], exit_code: int
+) -> None:
+    document = {"error": code, "detail": "Detail.", "title": "T", "bound": "b", "code": 1, "self": 2}
+    problem = problem_from_response(http_types.Response(status, {"retry-after": "7"}, json.dumps(document).encode()))
+    assert type(problem) is problem_type
+    assert (problem.code, problem.detail, problem.exit_code, problem.retry_after) == (code, "Detail.", exit_code, 7)
+    assert problem_to_document(problem) == {**document, "status": status, "type": "about:blank", "retry_after": 7}
 
 
 @pytest.mark.parametrize(("status", "exit_code"), [(301, 1), (418, 1), (502, 1), (504, EXIT_TIMEOUT)])
-def test_an_answer_without_a_problem_document_is_still_a_problem(status: int, exit_code: int) -> None:
+def test_error_response_without_a_document_becomes_a_problem(status: int, exit_code: int) -> None:
     problem = problem_from_response(http_types.Response(status, {}, b"<html>"))
     assert problem.exit_code == exit_code
     assert str(status) in problem.detail

@@ -1,4 +1,4 @@
-"""Agents run `qd` all day: what a command costs before it does anything is a promise too."""
+"""Start-up cost of frequent `qd` commands: imports and wall-clock time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from tests.cli.cli_support import Qd
 
-HEAVY = {"argparse", "asyncio", "click", "dataclasses", "email", "http", "inspect", "msgspec", "pathlib"}
-HEAVY |= {"sqlite3", "ssl", "subprocess", "tempfile", "urllib"}
+HEAVY_MODULES = {"argparse", "asyncio", "click", "dataclasses", "email", "http", "inspect", "msgspec", "pathlib"}
+HEAVY_MODULES |= {"sqlite3", "ssl", "subprocess", "tempfile", "urllib"}
 RUNS = 7
 
 
@@ -40,53 +40,55 @@ def qd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qd]:
         ("--version",),
     ],
 )
-def test_a_hot_command_imports_nothing_heavy(qd: Qd, words: tuple[str, ...]) -> None:
+def test_frequent_command_imports_no_heavy_modules(qd: Qd, words: tuple[str, ...]) -> None:
     line = [*words, qd.run("session", "spawn", "--app", "demo")] if words == ("session", "show") else [*words]
     qd("session", "list")
-    assert not imported(qd, line) & HEAVY
+    assert not imported_packages(qd, line) & HEAVY_MODULES
 
 
-def test_what_the_agents_of_a_fleet_type_all_day_imports_nothing_heavy(qd: Qd) -> None:
-    number, director = re.findall(r"\d+", qd.run("fleet", "create", "--no-pane"))[:2]
-    me, to = ("--fleet-id", number, "--agent-id", director), ("--to", director, "--text", "hi", "--quiet")
-    message = qd.run("message", "send", *me, *to)
-    for line in (("send", *me, *to), ("poll", *me), ("ack", *me, "--task-id", message)):
-        assert not imported(qd, ["message", *line]) & HEAVY, line
+def test_message_commands_import_no_heavy_modules(qd: Qd) -> None:
+    fleet_id, director = re.findall(r"\d+", qd.run("fleet", "create", "--no-pane"))[:2]
+    sender, message_options = (
+        ("--fleet-id", fleet_id, "--agent-id", director),
+        ("--to", director, "--text", "hi", "--quiet"),
+    )
+    message_id = qd.run("message", "send", *sender, *message_options)
+    for line in (("send", *sender, *message_options), ("poll", *sender), ("ack", *sender, "--task-id", message_id)):
+        assert not imported_packages(qd, ["message", *line]) & HEAVY_MODULES, line
 
 
-def imported(qd: Qd, line: Sequence[str]) -> set[str]:
-    """The packages that a command loads."""
+def imported_packages(qd: Qd, line: Sequence[str]) -> set[str]:
+    """Returns the packages that a command imports."""
     command = qd.command(line)
-    done = subprocess.run(
+    result = subprocess.run(
         [command[0], "-X", "importtime", *command[1:]], env=qd.environment, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    return {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert result.returncode == 0, result.stderr
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in result.stderr.splitlines()}
 
 
-def test_hot_commands_take_no_longer_than_three_pythons_and_60_ms(qd: Qd) -> None:
+def test_frequent_commands_take_at_most_three_python_starts_plus_60_ms(qd: Qd) -> None:
     session = qd.run("session", "spawn", "--app", "demo")
-    number, director = re.findall(r"\d+", qd.run("fleet", "create", "--no-pane"))[:2]
-    me = ("--fleet-id", number, "--agent-id", director)
+    fleet_id, director = re.findall(r"\d+", qd.run("fleet", "create", "--no-pane"))[:2]
+    sender = ("--fleet-id", fleet_id, "--agent-id", director)
     candidates = {
         "pass": [sys.executable, "-c", "pass"],
         "version": qd.command(["--version"]),
         "show": qd.command(["session", "show", session]),
-        "send": qd.command(["message", "send", *me, "--to", director, "--text", "hi", "--quiet"]),
-        "poll": qd.command(["message", "poll", *me]),
-        "ack": qd.command(["message", "ack", *me, "--task-id"]),
+        "send": qd.command(["message", "send", *sender, "--to", director, "--text", "hi", "--quiet"]),
+        "poll": qd.command(["message", "poll", *sender]),
+        "ack": qd.command(["message", "ack", *sender, "--task-id"]),
     }
-    taken: dict[str, list[float]] = {name: [] for name in candidates}
-    # In turn, and the best of each: on a machine that does other things too only the best tells of the
-    # program.
+    durations: dict[str, list[float]] = {name: [] for name in candidates}
+    # The commands run in turn and the best time of each counts: on a busy machine only the best is meaningful.
     for _ in range(RUNS):
-        sent = ""
+        message_id = ""
         for name, command in candidates.items():
-            whole = [*command, sent] if name == "ack" else command
-            begun = time.perf_counter()
-            done = subprocess.run(whole, env=qd.environment, check=True, stdout=subprocess.PIPE, text=True)
-            taken[name].append(time.perf_counter() - begun)
-            sent = done.stdout.strip() if name == "send" else sent
-    bound = 3 * min(taken["pass"]) + 0.060
-    slow = {name: min(seconds) for name, seconds in taken.items() if min(seconds) > bound}
-    assert not slow, f"more than {bound:.3f} s"
+            full_command = [*command, message_id] if name == "ack" else command
+            started_at = time.perf_counter()
+            result = subprocess.run(full_command, env=qd.environment, check=True, stdout=subprocess.PIPE, text=True)
+            durations[name].append(time.perf_counter() - started_at)
+            message_id = result.stdout.strip() if name == "send" else message_id
+    limit = 3 * min(durations["pass"]) + 0.060
+    slow = {name: min(seconds) for name, seconds in durations.items() if min(seconds) > limit}
+    assert not slow, f"more than {limit:.3f} s"

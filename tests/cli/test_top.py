@@ -1,4 +1,4 @@
-"""`qd top`: a picture that moves on a terminal, and one picture for everybody else."""
+"""`qd top`: a live view on a terminal, a single frame elsewhere."""
 
 from __future__ import annotations
 
@@ -16,123 +16,124 @@ import pytest
 from tests.cli.cli_support import RUN_TIMEOUT_SECONDS, Qd
 from tests.support.zone import FreshZone
 
-ALTERNATE, BACK = "\x1b[?1049h", "\x1b[?1049l"
-PICTURE = "\x1b[H"
+ALTERNATE_SCREEN, MAIN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
+FRAME_START = "\x1b[H"
 
 
-class Watched:
-    """A `qd top` on a terminal of its own."""
+class TopProcess:
+    """A `qd top` process on its own terminal."""
 
     def __init__(self, qd: Qd, *words: str) -> None:
-        self._ours, theirs = os.openpty()
-        self.resize(24, 80, theirs)
+        self._master_fd, terminal_fd = os.openpty()
+        self.resize(24, 80, terminal_fd)
         environment = {**qd.environment, "TERM": "xterm", "NO_COLOR": "1"}
         self.process = subprocess.Popen(
             qd.command(["top", *words]),
             env=environment,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
+            stdin=terminal_fd,
+            stdout=terminal_fd,
+            stderr=terminal_fd,
             start_new_session=True,
         )
-        self._modes = termios.tcgetattr(theirs)
-        self._theirs = theirs
-        self.seen = ""
+        self._modes = termios.tcgetattr(terminal_fd)
+        self._terminal_fd = terminal_fd
+        self.output = ""
 
-    def until(self, is_there: Callable[[str], bool]) -> str:
-        """The first whole picture of which that is true."""
+    def wait_for_frame(self, matches: Callable[[str], bool]) -> str:
+        """Returns the first complete frame that matches."""
         deadline = time.monotonic() + RUN_TIMEOUT_SECONDS
         while time.monotonic() < deadline:
-            for picture in self.seen.split(PICTURE)[1:]:
-                if picture.endswith("\x1b[J") and is_there(picture):
-                    self.seen = ""
-                    return picture.replace("\x1b[K", "").removesuffix("\x1b[J").replace("\r\n", "\n")
-            if select.select([self._ours], [], [], 1)[0]:
-                self.seen += os.read(self._ours, 65536).decode()
-            assert self.process.poll() is None, self.seen
-        raise AssertionError(f"never seen; the last was {self.seen!r}")
+            for frame in self.output.split(FRAME_START)[1:]:
+                if frame.endswith("\x1b[J") and matches(frame):
+                    self.output = ""
+                    return frame.replace("\x1b[K", "").removesuffix("\x1b[J").replace("\r\n", "\n")
+            if select.select([self._master_fd], [], [], 1)[0]:
+                self.output += os.read(self._master_fd, 65536).decode()
+            assert self.process.poll() is None, self.output
+        raise AssertionError(f"no frame matched; the last output was {self.output!r}")
 
     def press(self, keys: str) -> None:
-        os.write(self._ours, keys.encode())
+        os.write(self._master_fd, keys.encode())
 
     def resize(self, rows: int, columns: int, terminal: int | None = None) -> None:
-        termios.tcsetwinsize(self._ours if terminal is None else terminal, (rows, columns))
+        termios.tcsetwinsize(self._master_fd if terminal is None else terminal, (rows, columns))
 
-    def ended(self) -> tuple[int, str]:
-        """Its exit code, and the rest of what was to be seen."""
+    def wait_exit(self) -> tuple[int, str]:
+        """Returns the exit code and the remaining output."""
         code = self.process.wait(RUN_TIMEOUT_SECONDS)
-        while select.select([self._ours], [], [], 0)[0]:
-            self.seen += os.read(self._ours, 65536).decode()
-        return code, self.seen
+        while select.select([self._master_fd], [], [], 0)[0]:
+            self.output += os.read(self._master_fd, 65536).decode()
+        return code, self.output
 
     @property
-    def is_as_it_was(self) -> bool:
-        return termios.tcgetattr(self._theirs) == self._modes
+    def is_restored(self) -> bool:
+        return termios.tcgetattr(self._terminal_fd) == self._modes
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(RUN_TIMEOUT_SECONDS)
-        os.close(self._ours)
-        os.close(self._theirs)
+        os.close(self._master_fd)
+        os.close(self._terminal_fd)
 
 
 @contextmanager
-def watched(qd: Qd, *words: str) -> Iterator[Watched]:
-    top = Watched(qd, *words)
+def run_top(qd: Qd, *words: str) -> Iterator[TopProcess]:
+    top = TopProcess(qd, *words)
     try:
         yield top
     finally:
         top.close()
 
 
-def test_it_draws_what_happens_and_fits_the_terminal_also_when_that_changes(zone_qd: Qd, zone: FreshZone) -> None:
+def test_top_updates_and_fits_the_terminal_after_a_resize(zone_qd: Qd, zone: FreshZone) -> None:
     zone_qd.run("agent", "register", "ada")
-    with watched(zone_qd) as top:
-        first = top.until(lambda picture: "ada" in picture)
+    with run_top(zone_qd) as top:
+        first = top.wait_for_frame(lambda frame: "ada" in frame)
         assert first.startswith(f"qd top, zone {zone.id} ")
-        assert "tasks: 0 pending, 0 running   agents: 1 alive, 0 lost\n" in first
-        zone_qd.run("task", "add", "shown at once", "--type", "build")
+        assert "tasks: 0 pending, 0 running   agents: 1 healthy, 0 stale\n" in first
+        zone_qd.run("task", "add", "build the docs", "--type", "build")
         zone_qd.run("agent", "claim", "ada")
-        top.until(lambda picture: "shown at once" in picture and "WORKING" in picture)
+        top.wait_for_frame(lambda frame: "build the docs" in frame and "WORKING" in frame)
         top.resize(8, 40)
-        os.kill(top.process.pid, signal.SIGWINCH)  # its terminal is not its controlling one
-        small = top.until(lambda picture: picture.count("\n") < 8)
+        # The pty is not the controlling terminal of `qd top`, so the kernel does not send SIGWINCH.
+        os.kill(top.process.pid, signal.SIGWINCH)
+        small = top.wait_for_frame(lambda frame: frame.count("\n") < 8)
         assert max(map(len, small.splitlines())) <= 40
-        assert not top.is_as_it_was
+        assert not top.is_restored
         top.press("q")
-        code, rest = top.ended()
-        assert (code, rest.endswith(BACK)) == (0, True)
-        assert top.is_as_it_was
+        code, rest = top.wait_exit()
+        assert (code, rest.endswith(MAIN_SCREEN)) == (0, True)
+        assert top.is_restored
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_and_the_terminal_is_as_it_was(zone_qd: Qd, by: signal.Signals) -> None:
-    with watched(zone_qd) as top:
-        top.until(lambda picture: "qd top" in picture)
-        top.process.send_signal(by)
-        code, rest = top.ended()
-        assert code == -by
-        assert BACK in rest
-        assert top.is_as_it_was
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_top_and_restores_the_terminal(zone_qd: Qd, signal_number: signal.Signals) -> None:
+    with run_top(zone_qd) as top:
+        top.wait_for_frame(lambda frame: "qd top" in frame)
+        top.process.send_signal(signal_number)
+        code, rest = top.wait_exit()
+        assert code == -signal_number
+        assert MAIN_SCREEN in rest
+        assert top.is_restored
 
 
-def test_where_nobody_watches_it_prints_one_picture(zone_qd: Qd, zone: FreshZone) -> None:
+def test_top_without_a_terminal_prints_one_frame(zone_qd: Qd, zone: FreshZone) -> None:
     zone_qd.run("agent", "register", "ada")
     zone_qd.run("task", "add", "waits", "--type", "build")
     for words in ((), ("--once",)):
         lines = zone_qd.run("top", *words).splitlines()
-        assert lines[1] == "tasks: 1 pending, 0 running   agents: 1 alive, 0 lost"
+        assert lines[1] == "tasks: 1 pending, 0 running   agents: 1 healthy, 0 stale"
         assert lines[3:5] == ["QUEUE  PENDING  OLDEST  WITH DEPENDENCIES", "build  1        0s      0"]
         assert any(line.startswith("ada ") for line in lines)
-    told = zone_qd.run_json("top")
-    assert [one["id"] for one in told["agents"]] == ["ada"]
-    assert [one["title"] for one in told["pending"]] == ["waits"]
+    reply = zone_qd.run_json("top")
+    assert [item["id"] for item in reply["agents"]] == ["ada"]
+    assert [item["title"] for item in reply["pending"]] == ["waits"]
     member = zone.token()
     assert zone_qd.run("top", QD_TOKEN=member).splitlines()[1].startswith("tasks: 1 pending")
 
 
-def test_what_is_refused_is_told_as_by_any_command(zone_qd: Qd) -> None:
-    done = zone_qd("top", "--zone", "no-such-zone")
-    assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr.startswith("qd: ")
+def test_refused_request_is_reported(zone_qd: Qd) -> None:
+    result = zone_qd("top", "--zone", "no-such-zone")
+    assert (result.returncode, result.stdout) == (4, "")
+    assert result.stderr.startswith("qd: ")

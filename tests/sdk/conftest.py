@@ -1,5 +1,7 @@
-"""Fixtures of the SDK: it asks over HTTP, so that the engine behind the server is nothing to it. What it asks for is
-tested on both by those who answer; a server inside a program is tested on both here (`test_embedded.py`)."""
+"""Fixtures of the SDK tests.
+
+The SDK uses the HTTP API only, so these tests run on SQLite. The embedded server runs on both engines
+(`test_embedded.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers of the SDK that misbehave: one that follows a script, and one that stands before a real server and cuts."""
+"""Faulty servers for SDK tests: a scripted server, and a proxy that cuts connections to a real server."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ LONG_TIMEOUTS = Options(timeout=20.0, patience=20.0)
 
 
 def sdk_client(zone: FreshZone, url: str | None = None, options: Options = LONG_TIMEOUTS) -> Quarterdeck:
-    """The SDK as the zone's application uses it, straight to its server or by way of another address."""
+    """Returns a client with the token of the zone's application, for the zone's server or another URL."""
     return Quarterdeck.connect(url or zone.server.url, zone.token(), zone.id, options=options)
 
 
 def http_response(status: int, document: object = None, **headers: str) -> bytes:
     body = b"" if document is None else json.dumps(document).encode()
-    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}"]
+    lines = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(body)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 @dataclass
 class ScriptedServer:
-    """Answers one request after another, over whichever connections they come: with bytes, with silence (HANG), or by
-    cutting the connection (CUT)."""
+    """Answers requests in order over any number of connections.
+
+    Each step sends bytes, never answers (HANG_STEP) or closes the connection (CUT_STEP)."""
 
     script: list[bytes]
     url: str = ""
@@ -53,7 +54,7 @@ class ScriptedServer:
                 self.request_received.set()
                 step = self.script.pop(0)
                 if step == HANG_STEP:
-                    await reader.read()  # until the client has had enough
+                    await reader.read()  # until the client disconnects
                 elif step != CUT_STEP:
                     writer.write(step)
                     await writer.drain()
@@ -65,7 +66,7 @@ class ScriptedServer:
 async def run_server(
     handler: ConnectionHandler, path: Path | None = None, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[str]:
-    """The URL at which each connection is served by this, and nothing of it when it is over."""
+    """Yields the URL of a server that passes each connection to the handler, and stops it at the end."""
     tasks: set[asyncio.Task[None]] = set()
 
     def on_connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -94,7 +95,7 @@ async def run_scripted_server(*script: bytes) -> AsyncIterator[ScriptedServer]:
 
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
-    """One request, whole; empty when there is none any more."""
+    """Reads one complete request. Returns empty bytes at the end of the connection."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
         lines = head.lower().split(b"\r\n")
@@ -106,20 +107,21 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
 
 @dataclass
 class CuttingProxy:
-    """Before a real server: passes on what is asked, and keeps the answers of what it is told to. `cuts` says how often
-    it has: a test that cut nothing showed nothing."""
+    """A proxy before a real server that can drop responses.
+
+    Tests check `cut_count`: a test in which nothing was cut proves nothing."""
 
     url: str = ""
     cut_count: int = 0
     requests: list[bytes] = field(default_factory=list)
     is_unavailable: bool = False
-    """Then nobody is let through."""
+    """Whether every connection is refused."""
     _should_cut: Callable[[bytes], bool] = field(default=lambda request: False)
     _upstream: tuple[str, int] = ("", 0)
     _open: set[asyncio.StreamWriter] = field(default_factory=set)
 
     def cut_next(self, *words: bytes) -> None:
-        """The next request whose first line holds one of these words reaches the server, and its answer nobody."""
+        """For each word, drops the response to the next request whose first line contains it."""
         remaining = list(words)
 
         def match_once(request: bytes) -> bool:
@@ -136,7 +138,7 @@ class CuttingProxy:
         self.cut_all()
 
     def cut_all(self) -> None:
-        """Every connection there is now."""
+        """Aborts all open connections."""
         for writer in list(self._open):
             writer.transport.abort()
 
@@ -158,7 +160,7 @@ class CuttingProxy:
                     server.write(request)
                     await server.drain()
                     if cut:
-                        await upstream.readuntil(b"\r\n\r\n")  # it was done, and the client will not hear of it
+                        await upstream.readuntil(b"\r\n\r\n")  # the server has done it, but the client gets no response
                         self.cut_count += 1
                         break
         finally:
@@ -177,7 +179,7 @@ async def run_cutting_proxy(url: str) -> AsyncIterator[CuttingProxy]:
 
 @contextlib.contextmanager
 def abort_on_exit(writer: asyncio.StreamWriter) -> Iterator[None]:
-    """However it ends, the connection is gone."""
+    """Aborts the connection on every exit."""
     try:
         yield
     finally:

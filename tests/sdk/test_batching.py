@@ -1,4 +1,4 @@
-"""Asks that go together. Nothing here needs a server."""
+"""The request batcher. No server is needed."""
 
 from __future__ import annotations
 
@@ -15,96 +15,96 @@ from tests.support.eventually import eventually
 
 BAD = "bad"
 FIRST = [f"first{n}" for n in range(MAX_CONCURRENT_CALLS)]
-"""As many as go at once, each alone."""
+"""One body for each concurrent call. Each is sent alone."""
 
 
-class Wire:
-    """Gives each body back in capitals, once it is let."""
+class FakeServer:
+    """Returns each body in upper case after `may_answer` is set."""
 
     def __init__(self, *faults: Problem) -> None:
         self._faults = [*faults]
         self.calls: list[list[str]] = []
-        self.let = asyncio.Event()
+        self.may_answer = asyncio.Event()
 
-    async def until_under_way(self, calls: int) -> None:
-        async def are() -> bool:
+    async def wait_for_calls(self, calls: int) -> None:
+        async def is_reached() -> bool:
             return len(self.calls) == calls
 
-        await eventually(are, f"{calls} calls were under way")
+        await eventually(is_reached, f"{calls} calls are in flight")
 
     async def send(self, bodies: Sequence[msgspec.Raw]) -> Sequence[str | Problem]:
-        said = [msgspec.json.decode(body, type=str) for body in bodies]
-        self.calls.append(said)
-        await self.let.wait()
+        texts = [msgspec.json.decode(body, type=str) for body in bodies]
+        self.calls.append(texts)
+        await self.may_answer.wait()
         if self._faults:
             raise self._faults.pop(0)
-        if BAD in said:
+        if BAD in texts:
             raise Invalid("invalid_body", "Bad.")
-        return [Conflict("taken", "Taken.") if each == "taken" else each.upper() for each in said]
+        return [Conflict("taken", "Taken.") if each == "taken" else each.upper() for each in texts]
 
 
-async def asked(wire: Wire, *bodies: str) -> list[str | BaseException]:
-    """All at once; the calls go through when all of them stand in the queue."""
-    gatherer = RequestBatcher(wire.send)
-    waiting = [asyncio.create_task(gatherer.submit(body)) for body in bodies]
-    await wire.until_under_way(min(MAX_CONCURRENT_CALLS, len(bodies)))
-    wire.let.set()
+async def submit_all(server: FakeServer, *bodies: str) -> list[str | BaseException]:
+    """Submits all bodies at once and lets the calls answer when all are queued."""
+    batcher = RequestBatcher(server.send)
+    waiting = [asyncio.create_task(batcher.submit(body)) for body in bodies]
+    await server.wait_for_calls(min(MAX_CONCURRENT_CALLS, len(bodies)))
+    server.may_answer.set()
     return await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_whoever_comes_alone_goes_at_once_and_the_others_go_together() -> None:
-    wire = Wire()
-    assert await asked(wire, *FIRST, *"cdef") == [*(each.upper() for each in FIRST), *"CDEF"]
-    assert wire.calls == [*([each] for each in FIRST), ["c", "d", "e", "f"]]
+async def test_first_bodies_are_sent_at_once_and_later_ones_in_one_batch() -> None:
+    server = FakeServer()
+    assert await submit_all(server, *FIRST, *"cdef") == [*(each.upper() for each in FIRST), *"CDEF"]
+    assert server.calls == [*([each] for each in FIRST), ["c", "d", "e", "f"]]
 
 
-async def test_each_gets_its_own_refusal() -> None:
-    found = await asked(Wire(), *FIRST, "taken", "c")
-    assert [each for each in found if isinstance(each, str)][MAX_CONCURRENT_CALLS:] == ["C"]
-    assert isinstance(found[MAX_CONCURRENT_CALLS], Conflict)
+async def test_each_body_gets_its_own_refusal() -> None:
+    results = await submit_all(FakeServer(), *FIRST, "taken", "c")
+    assert [each for each in results if isinstance(each, str)][MAX_CONCURRENT_CALLS:] == ["C"]
+    assert isinstance(results[MAX_CONCURRENT_CALLS], Conflict)
 
 
-async def test_a_body_that_is_not_taken_does_not_hurt_those_that_go_with_it() -> None:
-    wire = Wire()
-    found = await asked(wire, *FIRST, BAD, "c")
-    assert [each for each in found if isinstance(each, str)][MAX_CONCURRENT_CALLS:] == ["C"]
-    assert isinstance(found[MAX_CONCURRENT_CALLS], Invalid)
-    assert wire.calls[MAX_CONCURRENT_CALLS:] == [[BAD, "c"], [BAD], ["c"]]
+async def test_invalid_body_does_not_fail_the_rest_of_its_batch() -> None:
+    server = FakeServer()
+    results = await submit_all(server, *FIRST, BAD, "c")
+    assert [each for each in results if isinstance(each, str)][MAX_CONCURRENT_CALLS:] == ["C"]
+    assert isinstance(results[MAX_CONCURRENT_CALLS], Invalid)
+    assert server.calls[MAX_CONCURRENT_CALLS:] == [[BAD, "c"], [BAD], ["c"]]
 
 
-async def test_what_befalls_a_call_befalls_each_with_the_key_it_was_kept_under() -> None:
-    away = [Unavailable("away", "Away.", idempotency_key=key) for key in (*FIRST, "many")]
-    found = await asked(Wire(*away), *FIRST, "c", "d")
-    keys = [each.members["idempotency_key"] for each in found if isinstance(each, Unavailable)]
+async def test_failed_call_is_raised_to_each_body_with_its_key() -> None:
+    faults = [Unavailable("unavailable", "Unavailable.", idempotency_key=key) for key in (*FIRST, "many")]
+    results = await submit_all(FakeServer(*faults), *FIRST, "c", "d")
+    keys = [each.members["idempotency_key"] for each in results if isinstance(each, Unavailable)]
     assert keys == [*FIRST, "many#0", "many#1"]
 
 
-async def test_a_defect_is_raised_to_each_and_nobody_waits_for_ever() -> None:
+async def test_unexpected_error_is_raised_to_every_waiter() -> None:
     async def broken(_: Sequence[msgspec.Raw]) -> Sequence[str]:
-        raise RuntimeError("a defect")
+        raise RuntimeError("unexpected")
 
-    gatherer: RequestBatcher[str] = RequestBatcher(broken)
-    found = await asyncio.gather(*(gatherer.submit(body) for body in "abcd"), return_exceptions=True)
-    assert [type(each) for each in found] == [RuntimeError] * 4
+    batcher: RequestBatcher[str] = RequestBatcher(broken)
+    results = await asyncio.gather(*(batcher.submit(body) for body in "abcd"), return_exceptions=True)
+    assert [type(each) for each in results] == [RuntimeError] * 4
 
 
-async def test_who_gives_up_waiting_takes_nobody_along() -> None:
-    wire = Wire()
-    gatherer = RequestBatcher(wire.send)
-    waiting = [asyncio.create_task(gatherer.submit(body)) for body in (*FIRST, *"cde")]
-    await wire.until_under_way(MAX_CONCURRENT_CALLS)
+async def test_canceled_waiter_does_not_cancel_the_batch() -> None:
+    server = FakeServer()
+    batcher = RequestBatcher(server.send)
+    waiting = [asyncio.create_task(batcher.submit(body)) for body in (*FIRST, *"cde")]
+    await server.wait_for_calls(MAX_CONCURRENT_CALLS)
     waiting[0].cancel()
     waiting[MAX_CONCURRENT_CALLS + 1].cancel()
-    wire.let.set()
-    found = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [each for each in found if isinstance(each, str)][MAX_CONCURRENT_CALLS - 1 :] == ["C", "E"]
-    assert wire.calls[MAX_CONCURRENT_CALLS:] == [["c", "e"]], "what nobody waits for any more was sent"
+    server.may_answer.set()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [each for each in results if isinstance(each, str)][MAX_CONCURRENT_CALLS - 1 :] == ["C", "E"]
+    assert server.calls[MAX_CONCURRENT_CALLS:] == [["c", "e"]], "a canceled body was sent"
 
 
-async def test_no_call_is_larger_than_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batches_respect_count_and_size_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "BATCH_MAX", 3)
     monkeypatch.setattr(batching, "BYTES_MAX", 30)
-    wire = Wire()
+    server = FakeServer()
     long = "x" * 40
-    assert len(await asked(wire, *FIRST, *"cdef", long, "g")) == MAX_CONCURRENT_CALLS + 6
-    assert wire.calls[MAX_CONCURRENT_CALLS:] == [["c", "d", "e"], ["f"], [long], ["g"]]
+    assert len(await submit_all(server, *FIRST, *"cdef", long, "g")) == MAX_CONCURRENT_CALLS + 6
+    assert server.calls[MAX_CONCURRENT_CALLS:] == [["c", "d", "e"], ["f"], [long], ["g"]]

@@ -1,4 +1,4 @@
-"""Answers out of bytes: every framing, every bound, and however the bytes are cut."""
+"""The response parser: every body framing, every limit, and any split of the bytes."""
 
 from __future__ import annotations
 
@@ -13,71 +13,71 @@ from quarterdeck.client.http_types import Lost
 COUNTED = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\nA: b\r\n\r\n"
 AFTER_100 = b"HTTP/1.1 100 Continue\r\n\r\n" + COUNTED
-WHOLE = [COUNTED, CHUNKED, AFTER_100]
+COMPLETE = [COUNTED, CHUNKED, AFTER_100]
 
 
-def fed(*pieces: bytes) -> ResponseParser:
-    framing = ResponseParser()
+def parse(*pieces: bytes) -> ResponseParser:
+    parser = ResponseParser()
     for piece in pieces:
-        framing.feed(piece)
-    return framing
+        parser.feed(piece)
+    return parser
 
 
-@given(st.sampled_from(WHOLE), st.lists(st.integers(0, 120)))
-def test_however_the_bytes_are_cut_the_answer_is_the_same(sent: bytes, cuts: list[int]) -> None:
-    places = sorted({min(cut, len(sent)) for cut in cuts} | {0, len(sent)})
-    framing = fed(*(sent[a:b] for a, b in pairwise(places)))
-    assert framing.is_complete
-    assert framing.keep_alive
-    assert framing.response().body == b"hello"
+@given(st.sampled_from(COMPLETE), st.lists(st.integers(0, 120)))
+def test_split_of_the_bytes_does_not_change_the_response(raw: bytes, cuts: list[int]) -> None:
+    offsets = sorted({min(cut, len(raw)) for cut in cuts} | {0, len(raw)})
+    parser = parse(*(raw[a:b] for a, b in pairwise(offsets)))
+    assert parser.is_complete
+    assert parser.keep_alive
+    assert parser.response().body == b"hello"
 
 
-@pytest.mark.parametrize("sent", WHOLE)
-def test_an_answer_is_whole_with_its_last_byte_and_not_before(sent: bytes) -> None:
-    framing = ResponseParser()
-    for byte in sent[:-1]:
-        framing.feed(bytes([byte]))
-        assert not framing.is_complete
-    framing.feed(sent[-1:])
-    assert framing.is_complete
+@pytest.mark.parametrize("raw", COMPLETE)
+def test_response_is_complete_with_its_last_byte(raw: bytes) -> None:
+    parser = ResponseParser()
+    for byte in raw[:-1]:
+        parser.feed(bytes([byte]))
+        assert not parser.is_complete
+    parser.feed(raw[-1:])
+    assert parser.is_complete
 
 
-def test_an_answer_without_content_is_whole_with_its_head() -> None:
-    assert fed(b"HTTP/1.1 204 No Content\r\nX: y\r\n\r\n").is_complete
+def test_no_content_response_is_complete_after_its_head() -> None:
+    assert parse(b"HTTP/1.1 204 No Content\r\nX: y\r\n\r\n").is_complete
 
 
-def test_a_body_without_a_length_ends_with_the_connection_and_takes_it_along() -> None:
-    framing = fed(b"HTTP/1.1 200 OK\r\n\r\nto the ", b"end")
-    assert not framing.is_complete
-    framing.feed_eof()
-    assert framing.is_complete
-    assert not framing.keep_alive
-    assert framing.response().body == b"to the end"
+def test_body_without_a_length_ends_with_the_connection() -> None:
+    parser = parse(b"HTTP/1.1 200 OK\r\n\r\nto the ", b"end")
+    assert not parser.is_complete
+    parser.feed_eof()
+    assert parser.is_complete
+    assert not parser.keep_alive
+    assert parser.response().body == b"to the end"
 
 
-@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Le", COUNTED[:-1], CHUNKED[:-2]])
-def test_an_answer_that_ends_early_is_lost(sent: bytes) -> None:
-    framing = fed(sent)
+@pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\nContent-Le", COUNTED[:-1], CHUNKED[:-2]])
+def test_truncated_response_raises_lost(raw: bytes) -> None:
+    parser = parse(raw)
     with pytest.raises(Lost, match="before the response was complete"):
-        framing.feed_eof()
+        parser.feed_eof()
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "raw",
     [
         COUNTED + b"more",
         b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
     ],
 )
-def test_a_connection_that_says_more_or_says_goodbye_serves_no_other_exchange(sent: bytes) -> None:
-    framing = fed(sent)
-    assert framing.is_complete
-    assert not framing.keep_alive
+def test_connection_with_extra_bytes_or_close_is_not_reused(raw: bytes) -> None:
+    parser = parse(raw)
+    assert parser.is_complete
+    assert not parser.keep_alive
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "raw",
     [
         b"SSH-2.0-OpenSSH_9.6\r\n",
         b"HTTP/1.1 abc OK\r\n\r\n",
@@ -96,16 +96,16 @@ def test_a_connection_that_says_more_or_says_goodbye_serves_no_other_exchange(se
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000 + b"\r\n\r\n",
     ],
 )
-def test_what_is_no_answer_is_told_as_soon_as_it_can_be_seen(sent: bytes) -> None:
-    with pytest.raises(Lost) as told:
-        fed(sent)
-    assert told.value.code == "garbled_answer"
+def test_invalid_response_raises_lost_as_soon_as_detected(raw: bytes) -> None:
+    with pytest.raises(Lost) as caught:
+        parse(raw)
+    assert caught.value.code == "garbled_answer"
 
 
-def test_a_body_is_given_as_it_comes_and_each_byte_once() -> None:
-    framing = fed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel")
-    assert framing.take_body() == b"hel"
-    framing.feed(b"lo\r\n1\r\n!\r\n")
-    assert framing.take_body() == b"lo!"
-    assert framing.take_body() == b""
-    assert not framing.is_complete
+def test_take_body_returns_each_byte_once() -> None:
+    parser = parse(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel")
+    assert parser.take_body() == b"hel"
+    parser.feed(b"lo\r\n1\r\n!\r\n")
+    assert parser.take_body() == b"lo!"
+    assert parser.take_body() == b""
+    assert not parser.is_complete

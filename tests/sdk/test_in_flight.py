@@ -1,4 +1,4 @@
-"""How many leases a worker takes ahead, and what becomes of those that wait too long. Nothing here needs a server."""
+"""How many leases a worker prefetches, and how leases that wait too long are released. No server is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quarterdeck.sdk.types import Item, ItemProblem, Lease, Token
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def held(name: str, lease_seconds: float = 30.0) -> HeldLease:
+def make_lease(name: str, lease_seconds: float = 30.0) -> HeldLease:
     lease = Lease(
         id=name,
         zone_id="z",
@@ -46,48 +46,48 @@ def held(name: str, lease_seconds: float = 30.0) -> HeldLease:
         created_at=NOW,
         updated_at=NOW,
         attempt=1,
-        attempt_token=f"token of {name}",
+        attempt_token=f"token-{name}",
         lease_expires_at=NOW + timedelta(seconds=lease_seconds),
     )
     return HeldLease(lease, Context(lease, cast(Quarterdeck, None)))
 
 
-class Running:
-    """Holdings whose methods never end by themselves."""
+class BlockedMethods:
+    """In-flight leases whose methods never end."""
 
     def __init__(self, concurrency: int, prefetch: int) -> None:
-        self.begun: list[str] = []
-        self.first_begun = asyncio.Event()
-        self.all = InFlight(Limits(concurrency, prefetch), self._begin)
+        self.started: list[str] = []
+        self.first_started = asyncio.Event()
+        self.in_flight = InFlight(Limits(concurrency, prefetch), self._start)
 
-    async def _begin(self, each: HeldLease) -> None:
-        self.begun.append(each.lease.id)
-        self.first_begun.set()
+    async def _start(self, held: HeldLease) -> None:
+        self.started.append(held.lease.id)
+        self.first_started.set()
         await asyncio.Event().wait()
 
     async def take(self, *names: str) -> list[HeldLease]:
-        taken = [held(name) for name in names]
-        self.all.add(taken)
+        leases = [make_lease(name) for name in names]
+        self.in_flight.add(leases)
         await asyncio.sleep(0)
-        return taken
+        return leases
 
 
-class Wire:
-    """Stands for the calls of a worker: notes them, and answers as it was told."""
+class FakeInvocations:
+    """Records release and heartbeat calls, and returns the given outcomes."""
 
     def __init__(self, **outcomes: Item) -> None:
         self.released: list[str] = []
-        self.beaten: list[list[str]] = []
+        self.heartbeats: list[list[str]] = []
         self._outcomes = outcomes
-        self.has_beaten = asyncio.Event()
+        self.heartbeat_sent = asyncio.Event()
 
     async def release(self, tokens: list[Token]) -> tuple[Item, ...]:
         self.released += [token.id for token in tokens]
         return ()
 
     async def heartbeat(self, tokens: list[Token]) -> tuple[Item, ...]:
-        self.beaten.append([token.id for token in tokens])
-        self.has_beaten.set()
+        self.heartbeats.append([token.id for token in tokens])
+        self.heartbeat_sent.set()
         return tuple(self._outcomes.get(token.id, Item(token.id, "running")) for token in tokens)
 
     @property
@@ -95,93 +95,95 @@ class Wire:
         return cast(Invocations, self)
 
 
-async def test_nothing_is_taken_ahead_before_it_is_known_how_long_methods_take() -> None:
-    running = Running(2, 100)
-    assert running.all.free_slots() == 2
-    await running.take("a", "b")
-    assert running.all.free_slots() == 0
+async def test_nothing_is_prefetched_before_a_method_duration_is_known() -> None:
+    methods = BlockedMethods(2, 100)
+    assert methods.in_flight.free_slots() == 2
+    await methods.take("a", "b")
+    assert methods.in_flight.free_slots() == 0
 
 
 @pytest.mark.parametrize(("seconds", "ahead"), [(0.001, 8), (0.1, 5), (0.25, 2), (1.0, 0), (20.0, 0)])
-async def test_as_much_is_taken_ahead_as_begins_soon(seconds: float, ahead: int) -> None:
-    running = Running(2, 8)
-    [first] = await running.take("a")
-    running.all.mark_ended(first, seconds)
-    running.all.remove(first.lease.attempt_token)
-    assert running.all.free_slots() == 2 + ahead
+async def test_prefetch_depends_on_the_method_duration(seconds: float, ahead: int) -> None:
+    methods = BlockedMethods(2, 8)
+    [first] = await methods.take("a")
+    methods.in_flight.mark_ended(first, seconds)
+    methods.in_flight.remove(first.lease.attempt_token)
+    assert methods.in_flight.free_slots() == 2 + ahead
 
 
-async def test_an_outcome_that_is_not_told_yet_still_holds_its_lease() -> None:
-    running = Running(1, 0)
-    [first] = await running.take("a")
-    running.all.mark_ended(first, 20.0)
-    assert running.all.free_slots() == 0
-    room = asyncio.create_task(running.all.wait_for_slots())
+async def test_unreported_outcome_still_occupies_its_slot() -> None:
+    methods = BlockedMethods(1, 0)
+    [first] = await methods.take("a")
+    methods.in_flight.mark_ended(first, 20.0)
+    assert methods.in_flight.free_slots() == 0
+    slots = asyncio.create_task(methods.in_flight.wait_for_slots())
     await asyncio.sleep(0)
-    assert not room.done()
-    running.all.remove(first.lease.attempt_token)
-    assert await room == 1
+    assert not slots.done()
+    methods.in_flight.remove(first.lease.attempt_token)
+    assert await slots == 1
 
 
-async def test_what_waits_begins_in_order_as_methods_end() -> None:
-    running = Running(1, 8)
-    taken = await running.take("a", "b", "c")
-    assert running.begun == ["a"]
-    running.all.mark_ended(taken[0], 0.001)
+async def test_waiting_leases_start_in_order() -> None:
+    methods = BlockedMethods(1, 8)
+    leases = await methods.take("a", "b", "c")
+    assert methods.started == ["a"]
+    methods.in_flight.mark_ended(leases[0], 0.001)
     await asyncio.sleep(0)
-    assert running.begun == ["a", "b"]
-    assert [token.id for token in running.all.drop_waiting()] == ["c"]
+    assert methods.started == ["a", "b"]
+    assert [token.id for token in methods.in_flight.drop_waiting()] == ["c"]
 
 
-async def test_what_is_dropped_before_its_first_step_gives_its_place_back() -> None:
-    running = Running(1, 8)
-    running.all.add([held("a"), held("b")])
-    assert [token.id for token in running.all.drop_running()] == ["a"]
-    assert await asyncio.wait_for(running.first_begun.wait(), 30)
-    assert (running.begun, running.all.running) == (["b"], 1)
+async def test_dropped_lease_frees_its_slot_before_it_started() -> None:
+    methods = BlockedMethods(1, 8)
+    methods.in_flight.add([make_lease("a"), make_lease("b")])
+    assert [token.id for token in methods.in_flight.drop_running()] == ["a"]
+    assert await asyncio.wait_for(methods.first_started.wait(), 30)
+    assert (methods.started, methods.in_flight.running) == (["b"], 1)
 
 
-async def test_a_lease_that_is_given_twice_is_held_once() -> None:
-    running = Running(1, 8)
-    await running.take("a", "b")
-    await running.take("a", "b")
-    assert len(running.all) == 2
-    assert [token.id for token in running.all.drop_waiting()] == ["b"]
+async def test_duplicate_lease_is_held_once() -> None:
+    methods = BlockedMethods(1, 8)
+    await methods.take("a", "b")
+    await methods.take("a", "b")
+    assert len(methods.in_flight) == 2
+    assert [token.id for token in methods.in_flight.drop_waiting()] == ["b"]
 
 
-async def test_everything_held_is_prolonged_in_one_call_and_what_waited_for_a_whole_beat_goes_back(
+async def test_heartbeat_extends_all_leases_and_releases_those_that_waited_too_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(in_flight, "MIN_HEARTBEAT_SECONDS", 0.0)
-    running, wire = Running(1, 8), Wire()
-    running.all.add([held("a", 0.03), held("b", 0.03)])
-    beating = asyncio.create_task(running.all.keep_alive(wire.as_invocations))
+    methods, fake = BlockedMethods(1, 8), FakeInvocations()
+    methods.in_flight.add([make_lease("a", 0.03), make_lease("b", 0.03)])
+    keep_alive = asyncio.create_task(methods.in_flight.keep_alive(fake.as_invocations))
     for _ in range(2):
-        await wire.has_beaten.wait()
-        wire.has_beaten.clear()
-    beating.cancel()
-    assert wire.beaten == [["a", "b"], ["a"]]
-    assert wire.released == ["b"]
+        await fake.heartbeat_sent.wait()
+        fake.heartbeat_sent.clear()
+    keep_alive.cancel()
+    assert fake.heartbeats == [["a", "b"], ["a"]]
+    assert fake.released == ["b"]
 
 
-async def test_what_a_heartbeat_says_reaches_the_method() -> None:
-    lost = ItemProblem("stale_attempt", "Over.", 409)
-    away = ItemProblem("database_unavailable", "Away.", 503)
-    running = Running(4, 0)
-    wire = Wire(
-        canceled=Item("canceled", "running", cancel=True), lost=Item("lost", error=lost), away=Item("away", error=away)
+async def test_heartbeat_results_cancel_or_drop_the_lease() -> None:
+    lost = ItemProblem("stale_attempt", "The attempt has ended.", 409)
+    unavailable = ItemProblem("database_unavailable", "Unavailable.", 503)
+    methods = BlockedMethods(4, 0)
+    fake = FakeInvocations(
+        canceled=Item("canceled", "running", cancel=True),
+        lost=Item("lost", error=lost),
+        unavailable=Item("unavailable", error=unavailable),
     )
-    taken = {each.lease.id: each for each in await running.take("canceled", "lost", "away", "fine")}
-    await running.all._send_heartbeats(wire.as_invocations)
-    assert {name for name, each in taken.items() if each.context.cancelled} == {"canceled", "lost"}
-    assert {name for name, each in taken.items() if each.is_dropped} == {"lost"}
-    assert len(running.all) == 3
+    leases = {each.lease.id: each for each in await methods.take("canceled", "lost", "unavailable", "running")}
+    await methods.in_flight._send_heartbeats(fake.as_invocations)
+    assert {name for name, each in leases.items() if each.context.cancelled} == {"canceled", "lost"}
+    assert {name for name, each in leases.items() if each.is_dropped} == {"lost"}
+    assert len(methods.in_flight) == 3
 
 
-async def test_a_lease_that_ended_in_the_moment_of_the_heartbeat_is_not_called_lost() -> None:
-    running = Running(1, 0)
-    wire = Wire(a=Item("a", error=ItemProblem("invocation_not_completable", "Over.", 409)))
-    [first] = await running.take("a")
-    running.all.mark_ended(first, 0.1)
-    await running.all._send_heartbeats(wire.as_invocations)
+async def test_lease_that_ended_during_a_heartbeat_is_not_dropped() -> None:
+    methods = BlockedMethods(1, 0)
+    fake = FakeInvocations(a=Item("a", error=ItemProblem("invocation_not_completable", "The attempt has ended.", 409)))
+    [first] = await methods.take("a")
+    methods.in_flight.mark_ended(first, 0.1)
+    await methods.in_flight._send_heartbeats(fake.as_invocations)
     assert not first.is_dropped

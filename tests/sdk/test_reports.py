@@ -1,4 +1,4 @@
-"""Outcomes are told until they are heard. Nothing here needs a server."""
+"""The reporter retries completions until the server accepts them. No server is needed."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from quarterdeck.sdk.invocation_worker.reports import Reporter
 from quarterdeck.sdk.invocations import Invocations
 from quarterdeck.sdk.types import Completion, Item
 
-DONE = Completion("a", "token", "succeeded")
-EXPIRED = Unauthenticated("token_expired", "Its time is over.")
-ENDED = Unauthenticated("session_ended", "Its session has ended.")
-AWAY = Unavailable("database_unavailable", "Away.")
+COMPLETION = Completion("a", "token", "succeeded")
+EXPIRED = Unauthenticated("token_expired", "The token has expired.")
+ENDED = Unauthenticated("session_ended", "The session has ended.")
+UNAVAILABLE = Unavailable("database_unavailable", "Unavailable.")
 
 
-class Wire:
-    """Refuses so often, and then takes what it is told."""
+class FakeInvocations:
+    """Raises the refusals in order, then accepts completions."""
 
     def __init__(self, *refusals: Problem) -> None:
         self._refusals = [*refusals]
-        self.heard: list[str] = []
+        self.accepted: list[str] = []
 
-    async def complete(self, done: Sequence[Completion]) -> tuple[Item, ...]:
+    async def complete(self, completions: Sequence[Completion]) -> tuple[Item, ...]:
         if self._refusals:
             raise self._refusals.pop(0)
-        self.heard += [each.id for each in done]
-        return tuple(Item(each.id, each.status) for each in done)
+        self.accepted += [each.id for each in completions]
+        return tuple(Item(each.id, each.status) for each in completions)
 
 
-async def told(wire: Wire) -> list[Completion]:
-    """What needs to be told no more, once one outcome has been reported."""
-    over: list[Completion] = []
-    reporter = Reporter(cast(Invocations, wire), over.append)
+async def report(fake: FakeInvocations) -> list[Completion]:
+    """Reports one completion. Returns the completions that are settled afterwards."""
+    settled: list[Completion] = []
+    reporter = Reporter(cast(Invocations, fake), settled.append)
     running = asyncio.create_task(reporter.run())
-    reporter.add(DONE)
+    reporter.add(COMPLETION)
     await asyncio.wait_for(reporter.wait_until_sent(), 30)
     running.cancel()
-    return over
+    return settled
 
 
 @pytest.fixture(autouse=True)
-def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_retry_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "RETRY_POLICY", Policy(max_attempts=0, base_ms=1, cap_ms=1))
 
 
-@pytest.mark.parametrize("refusals", [[EXPIRED], [AWAY, EXPIRED, AWAY]], ids=["expired", "both"])
-async def test_an_outcome_outlives_a_token_that_is_renewed(refusals: list[Problem]) -> None:
-    wire = Wire(*refusals)
-    assert await told(wire) == [DONE]
-    assert wire.heard == ["a"]
+@pytest.mark.parametrize("refusals", [[EXPIRED], [UNAVAILABLE, EXPIRED, UNAVAILABLE]], ids=["expired", "both"])
+async def test_completion_is_reported_again_after_token_renewal(refusals: list[Problem]) -> None:
+    fake = FakeInvocations(*refusals)
+    assert await report(fake) == [COMPLETION]
+    assert fake.accepted == ["a"]
 
 
-async def test_for_a_session_that_has_ended_nothing_is_told_again() -> None:
-    wire = Wire(ENDED)
-    assert await told(wire) == [DONE]
-    assert wire.heard == []
+async def test_completion_is_dropped_when_the_session_has_ended() -> None:
+    fake = FakeInvocations(ENDED)
+    assert await report(fake) == [COMPLETION]
+    assert fake.accepted == []

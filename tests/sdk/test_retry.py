@@ -1,4 +1,4 @@
-"""Which calls are made again: only those that cannot be done twice by it."""
+"""Which calls are retried: only those that cannot take effect twice."""
 
 from __future__ import annotations
 
@@ -22,77 +22,77 @@ from quarterdeck.sdk.errors import (
 )
 from quarterdeck.sdk.transport import RetryBudget, retry_delay
 
-NOTHING_DONE = [
-    Unreachable("server_unreachable", "Nobody listens."),
-    TimedOut("connect_timeout", "Nobody accepts."),
+NOT_EXECUTED = [
+    Unreachable("server_unreachable", "Connection refused."),
+    TimedOut("connect_timeout", "Not accepted."),
     Unavailable("queue_full", "Full.", retry_after=1),
-    Unavailable("draining", "Goes."),
+    Unavailable("draining", "Draining."),
     LimitReached("agent_limit_exceeded", "Full.", retry_after=5),
 ]
-MAYBE_DONE = [
+MAYBE_EXECUTED = [
     Lost("answer_lost", "Cut."),
     TimedOut("answer_timeout", "Slow."),
-    OutcomeUnknown("outcome_unknown", "Who knows.", retry_after=1),
+    OutcomeUnknown("outcome_unknown", "Unknown.", retry_after=1),
     problem_from_response(Response(502, {}, b"")),
     problem_from_response(Response(504, {}, b"")),
 ]
-NEVER = [
+NEVER_RETRIED = [
     Lost("garbled_answer", "Not HTTP."),
     LimitReached("agent_depth_limit_exceeded", "Too deep."),
-    UntrustedServer("server_of_a_stranger", "Not ours."),
-    Internal("internal_error", "A defect."),
-    Conflict("stale_attempt", "Over."),
+    UntrustedServer("server_of_a_stranger", "Another user."),
+    Internal("internal_error", "Internal error."),
+    Conflict("stale_attempt", "The attempt has ended."),
 ]
 
 
-def waited(problem: Problem, *, repeats: bool) -> float | None:
-    return retry_delay(problem, 1, is_retry_safe=repeats, jitter=0.5)
+def delay_for(problem: Problem, *, is_retry_safe: bool) -> float | None:
+    return retry_delay(problem, 1, is_retry_safe=is_retry_safe, jitter=0.5)
 
 
-@pytest.mark.parametrize("problem", NOTHING_DONE, ids=lambda problem: problem.code)
-def test_what_surely_was_not_done_is_made_again_whatever_it_is(problem: Problem) -> None:
-    assert waited(problem, repeats=False) is not None
-    assert waited(problem, repeats=True) is not None
+@pytest.mark.parametrize("problem", NOT_EXECUTED, ids=lambda problem: problem.code)
+def test_call_that_was_not_executed_is_always_retried(problem: Problem) -> None:
+    assert delay_for(problem, is_retry_safe=False) is not None
+    assert delay_for(problem, is_retry_safe=True) is not None
 
 
-@pytest.mark.parametrize("problem", MAYBE_DONE, ids=lambda problem: problem.code)
-def test_what_may_have_been_done_is_made_again_only_if_that_does_no_harm(problem: Problem) -> None:
-    assert waited(problem, repeats=False) is None
-    assert waited(problem, repeats=True) is not None
+@pytest.mark.parametrize("problem", MAYBE_EXECUTED, ids=lambda problem: problem.code)
+def test_call_with_unknown_outcome_is_retried_only_if_safe(problem: Problem) -> None:
+    assert delay_for(problem, is_retry_safe=False) is None
+    assert delay_for(problem, is_retry_safe=True) is not None
 
 
-@pytest.mark.parametrize("problem", NEVER, ids=lambda problem: problem.code)
-def test_what_would_be_no_different_is_not_made_again(problem: Problem) -> None:
-    assert waited(problem, repeats=True) is None
+@pytest.mark.parametrize("problem", NEVER_RETRIED, ids=lambda problem: problem.code)
+def test_permanent_problem_is_not_retried(problem: Problem) -> None:
+    assert delay_for(problem, is_retry_safe=True) is None
 
 
-def test_no_refusal_is_made_again_but_a_limit_of_which_the_server_says_that_waiting_helps() -> None:
-    for kind in concrete_types(Refusal):
-        assert waited(kind("code", "No."), repeats=True) is None
-        again = waited(kind("code", "No.", retry_after=1), repeats=True)
-        assert (again is not None) is (kind is LimitReached)
+def test_only_limit_refusals_with_retry_after_are_retried() -> None:
+    for problem_type in concrete_types(Refusal):
+        assert delay_for(problem_type("code", "No."), is_retry_safe=True) is None
+        delay = delay_for(problem_type("code", "No.", retry_after=1), is_retry_safe=True)
+        assert (delay is not None) is (problem_type is LimitReached)
 
 
-def test_the_first_unknown_outcome_is_asked_for_whatever_the_patience_and_no_other() -> None:
-    patience = RetryBudget(15.0)
-    assert not patience.allows_retry(NOTHING_DONE[0], 31.0)
-    assert patience.allows_retry(MAYBE_DONE[1], 31.0)
-    assert not patience.allows_retry(MAYBE_DONE[1], 62.0)
-    assert patience.allows_retry(MAYBE_DONE[1], 14.0)
-    assert not RetryBudget(0.0).allows_retry(MAYBE_DONE[1], 31.0)
+def test_first_unknown_outcome_is_retried_beyond_the_budget() -> None:
+    budget = RetryBudget(15.0)
+    assert not budget.allows_retry(NOT_EXECUTED[0], 31.0)
+    assert budget.allows_retry(MAYBE_EXECUTED[1], 31.0)
+    assert not budget.allows_retry(MAYBE_EXECUTED[1], 62.0)
+    assert budget.allows_retry(MAYBE_EXECUTED[1], 14.0)
+    assert not RetryBudget(0.0).allows_retry(MAYBE_EXECUTED[1], 31.0)
 
 
-def test_pauses_grow_to_a_bound_and_chance_spreads_them() -> None:
-    def grown(attempt: int, chance: float) -> float:
-        wait = retry_delay(NOTHING_DONE[0], attempt, is_retry_safe=False, jitter=chance)
+def test_delays_grow_to_a_limit_with_jitter() -> None:
+    def delay(attempt: int, jitter: float) -> float:
+        wait = retry_delay(NOT_EXECUTED[0], attempt, is_retry_safe=False, jitter=jitter)
         assert wait is not None
         return wait
 
-    assert grown(1, 0.0) < grown(2, 0.0) < grown(5, 0.0) <= grown(50, 0.0) == 5.0
-    assert grown(3, 0.9) < grown(3, 0.1)
+    assert delay(1, 0.0) < delay(2, 0.0) < delay(5, 0.0) <= delay(50, 0.0) == 5.0
+    assert delay(3, 0.9) < delay(3, 0.1)
 
 
-def test_what_the_server_asks_for_is_the_least_and_not_the_same_for_everybody() -> None:
-    waits = {retry_delay(NOTHING_DONE[2], 3, is_retry_safe=False, jitter=chance / 10) for chance in range(10)}
-    assert all(wait is not None and 1 <= wait < 2 for wait in waits)
-    assert len(waits) > 5
+def test_retry_after_is_the_minimum_delay_with_jitter() -> None:
+    delays = {retry_delay(NOT_EXECUTED[2], 3, is_retry_safe=False, jitter=tenths / 10) for tenths in range(10)}
+    assert all(delay is not None and 1 <= delay < 2 for delay in delays)
+    assert len(delays) > 5

@@ -1,4 +1,4 @@
-"""The client for code without a loop: written by a program, and up to date."""
+"""The generated synchronous client is up to date and behaves like the asynchronous one."""
 
 from __future__ import annotations
 
@@ -14,73 +14,73 @@ from quarterdeck.sdk.sync import Quarterdeck
 from tests.support.zone import APP, FreshZone
 from tools import generate_sync_sdk as generate
 
-LOOPS = "quarterdeck-sdk"
+LOOP_THREAD_NAME = "quarterdeck-sdk"
 
 
-def client_of(zone: FreshZone) -> Quarterdeck:
+def sync_client(zone: FreshZone) -> Quarterdeck:
     return Quarterdeck.connect(zone.server.url, zone.token(), zone.id)
 
 
-def loops() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == LOOPS]
+def loop_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == LOOP_THREAD_NAME]
 
 
 @pytest.mark.parametrize("name", generate.SOURCES)
-def test_each_file_is_what_would_be_written_now(name: str) -> None:
-    written = (generate.TARGET / f"{name}.py").read_text(encoding="utf-8")
-    assert written == generate.generate_files()[name], "run `make sdk`"
+def test_generated_file_is_up_to_date(name: str) -> None:
+    stored = (generate.TARGET / f"{name}.py").read_text(encoding="utf-8")
+    assert stored == generate.generate_files()[name], "run `make sdk`"
 
 
-def test_every_public_call_of_the_client_with_a_loop_is_there_without_one() -> None:
+def test_sync_client_has_every_public_call() -> None:
     for name in generate.SOURCES:
         tree = ast.parse((generate.SDK_DIR / f"{name}.py").read_text(encoding="utf-8"))
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 methods = {n.name for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
                 public = {method for method in methods if not method.startswith("_")}
-                made = importlib.import_module(f"quarterdeck.sdk.sync.{name}")
-                assert public <= set(dir(getattr(made, node.name)))
+                sync_module = importlib.import_module(f"quarterdeck.sdk.sync.{name}")
+                assert public <= set(dir(getattr(sync_module, node.name)))
 
 
-def test_calls_lists_and_refusals_are_the_same(zone: FreshZone) -> None:
-    with client_of(zone) as qd:
-        made = [qd.sessions.spawn(APP, metadata={"n": n}).id for n in range(3)]
-        assert [session.id for session in qd.sessions.list()] == made[::-1]
-        assert qd.sessions.end(made[0]).stopped == 1
+def test_sync_calls_lists_and_refusals_behave_like_async(zone: FreshZone) -> None:
+    with sync_client(zone) as qd:
+        session_ids = [qd.sessions.spawn(APP, metadata={"n": n}).id for n in range(3)]
+        assert [session.id for session in qd.sessions.list()] == session_ids[::-1]
+        assert qd.sessions.end(session_ids[0]).stopped == 1
         with pytest.raises(NotFound):
-            qd.sessions.get("nobody")
+            qd.sessions.get("no-such-session")
         service = qd.services.register(APP, "http://worker.invalid/app")
-        asked = qd.invocations.enqueue(service.id, "nobody-serves-it")
+        invocation = qd.invocations.enqueue(service.id, "no-such-method")
         with pytest.raises(TimedOut):
-            qd.invocations.wait(asked.id, timeout=0.05)
+            qd.invocations.wait(invocation.id, timeout=0.05)
         assert qd.in_zone(zone.id).zone == zone.id
 
 
-def test_a_stream_that_is_left_in_the_middle_is_closed(zone: FreshZone) -> None:
-    with client_of(zone) as qd:
-        made = qd.sessions.spawn(APP)
+def test_abandoned_stream_is_closed(zone: FreshZone) -> None:
+    with sync_client(zone) as qd:
+        session = qd.sessions.spawn(APP)
         for event in qd.events.follow(after=0, types=["session.spawn"]):
-            assert event.subject == made.id
+            assert event.subject == session.id
             break
-        assert [event.subject for event in qd.events.list(types=["session.spawn"])] == [made.id]
+        assert [event.subject for event in qd.events.list(types=["session.spawn"])] == [session.id]
 
 
 def test_threads_share_a_client_and_its_loop(zone: FreshZone) -> None:
-    before = len(loops())
-    with client_of(zone) as qd, ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(lambda n: qd.sessions.spawn(APP).id, range(40)))
-        assert len(set(made)) == 40
-        assert len(loops()) == before + 1
-        [own] = loops()[before:]
-    own.join(10)
-    assert not own.is_alive()
+    before = len(loop_threads())
+    with sync_client(zone) as qd, ThreadPoolExecutor(8) as threads:
+        session_ids = list(threads.map(lambda n: qd.sessions.spawn(APP).id, range(40)))
+        assert len(set(session_ids)) == 40
+        assert len(loop_threads()) == before + 1
+        [loop_thread] = loop_threads()[before:]
+    loop_thread.join(10)
+    assert not loop_thread.is_alive()
 
 
-def test_a_client_that_was_closed_says_so_and_may_be_closed_again(zone: FreshZone) -> None:
-    qd = client_of(zone)
+def test_closed_client_raises_and_can_be_closed_again(zone: FreshZone) -> None:
+    qd = sync_client(zone)
     qd.close()
-    assert not loops()
-    with client_of(zone) as other:
+    assert not loop_threads()
+    with sync_client(zone) as other:
         other.sessions.spawn(APP)
         other.close()
         with pytest.raises(RuntimeError, match="closed"):

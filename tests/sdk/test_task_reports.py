@@ -1,5 +1,4 @@
-"""Words about attempts: one that the server does not take is found, and its neighbours are heard. Nothing here needs a
-server."""
+"""The outbox isolates a report that the server refuses and delivers the others. No server is needed."""
 
 from __future__ import annotations
 
@@ -14,30 +13,32 @@ from quarterdeck.sdk.types import ItemProblem
 from quarterdeck.sdk.work_types import TaskItem
 
 
-class Server:
-    def __init__(self, wrong: Problem, *, names_it: bool) -> None:
-        self._wrong = wrong
-        self._names_it = names_it
-        self.heard: dict[str, ItemProblem | None] = {}
+class FakeServer:
+    def __init__(self, problem: Problem, *, is_itemized: bool) -> None:
+        self._problem = problem
+        self._is_itemized = is_itemized
+        self.settled: dict[str, ItemProblem | None] = {}
         self.refused: dict[str, Problem] = {}
 
-    async def send(self, said: Sequence[str]) -> Sequence[TaskItem]:
-        if "bad" in said and not self._names_it:
-            raise self._wrong
-        problem = ItemProblem(self._wrong.code, self._wrong.detail, self._wrong.status)
-        return [TaskItem(each, error=problem if each == "bad" else None) for each in said]
+    async def send(self, reports: Sequence[str]) -> Sequence[TaskItem]:
+        if "bad" in reports and not self._is_itemized:
+            raise self._problem
+        item_problem = ItemProblem(self._problem.code, self._problem.detail, self._problem.status)
+        return [TaskItem(each, error=item_problem if each == "bad" else None) for each in reports]
 
 
-@pytest.mark.parametrize("kind", [Invalid, TooLarge])
-@pytest.mark.parametrize("names_it", [True, False], ids=["named", "all refused"])
-async def test_a_word_that_is_never_taken_is_refused_by_itself(kind: type[Problem], names_it: bool) -> None:
-    server = Server(kind("wrong", "It is wrong."), names_it=names_it)
-    ways = OutboxCallbacks(server.send, server.heard.__setitem__, server.refused.__setitem__)
-    outbox: Outbox[str] = Outbox("words", ways)
-    for word in ("one", "bad", "two"):
-        outbox.add(word)
+@pytest.mark.parametrize("problem_type", [Invalid, TooLarge])
+@pytest.mark.parametrize("is_itemized", [True, False], ids=["item-refused", "batch-refused"])
+async def test_refused_report_does_not_affect_the_others(problem_type: type[Problem], is_itemized: bool) -> None:
+    server = FakeServer(problem_type("invalid", "Invalid."), is_itemized=is_itemized)
+    callbacks = OutboxCallbacks(server.send, server.settled.__setitem__, server.refused.__setitem__)
+    outbox: Outbox[str] = Outbox("reports", callbacks)
+    for report in ("one", "bad", "two"):
+        outbox.add(report)
     running = asyncio.create_task(outbox.run())
     await asyncio.wait_for(outbox.wait_until_sent(), 30)
     running.cancel()
-    assert server.heard == {"one": None, "two": None}
-    assert {name: (type(why), why.code) for name, why in server.refused.items()} == {"bad": (kind, "wrong")}
+    assert server.settled == {"one": None, "two": None}
+    assert {name: (type(problem), problem.code) for name, problem in server.refused.items()} == {
+        "bad": (problem_type, "invalid")
+    }

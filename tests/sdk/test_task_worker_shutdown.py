@@ -1,4 +1,4 @@
-"""The end of a task worker's process: told to, it finishes; killed, it loses nothing."""
+"""Shutdown of a task worker process: SIGTERM finishes running tasks, SIGKILL loses none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.sdk.fake_servers import sdk_client
 from tests.support.child_processes import minimal_environment
 from tests.support.zone import FreshZone
 
-LIMIT = 60.0
+TIMEOUT_SECONDS = 60.0
 PROGRAM = """
 import asyncio, sys
 from quarterdeck.sdk import Attempt, Quarterdeck, TaskWorker, WorkerOptions
@@ -39,8 +39,8 @@ reading = None
 async def slow(task: Attempt) -> int:
     global reading
     reading = reading or asyncio.create_task(lines())
-    await task.progress(10, "begun", checkpoint={"by": sys.argv[1]})
-    print("begun", flush=True)
+    await task.progress(10, "started", checkpoint={"by": sys.argv[1]})
+    print("started", flush=True)
     await stdin.wait()
     return task.attempt
 
@@ -49,13 +49,13 @@ worker.main()
 
 
 @contextlib.asynccontextmanager
-async def working(zone: FreshZone, agent: str) -> AsyncIterator[Process]:
-    told = {"QD_URL": zone.server.url, "QD_TOKEN": zone.token(), "QD_ZONE": zone.id}
+async def run_worker_process(zone: FreshZone, agent: str) -> AsyncIterator[Process]:
+    settings = {"QD_URL": zone.server.url, "QD_TOKEN": zone.token(), "QD_ZONE": zone.id}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, agent, stdin=PIPE, stdout=PIPE, env={**minimal_environment(), **told}
+        sys.executable, "-c", PROGRAM, agent, stdin=PIPE, stdout=PIPE, env={**minimal_environment(), **settings}
     )
     try:
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -63,47 +63,47 @@ async def working(zone: FreshZone, agent: str) -> AsyncIterator[Process]:
         await process.wait()
 
 
-async def until_begun(process: Process) -> None:
+async def wait_for_start(process: Process) -> None:
     assert process.stdout is not None
-    assert await process.stdout.readline() == b"begun\n"
+    assert await process.stdout.readline() == b"started\n"
 
 
-def let_go_on(process: Process) -> None:
+def let_finish(process: Process) -> None:
     assert process.stdin is not None
-    process.stdin.write(b"go\n")
+    process.stdin.write(b"continue\n")
 
 
-async def three(qd: Quarterdeck) -> list[str]:
-    asked: list[NewTask] = [
+async def create_three_tasks(qd: Quarterdeck) -> list[str]:
+    new_tasks: list[NewTask] = [
         {"title": f"number {n}", "task_type": "slow", "max_retries": 5, "retry_backoff_seconds": 0} for n in range(3)
     ]
-    return [task.id for task in await qd.tasks.create_many(asked) if isinstance(task, Task)]
+    return [task.id for task in await qd.tasks.create_many(new_tasks) if isinstance(task, Task)]
 
 
-async def test_told_to_stop_it_finishes_what_runs_and_gives_back_what_does_not(zone: FreshZone) -> None:
-    async with sdk_client(zone) as qd, working(zone, "dev-1") as process:
-        ids = await three(qd)
-        await until_begun(process)
-        await until_begun(process)
+async def test_sigterm_finishes_running_tasks_and_releases_the_rest(zone: FreshZone) -> None:
+    async with sdk_client(zone) as qd, run_worker_process(zone, "dev-1") as process:
+        ids = await create_three_tasks(qd)
+        await wait_for_start(process)
+        await wait_for_start(process)
         process.send_signal(signal.SIGTERM)
-        let_go_on(process)
+        let_finish(process)
         assert await process.wait() == 0
-        found = [await qd.tasks.get(each) for each in ids]
-        assert sorted(task.status for task in found) == ["COMPLETED", "COMPLETED", "PENDING"]
-        assert {task.retry_count for task in found} == {0}
+        tasks = [await qd.tasks.get(task_id) for task_id in ids]
+        assert sorted(task.status for task in tasks) == ["COMPLETED", "COMPLETED", "PENDING"]
+        assert {task.retry_count for task in tasks} == {0}
 
 
-async def test_killed_it_loses_nothing_and_another_goes_on_from_its_checkpoints(zone: FreshZone) -> None:
+async def test_tasks_of_a_killed_worker_are_completed_by_another(zone: FreshZone) -> None:
     async with sdk_client(zone) as qd:
-        async with working(zone, "dev-1") as process:
-            ids = await three(qd)
-            await until_begun(process)
-            await until_begun(process)
+        async with run_worker_process(zone, "dev-1") as process:
+            ids = await create_three_tasks(qd)
+            await wait_for_start(process)
+            await wait_for_start(process)
             process.kill()
             await process.wait()
-        async with working(zone, "dev-2") as process:
-            let_go_on(process)
-            ended = await qd.tasks.wait(ids, timeout=LIMIT)
+        async with run_worker_process(zone, "dev-2") as process:
+            let_finish(process)
+            ended = await qd.tasks.wait(ids, timeout=TIMEOUT_SECONDS)
         assert [task.status for task in ended] == ["COMPLETED"] * 3
         assert sorted(str(task.output_result) for task in ended) == ["1", "2", "2"]
         assert {task.agent_id for task in ended} == {"dev-2"}

@@ -1,4 +1,4 @@
-"""The work plane by the SDK: every call, once, against a real server."""
+"""Tasks, agents, costs, budgets, webhooks and coordinator through the SDK, against a real server."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from quarterdeck.core.ids import new_id
 from quarterdeck.sdk import Quarterdeck
 from quarterdeck.sdk.errors import Conflict, Invalid, NotFound, Problem, TimedOut
 from quarterdeck.sdk.options import NewTask
-from quarterdeck.sdk.sync import Quarterdeck as Plain
+from quarterdeck.sdk.sync import Quarterdeck as SyncQuarterdeck
 from quarterdeck.sdk.work_types import Cost, Task, TaskCompletion, TaskFailure, TaskProgress, TaskReturn
 from tests.sdk.fake_servers import LONG_TIMEOUTS, collect, run_cutting_proxy, sdk_client
 from tests.sdk.worker_support import count_calls
 from tests.support.zone import FreshZone
 
-KIND = "research"
+TASK_TYPE = "research"
 
 
-def admin_of(zone: FreshZone, url: str | None = None) -> Quarterdeck:
+def admin_client(zone: FreshZone, url: str | None = None) -> Quarterdeck:
     token = zone.token(LIFECYCLE, COORDINATOR_ADMIN, ADMIN)
     return Quarterdeck.connect(url or zone.server.url, token, zone.id, options=LONG_TIMEOUTS)
 
 
-def made(outcome: Task | Problem) -> Task:
+def expect_task(outcome: Task | Problem) -> Task:
     assert isinstance(outcome, Task), outcome
     return outcome
 
 
-async def test_a_task_is_made_found_changed_and_put_away(zone: FreshZone) -> None:
+async def test_task_is_created_listed_patched_canceled_retried_and_archived(zone: FreshZone) -> None:
     async with sdk_client(zone) as qd:
         task = await qd.tasks.create(
-            "read it", KIND, priority=8, input_context={"page": 1}, tags=["a", "b"], metadata={"by": "test"}
+            "read it", TASK_TYPE, priority=8, input_context={"page": 1}, tags=["a", "b"], metadata={"by": "test"}
         )
         assert (task.status, task.priority, task.input_context) == ("PENDING", 8, {"page": 1})
         assert task.zone_id == zone.id
-        other = await qd.tasks.create("skim it", KIND, priority=2)
+        other = await qd.tasks.create("skim it", TASK_TYPE, priority=2)
         assert {each.id for each in await collect(qd.tasks.list())} == {task.id, other.id}
         assert [each.id for each in await collect(qd.tasks.list(min_priority=8, tags=["b"]))] == [task.id]
         assert [each.id for each in await collect(qd.tasks.list(status="PAUSED"))] == []
@@ -48,40 +48,40 @@ async def test_a_task_is_made_found_changed_and_put_away(zone: FreshZone) -> Non
         assert (changed.priority, changed.tags) == (3, ["c"])
         assert (await qd.tasks.pause(task.id)).status == "PAUSED"
         assert (await qd.tasks.resume(task.id)).status == "PENDING"
-        canceled = await qd.tasks.cancel(task.id, reason="enough")
-        assert (canceled.status, canceled.reason, canceled.is_over) == ("ABORTED", "enough", True)
+        canceled = await qd.tasks.cancel(task.id, reason="done")
+        assert (canceled.status, canceled.reason, canceled.is_over) == ("ABORTED", "done", True)
         assert (await qd.tasks.retry(task.id)).status == "PENDING"
         await qd.tasks.cancel(task.id)
         assert (await qd.tasks.archive(task.id)).status == "ARCHIVED"
         with pytest.raises(NotFound):
-            await qd.tasks.get("nobody")
+            await qd.tasks.get("no-such-task")
         with pytest.raises(Conflict):
             await qd.tasks.pause(task.id)
 
 
-async def test_many_are_made_at_once_and_each_has_its_own_outcome(zone: FreshZone) -> None:
+async def test_create_many_returns_an_outcome_per_task(zone: FreshZone) -> None:
     first, second = new_id(), new_id()
-    asked: list[NewTask] = [
-        {"title": "second", "task_type": KIND, "id": second, "depends_on": [first]},
-        {"title": "first", "task_type": KIND, "id": first},
-        {"title": "lost", "task_type": KIND, "depends_on": ["nobody"]},
+    new_tasks: list[NewTask] = [
+        {"title": "second", "task_type": TASK_TYPE, "id": second, "depends_on": [first]},
+        {"title": "first", "task_type": TASK_TYPE, "id": first},
+        {"title": "lost", "task_type": TASK_TYPE, "depends_on": ["no-such-task"]},
     ]
     async with sdk_client(zone) as qd:
-        after, before, lost = await qd.tasks.create_many(asked, key="all of them")
-        assert (made(after).id, made(before).id) == (second, first)
+        after, before, lost = await qd.tasks.create_many(new_tasks, key="key-1")
+        assert (expect_task(after).id, expect_task(before).id) == (second, first)
         assert isinstance(lost, Invalid)
         assert lost.code == "unknown_dependency"
         tree = await qd.tasks.tree(first)
         assert {(node.id, node.depth) for node in tree.items} == {(first, 0), (second, 1)}
-        why = await qd.tasks.explain(second)
-        assert (why.code, why.task["id"]) == ("dependencies", second)
-        again = await qd.tasks.create_many(asked[:2], key="all of them")
-        assert [made(each).id for each in again] == [second, first]
+        explanation = await qd.tasks.explain(second)
+        assert (explanation.code, explanation.task["id"]) == ("dependencies", second)
+        again = await qd.tasks.create_many(new_tasks[:2], key="key-1")
+        assert [expect_task(each).id for each in again] == [second, first]
         assert len(await collect(qd.tasks.list())) == 2
 
 
-async def test_an_agent_is_registered_heard_of_given_a_token_and_terminated(zone: FreshZone) -> None:
-    async with admin_of(zone) as qd:
+async def test_agent_is_registered_sends_heartbeats_gets_a_token_and_is_terminated(zone: FreshZone) -> None:
+    async with admin_client(zone) as qd:
         agent = await qd.agents.register("dev-1", capabilities=["python"], max_concurrent_tasks=3, pool="a")
         assert (agent.status, agent.capabilities, agent.max_concurrent_tasks) == ("IDLE", ["python"], 3)
         assert [each.id for each in await collect(qd.agents.list(capability="python"))] == ["dev-1"]
@@ -89,29 +89,29 @@ async def test_an_agent_is_registered_heard_of_given_a_token_and_terminated(zone
         assert (await qd.agents.heartbeat("dev-1", status="degraded")).next > 0
         assert (await qd.agents.health("dev-1")).status == "DEGRADED"
         token = (await qd.agents.token("dev-1", ttl_seconds=60)).token
-        async with Quarterdeck.connect(zone.server.url, token, zone.id) as own:
-            assert (await own.agents.heartbeat("dev-1")).cancel == []
+        async with Quarterdeck.connect(zone.server.url, token, zone.id) as agent_client:
+            assert (await agent_client.agents.heartbeat("dev-1")).cancel == []
         assert await collect(qd.agents.tasks("dev-1")) == []
-        assert (await qd.agents.terminate("dev-1", reason="enough")).status == "TERMINATED"
+        assert (await qd.agents.terminate("dev-1", reason="done")).status == "TERMINATED"
         assert (await qd.agents.get("dev-1")).status == "TERMINATED"
 
 
-async def test_what_an_agent_says_of_its_attempts_is_told_many_at_once(zone: FreshZone) -> None:
+async def test_attempts_are_claimed_and_reported_in_bulk(zone: FreshZone) -> None:
     async with sdk_client(zone) as qd:
         await qd.agents.register("dev-1", max_concurrent_tasks=10)
-        tasks = [made(each) for each in await qd.tasks.create_many([_plain(n) for n in range(4)])]
-        leases = await qd.tasks.claim("dev-1", "claim-1", most=10, task_types=[KIND])
+        tasks = [expect_task(each) for each in await qd.tasks.create_many([_new_task(n) for n in range(4)])]
+        leases = await qd.tasks.claim("dev-1", "claim-1", most=10, task_types=[TASK_TYPE])
         assert {lease.id for lease in leases} == {task.id for task in tasks}
         assert {lease.id for lease in await qd.tasks.claim("dev-1", "claim-1", most=10)} == {
             lease.id for lease in leases
         }
         a, b, c, d = ((lease.id, lease.attempt_token) for lease in leases)
         cost = [Cost("m", 10, 5, 0.5)]
-        said = TaskProgress(id=a[0], attempt_token=a[1], progress_percent=40, costs=cost)
-        assert [item.error for item in await qd.tasks.progress([said])] == [None]
+        progress = TaskProgress(id=a[0], attempt_token=a[1], progress_percent=40, costs=cost)
+        assert [item.error for item in await qd.tasks.progress([progress])] == [None]
         await qd.tasks.say(a[0], [{"message": "hello", "level": "WARN"}], attempt_token=a[1])
-        done, stale = await qd.tasks.complete([TaskCompletion(*a), TaskCompletion(b[0], "an older token")])
-        assert done.status == "COMPLETED"
+        completed, stale = await qd.tasks.complete([TaskCompletion(*a), TaskCompletion(b[0], "stale-token")])
+        assert completed.status == "COMPLETED"
         assert stale.error is not None
         assert stale.error.error == "stale_attempt"
         [failed] = await qd.tasks.fail([TaskFailure(*c, "no", None, False)])
@@ -126,56 +126,56 @@ async def test_what_an_agent_says_of_its_attempts_is_told_many_at_once(zone: Fre
         assert [(each.key, each.usd) for each in await collect(qd.costs.list("model"))] == [("m", 0.5)]
 
 
-def _plain(number: int) -> NewTask:
-    return {"title": f"number {number}", "task_type": KIND}
+def _new_task(number: int) -> NewTask:
+    return {"title": f"number {number}", "task_type": TASK_TYPE}
 
 
-async def test_whoever_waits_hears_of_the_end_and_nobody_asks_over_and_over(zone: FreshZone) -> None:
-    async with run_cutting_proxy(zone.server.url) as way, sdk_client(zone, way.url) as qd:
+async def test_wait_for_tasks_does_not_poll(zone: FreshZone) -> None:
+    async with run_cutting_proxy(zone.server.url) as proxy, sdk_client(zone, proxy.url) as qd:
         await qd.agents.register("dev-1", max_concurrent_tasks=10)
-        tasks = [made(each) for each in await qd.tasks.create_many([_plain(n) for n in range(3)])]
+        tasks = [expect_task(each) for each in await qd.tasks.create_many([_new_task(n) for n in range(3)])]
         ids = [task.id for task in tasks]
         with pytest.raises(TimedOut):
             await qd.tasks.wait(ids, timeout=0.05)
-        waiting = asyncio.create_task(qd.tasks.wait(ids, timeout=30))
+        waiter = asyncio.create_task(qd.tasks.wait(ids, timeout=30))
         leases = await qd.tasks.claim("dev-1", "c", most=3)
         tokens = [(lease.id, lease.attempt_token) for lease in leases]
         await qd.tasks.complete([TaskCompletion(*tokens[0]), TaskCompletion(*tokens[1])])
         await qd.tasks.cancel(tokens[2][0])
-        ended = await waiting
+        ended = await waiter
         assert [task.id for task in ended] == ids
         assert sorted(task.status for task in ended) == ["ABORTED", "COMPLETED", "COMPLETED"]
-        # Each was looked at when the wait began, twice, and once or twice when it was heard of.
-        assert count_calls(way.requests, b"GET /api/v1/agent-tasks/") <= 4 * len(ids)
+        # Each task is read twice when the wait starts, and once or twice after its event.
+        assert count_calls(proxy.requests, b"GET /api/v1/agent-tasks/") <= 4 * len(ids)
         with pytest.raises(NotFound):
-            await qd.tasks.wait(["nobody"])
+            await qd.tasks.wait(["no-such-task"])
 
 
-async def test_a_lost_answer_makes_no_second_task(zone: FreshZone) -> None:
-    async with run_cutting_proxy(zone.server.url) as way, sdk_client(zone, way.url) as qd:
-        way.cut_next(b"POST /api/v1/agent-tasks")
-        task = await qd.tasks.create("once", KIND)
-        assert way.cut_count == 1
+async def test_create_with_a_lost_response_creates_one_task(zone: FreshZone) -> None:
+    async with run_cutting_proxy(zone.server.url) as proxy, sdk_client(zone, proxy.url) as qd:
+        proxy.cut_next(b"POST /api/v1/agent-tasks")
+        task = await qd.tasks.create("once", TASK_TYPE)
+        assert proxy.cut_count == 1
         assert [each.id for each in await collect(qd.tasks.list())] == [task.id]
 
 
-async def test_members_budgets_webhooks_and_the_coordinator_are_there(zone: FreshZone) -> None:
-    async with admin_of(zone) as qd:
+async def test_members_budgets_webhooks_and_coordinator_calls_work(zone: FreshZone) -> None:
+    async with admin_client(zone) as qd:
         assert (await qd.members.put("ann", "OWNER")).role == "OWNER"
         await qd.members.put("bob", "MEMBER")
         assert (await qd.members.get("bob")).zone_id == zone.id
         await qd.members.remove("bob")
         assert [each.subject for each in await collect(qd.members.list())] == ["ann"]
-        budget = await qd.budgets.put("taskType", "day", key=KIND, usd=2.5)
+        budget = await qd.budgets.put("taskType", "day", key=TASK_TYPE, usd=2.5)
         assert (budget.usd, budget.is_spent) == (2.5, False)
-        assert [each.key for each in await collect(qd.budgets.list())] == [KIND]
-        await qd.budgets.remove("taskType", "day", key=KIND)
+        assert [each.key for each in await collect(qd.budgets.list())] == [TASK_TYPE]
+        await qd.budgets.remove("taskType", "day", key=TASK_TYPE)
         hook = await qd.webhooks.create("https://example.com/hook", types=["alert"])
         assert hook.secret
-        assert (await qd.webhooks.patch(hook.id, description="for people")).description == "for people"
+        assert (await qd.webhooks.patch(hook.id, description="for operators")).description == "for operators"
         assert (await qd.webhooks.rotate_secret(hook.id)).secret not in (None, hook.secret)
-        sent = await qd.webhooks.test(hook.id)
-        assert sent.id in [each.id for each in await collect(qd.webhooks.deliveries(hook.id))]
+        delivery = await qd.webhooks.test(hook.id)
+        assert delivery.id in [each.id for each in await collect(qd.webhooks.deliveries(hook.id))]
         assert [each.id for each in await collect(qd.webhooks.list())] == [hook.id]
         assert (await qd.webhooks.get(hook.id)).secret is None
         await qd.webhooks.remove(hook.id)
@@ -185,10 +185,10 @@ async def test_members_budgets_webhooks_and_the_coordinator_are_there(zone: Fres
         assert [line.zone_id for line in await collect(qd.coordinator.logs()) if line.zone_id != zone.id] == []
 
 
-def test_the_same_without_a_loop(zone: FreshZone) -> None:
-    with Plain.connect(zone.server.url, zone.token(), zone.id) as qd:
+def test_sync_client_completes_a_task(zone: FreshZone) -> None:
+    with SyncQuarterdeck.connect(zone.server.url, zone.token(), zone.id) as qd:
         qd.agents.register("dev-1")
-        task = qd.tasks.create("read it", KIND)
+        task = qd.tasks.create("read it", TASK_TYPE)
         [lease] = qd.tasks.claim("dev-1", "c")
         qd.tasks.complete([TaskCompletion(lease.id, lease.attempt_token)])
         assert [each.status for each in qd.tasks.wait([task.id], timeout=30)] == ["COMPLETED"]

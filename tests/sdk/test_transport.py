@@ -1,4 +1,4 @@
-"""Connections: kept while both sides keep them, given up with whatever was given up on them, and never a hang."""
+"""The transport: reuse of connections, retries, time-outs and TLS."""
 
 from __future__ import annotations
 
@@ -21,148 +21,149 @@ from tests.support.certificates import create_certificate
 
 OK = http_response(200, {})
 GET = ApiCall("GET", "/")
-ONCE = ApiCall("POST", "/")
+UNKEYED = ApiCall("POST", "/")
 KEYED = ApiCall("POST", "/", key="k")
 
 
-def remote_of(peer: ScriptedServer, options: Options | None = None) -> Transport:
-    return Transport(ServerLocation(url=peer.url, token="t"), options or Options(timeout=5.0, patience=5.0))
+def create_transport(server: ScriptedServer, options: Options | None = None) -> Transport:
+    return Transport(ServerLocation(url=server.url, token="t"), options or Options(timeout=5.0, patience=5.0))
 
 
-async def test_one_connection_serves_one_call_after_another() -> None:
-    async with run_scripted_server(OK, OK, OK) as peer:
-        remote = remote_of(peer)
+async def test_sequential_calls_share_one_connection() -> None:
+    async with run_scripted_server(OK, OK, OK) as server:
+        transport = create_transport(server)
         for _ in range(3):
-            await remote.send(GET)
-        await remote.close()
-    assert peer.connections == 1
+            await transport.send(GET)
+        await transport.close()
+    assert server.connections == 1
 
 
-async def test_calls_at_once_have_a_connection_each_up_to_the_bound() -> None:
-    async with run_scripted_server(*[OK] * 20) as peer:
-        remote = remote_of(peer, Options(connections=4))
-        await asyncio.gather(*(remote.send(GET) for _ in range(20)))
-        await remote.close()
-    assert 1 < peer.connections <= 4
+async def test_concurrent_calls_use_connections_up_to_the_limit() -> None:
+    async with run_scripted_server(*[OK] * 20) as server:
+        transport = create_transport(server, Options(connections=4))
+        await asyncio.gather(*(transport.send(GET) for _ in range(20)))
+        await transport.close()
+    assert 1 < server.connections <= 4
 
 
-async def test_a_server_that_says_goodbye_is_taken_at_its_word() -> None:
-    async with run_scripted_server(http_response(200, {}, Connection="close"), OK) as peer:
-        remote = remote_of(peer)
-        await remote.send(ONCE)
-        await remote.send(ONCE)
-        await remote.close()
-    assert peer.connections == 2
+async def test_connection_close_is_respected() -> None:
+    async with run_scripted_server(http_response(200, {}, Connection="close"), OK) as server:
+        transport = create_transport(server)
+        await transport.send(UNKEYED)
+        await transport.send(UNKEYED)
+        await transport.close()
+    assert server.connections == 2
 
 
-async def test_a_kept_connection_that_turns_out_closed_is_replaced_at_once_for_what_may_be_repeated() -> None:
-    async with run_scripted_server(OK, CUT_STEP, OK) as peer:
-        remote = remote_of(peer, Options(patience=0.0))  # so it is not the retrying that helps
-        await remote.send(KEYED)
-        await remote.send(KEYED)
-        await remote.close()
-    assert len(peer.requests) == 3
+async def test_stale_kept_connection_is_replaced_at_once_for_keyed_calls() -> None:
+    async with run_scripted_server(OK, CUT_STEP, OK) as server:
+        # Without retries, only the replacement of the connection can help.
+        transport = create_transport(server, Options(patience=0.0))
+        await transport.send(KEYED)
+        await transport.send(KEYED)
+        await transport.close()
+    assert len(server.requests) == 3
 
 
-async def test_what_may_not_be_repeated_is_told_that_its_answer_is_lost() -> None:
-    async with run_scripted_server(OK, CUT_STEP) as peer:
-        remote = remote_of(peer)
-        await remote.send(ONCE)
+async def test_unkeyed_call_with_a_lost_response_raises_lost() -> None:
+    async with run_scripted_server(OK, CUT_STEP) as server:
+        transport = create_transport(server)
+        await transport.send(UNKEYED)
         with pytest.raises(Lost):
-            await remote.send(ONCE)
-        await remote.close()
-    assert len(peer.requests) == 2
+            await transport.send(UNKEYED)
+        await transport.close()
+    assert len(server.requests) == 2
 
 
-async def test_a_lost_answer_is_asked_for_again_with_the_same_key() -> None:
-    async with run_scripted_server(CUT_STEP, CUT_STEP, http_response(503, {"error": "outcome_unknown"}), OK) as peer:
-        remote = remote_of(peer)
-        await remote.send(ApiCall("POST", "/", key="mine"))
-        await remote.close()
-    assert len(peer.requests) == 4
-    assert all(b"\r\nIdempotency-Key: mine\r\n" in request for request in peer.requests)
+async def test_lost_response_is_retried_with_the_same_key() -> None:
+    async with run_scripted_server(CUT_STEP, CUT_STEP, http_response(503, {"error": "outcome_unknown"}), OK) as server:
+        transport = create_transport(server)
+        await transport.send(ApiCall("POST", "/", key="mine"))
+        await transport.close()
+    assert len(server.requests) == 4
+    assert all(b"\r\nIdempotency-Key: mine\r\n" in request for request in server.requests)
 
 
-async def test_a_call_that_took_longer_than_all_patience_is_asked_for_once_more_with_the_same_key() -> None:
-    async with run_scripted_server(HANG_STEP, OK) as peer:
-        remote = remote_of(peer, Options(timeout=0.2, patience=0.1))
-        await remote.send(KEYED)
-        await remote.close()
-    assert len(peer.requests) == 2
-    assert all(b"\r\nIdempotency-Key: k\r\n" in request for request in peer.requests)
+async def test_call_longer_than_the_retry_budget_is_retried_once_with_the_same_key() -> None:
+    async with run_scripted_server(HANG_STEP, OK) as server:
+        transport = create_transport(server, Options(timeout=0.2, patience=0.1))
+        await transport.send(KEYED)
+        await transport.close()
+    assert len(server.requests) == 2
+    assert all(b"\r\nIdempotency-Key: k\r\n" in request for request in server.requests)
 
 
-async def test_whoever_is_left_in_doubt_is_told_the_key_to_ask_again_with() -> None:
-    async with run_scripted_server(HANG_STEP, HANG_STEP) as peer:
-        remote = remote_of(peer, Options(timeout=0.2, patience=0.1))
-        with pytest.raises(TimedOut) as told:
-            await remote.send(KEYED)
-        await remote.close()
-    assert len(peer.requests) == 2
-    assert told.value.members["idempotency_key"] == "k"
+async def test_unknown_outcome_contains_the_idempotency_key() -> None:
+    async with run_scripted_server(HANG_STEP, HANG_STEP) as server:
+        transport = create_transport(server, Options(timeout=0.2, patience=0.1))
+        with pytest.raises(TimedOut) as caught:
+            await transport.send(KEYED)
+        await transport.close()
+    assert len(server.requests) == 2
+    assert caught.value.members["idempotency_key"] == "k"
 
 
-async def test_a_client_that_is_closed_while_it_looks_for_its_server_opens_nothing() -> None:
-    looks, may_go_on = threading.Event(), threading.Event()
+async def test_client_closed_during_discovery_opens_no_connection() -> None:
+    is_locating, may_continue = threading.Event(), threading.Event()
 
     def token() -> str:
-        looks.set()
-        may_go_on.wait()
+        is_locating.set()
+        may_continue.wait()
         return "t"
 
-    async with run_scripted_server() as peer:
-        remote = Transport(ServerLocation(url=peer.url), Options(), token)
-        asked = asyncio.create_task(remote.send(GET))
-        await asyncio.to_thread(looks.wait)
-        await remote.close()
-        may_go_on.set()
+    async with run_scripted_server() as server:
+        transport = Transport(ServerLocation(url=server.url), Options(), token)
+        call = asyncio.create_task(transport.send(GET))
+        await asyncio.to_thread(is_locating.wait)
+        await transport.close()
+        may_continue.set()
         with pytest.raises(RuntimeError, match="closed"):
-            await asked
-    assert remote._pool is None
-    assert peer.connections == 0
+            await call
+    assert transport._pool is None
+    assert server.connections == 0
 
 
-async def test_without_patience_nothing_is_made_again() -> None:
-    async with run_scripted_server(http_response(503, {"error": "queue_full"})) as peer:
-        remote = remote_of(peer, Options(patience=0.0))
+async def test_zero_retry_budget_disables_retries() -> None:
+    async with run_scripted_server(http_response(503, {"error": "queue_full"})) as server:
+        transport = create_transport(server, Options(patience=0.0))
         with pytest.raises(Unavailable):
-            await remote.send(GET)
-        await remote.close()
-    assert len(peer.requests) == 1
+            await transport.send(GET)
+        await transport.close()
+    assert len(server.requests) == 1
 
 
-async def test_retry_after_is_waited_for_and_not_beyond_patience() -> None:
-    async with run_scripted_server(http_response(503, {"error": "queue_full"}, Retry_After="600")) as peer:
-        remote = remote_of(peer)
-        with pytest.raises(Unavailable) as told:
-            await remote.send(GET)
-        await remote.close()
-    assert told.value.retry_after == 600
-    assert len(peer.requests) == 1
+async def test_retry_after_beyond_the_retry_budget_is_raised() -> None:
+    async with run_scripted_server(http_response(503, {"error": "queue_full"}, Retry_After="600")) as server:
+        transport = create_transport(server)
+        with pytest.raises(Unavailable) as caught:
+            await transport.send(GET)
+        await transport.close()
+    assert caught.value.retry_after == 600
+    assert len(server.requests) == 1
 
 
-async def test_an_answer_that_takes_too_long_is_given_up_and_its_connection_with_it() -> None:
-    async with run_scripted_server(HANG_STEP, OK) as peer:
-        remote = remote_of(peer, Options(timeout=0.2, patience=0.0))
+async def test_timed_out_call_closes_its_connection() -> None:
+    async with run_scripted_server(HANG_STEP, OK) as server:
+        transport = create_transport(server, Options(timeout=0.2, patience=0.0))
         with pytest.raises(TimedOut):
-            await remote.send(ONCE)
-        await remote.send(ONCE)
-        await remote.close()
-    assert peer.connections == 2
+            await transport.send(UNKEYED)
+        await transport.send(UNKEYED)
+        await transport.close()
+    assert server.connections == 2
 
 
-async def test_a_call_that_is_cancelled_leaves_no_answer_behind_for_the_next() -> None:
-    async with run_scripted_server(HANG_STEP, http_response(200, {"mine": True})) as peer:
-        remote = remote_of(peer)
-        asked = asyncio.create_task(remote.send(GET))
-        await peer.request_received.wait()
-        asked.cancel()
-        await asyncio.wait([asked])
-        assert (await remote.send(GET)).body == b'{"mine": true}'
-        await remote.close()
+async def test_canceled_call_leaves_no_response_for_the_next() -> None:
+    async with run_scripted_server(HANG_STEP, http_response(200, {"mine": True})) as server:
+        transport = create_transport(server)
+        call = asyncio.create_task(transport.send(GET))
+        await server.request_received.wait()
+        call.cancel()
+        await asyncio.wait([call])
+        assert (await transport.send(GET)).body == b'{"mine": true}'
+        await transport.close()
 
 
-async def test_where_nobody_listens_the_server_is_unreachable() -> None:
+async def test_refused_connection_raises_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     for url in (f"http://127.0.0.1:{port}", "unix:/nowhere/at/all.sock", "unix:/far" + "/too/long" * 20):
@@ -171,64 +172,64 @@ async def test_where_nobody_listens_the_server_is_unreachable() -> None:
                 await qd.zones.get()
 
 
-async def test_a_server_that_comes_up_within_the_clients_patience_is_found(tmp_path: Path) -> None:
+async def test_server_that_starts_within_the_retry_budget_is_reached(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    remote = Transport(ServerLocation(url=f"unix:{path}", token="t"), Options(patience=20.0))
-    asked = asyncio.create_task(remote.send(ONCE))
+    transport = Transport(ServerLocation(url=f"unix:{path}", token="t"), Options(patience=20.0))
+    call = asyncio.create_task(transport.send(UNKEYED))
     async with run_server(ScriptedServer([OK]).handle, path):
-        assert (await asked).status == 200
-        await remote.close()
+        assert (await call).status == 200
+        await transport.close()
 
 
-@pytest.mark.parametrize("trusts", [True, False])
-async def test_a_server_over_tls_is_judged_by_its_certificate(tmp_path: Path, trusts: bool) -> None:
+@pytest.mark.parametrize("is_trusted", [True, False])
+async def test_tls_certificate_is_verified(tmp_path: Path, is_trusted: bool) -> None:
     public, context = create_certificate(tmp_path, "127.0.0.1")
-    told = ssl.create_default_context(cafile=str(public)) if trusts else None
-    peer = ScriptedServer([OK, OK])
-    async with run_server(peer.handle, tls=context) as url:
-        remote = Transport(ServerLocation(url=url, token="t"), Options(patience=0.0, tls=told))
-        if trusts:
-            assert (await remote.send(GET)).status == 200
-            assert (await remote.send(GET)).status == 200
+    client_tls = ssl.create_default_context(cafile=str(public)) if is_trusted else None
+    server = ScriptedServer([OK, OK])
+    async with run_server(server.handle, tls=context) as url:
+        transport = Transport(ServerLocation(url=url, token="t"), Options(patience=0.0, tls=client_tls))
+        if is_trusted:
+            assert (await transport.send(GET)).status == 200
+            assert (await transport.send(GET)).status == 200
         else:
             with pytest.raises(Unreachable, match="certificate"):
-                await remote.send(GET)
-        await remote.close()
-    assert len(peer.requests) == (2 if trusts else 0)
+                await transport.send(GET)
+        await transport.close()
+    assert len(server.requests) == (2 if is_trusted else 0)
 
 
-async def test_a_stream_whose_reader_is_slow_loses_nothing_and_holds_the_server_up() -> None:
+async def test_slow_stream_reader_loses_nothing_and_applies_backpressure() -> None:
     pieces = [b"data: %d %s\n\n" % (n, b"x" * 100_000) for n in range(60)]
     body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    async with run_scripted_server(head + body) as peer:
-        remote = remote_of(peer)
-        read = b""
-        async with remote.stream(GET, None) as stream:
+    async with run_scripted_server(head + body) as server:
+        transport = create_transport(server)
+        received = b""
+        async with transport.stream(GET, None) as stream:
             async for piece in stream:
                 assert len(piece) < 3 * BUFFER_MAX
-                read += piece
+                received += piece
                 await asyncio.sleep(0)
-        await remote.close()
-    assert read == b"".join(pieces)
+        await transport.close()
+    assert received == b"".join(pieces)
 
 
-async def test_what_is_not_http_is_no_hang_and_is_not_asked_again() -> None:
-    async with run_scripted_server(b"SSH-2.0-OpenSSH_9.6\r\n") as peer:
-        remote = remote_of(peer)
-        with pytest.raises(Lost) as told:
-            await remote.send(GET)
-        await remote.close()
-    assert told.value.code == "garbled_answer"
-    assert len(peer.requests) == 1
+async def test_response_that_is_not_http_raises_lost_without_retry() -> None:
+    async with run_scripted_server(b"SSH-2.0-OpenSSH_9.6\r\n") as server:
+        transport = create_transport(server)
+        with pytest.raises(Lost) as caught:
+            await transport.send(GET)
+        await transport.close()
+    assert caught.value.code == "garbled_answer"
+    assert len(server.requests) == 1
 
 
-async def test_a_token_with_a_line_break_writes_no_header_of_its_own() -> None:
-    async with run_scripted_server() as peer, Quarterdeck.connect(peer.url, "t\r\nX-Evil: 1") as qd:
+async def test_line_break_in_a_token_is_refused() -> None:
+    async with run_scripted_server() as server, Quarterdeck.connect(server.url, "t\r\nX-Evil: 1") as qd:
         with pytest.raises(Exception, match="control character"):
             await qd.zones.get()
-    assert not peer.requests
+    assert not server.requests
 
 
-def test_addresses_are_those_of_the_command_line() -> None:
+def test_addresses_are_parsed_as_on_the_command_line() -> None:
     assert str(parse_address("https://qd.example/base/")) == "https://qd.example:443/base"

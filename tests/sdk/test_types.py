@@ -1,4 +1,4 @@
-"""What the SDK shows is what the server shows: no field that is not there, and none forgotten."""
+"""The SDK's types have exactly the fields and values of the server's types."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from quarterdeck.domain.zones import model as zones
 from quarterdeck.engine.event_log import EventView
 from quarterdeck.sdk import options, types
 
-SECOND_NAMES = {"agent_session_id", "delegation_edge_id", "source_agent_id", "target_agent_id"}
-"""On the wire for those who know the seed's other spelling."""
+WIRE_ALIASES = {"agent_session_id", "delegation_edge_id", "source_agent_id", "target_agent_id"}
+"""Aliases on the wire, kept for compatibility. The SDK omits them."""
 
 
 @pytest.mark.parametrize(
-    ("shown", "served"),
+    ("sdk_type", "view"),
     [
         (types.Zone, zones.ZoneView),
         (types.Quotas, zones.QuotasView),
@@ -40,14 +40,12 @@ SECOND_NAMES = {"agent_session_id", "delegation_edge_id", "source_agent_id", "ta
         (types.Event, EventView),
     ],
 )
-def test_a_struct_of_the_sdk_has_the_fields_of_its_view(
-    shown: type[msgspec.Struct], served: type[msgspec.Struct]
-) -> None:
-    assert set(shown.__struct_encode_fields__) == set(served.__struct_encode_fields__) - SECOND_NAMES
+def test_sdk_struct_has_the_fields_of_its_view(sdk_type: type[msgspec.Struct], view: type[msgspec.Struct]) -> None:
+    assert set(sdk_type.__struct_encode_fields__) == set(view.__struct_encode_fields__) - WIRE_ALIASES
 
 
 @pytest.mark.parametrize(
-    ("told", "body"),
+    ("options_type", "body"),
     [
         (options.SpawnOptions, sessions.SpawnBody),
         (options.ServiceOptions, services.RegisterServiceBody),
@@ -56,11 +54,11 @@ def test_a_struct_of_the_sdk_has_the_fields_of_its_view(
         (options.DelegateOptions, delegations.DelegateBody),
     ],
 )
-def test_every_option_is_one_the_server_knows(told: type, body: type[msgspec.Struct]) -> None:
-    assert set(told.__annotations__) <= set(body.__struct_encode_fields__)
+def test_every_option_is_a_field_of_the_request_body(options_type: type, body: type[msgspec.Struct]) -> None:
+    assert set(options_type.__annotations__) <= set(body.__struct_encode_fields__)
 
 
-def test_the_states_are_those_of_the_rooms() -> None:
+def test_states_equal_those_of_the_server() -> None:
     assert {*types.FINAL_STATUSES, "pending", "running"} == set(invocations.State)
     assert set(get_args(types.SessionStatus)) == set(sessions.State)
     assert set(get_args(types.InvocationStatus)) == set(invocations.State)
@@ -69,12 +67,12 @@ def test_the_states_are_those_of_the_rooms() -> None:
     assert set(get_args(types.Delivery)) == set(services.DeliveryMode)
 
 
-def test_as_many_are_spoken_of_at_once_as_the_server_takes() -> None:
+def test_bulk_limit_equals_that_of_the_server() -> None:
     assert types.BULK_MAX == invocations.BULK_MAX
 
 
-def test_fields_that_a_later_server_adds_are_ignored() -> None:
-    told = msgspec.json.decode(
-        b'{"revoked_edges":1,"affected_sessions":2,"terminated_agents":3,"news":4}', type=types.Revoked
+def test_unknown_fields_are_ignored() -> None:
+    decoded = msgspec.json.decode(
+        b'{"revoked_edges":1,"affected_sessions":2,"terminated_agents":3,"added_later":4}', type=types.Revoked
     )
-    assert told == types.Revoked(1, 2, 3)
+    assert decoded == types.Revoked(1, 2, 3)

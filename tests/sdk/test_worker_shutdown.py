@@ -1,4 +1,4 @@
-"""The end of a worker's process: it comes, whatever its methods do."""
+"""A worker process ends even if a method never returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sdk.fake_servers import sdk_client
 from tests.support.child_processes import minimal_environment
 from tests.support.zone import APP, FreshZone
 
-LIMIT = 60.0
+TIMEOUT_SECONDS = 60.0
 PROGRAM = """
 import sys, threading
 from quarterdeck.sdk import Quarterdeck, Worker
@@ -23,29 +23,37 @@ worker = Worker(Quarterdeck.connect(), "app", grace=float(sys.argv[1]))
 
 @worker.method()
 def forever() -> None:
-    print("begun", flush=True)
+    print("started", flush=True)
     threading.Event().wait()
 
 worker.main()
 """
 
 
-@pytest.mark.parametrize(("grace", "signals"), [(0.1, 1), (600.0, 2)], ids=["its grace", "a second signal"])
-async def test_a_function_that_never_returns_does_not_outlast(zone: FreshZone, grace: float, signals: int) -> None:
-    told = {"QD_URL": zone.server.url, "QD_TOKEN": zone.token(), "QD_ZONE": zone.id}
+@pytest.mark.parametrize(("grace", "signals"), [(0.1, 1), (600.0, 2)], ids=["grace", "second-signal"])
+async def test_grace_or_second_signal_ends_a_worker_with_a_blocked_method(
+    zone: FreshZone, grace: float, signals: int
+) -> None:
+    settings = {"QD_URL": zone.server.url, "QD_TOKEN": zone.token(), "QD_ZONE": zone.id}
     async with sdk_client(zone) as qd:
         service = await qd.services.register(APP, f"http://worker.invalid/{APP}")
-        asked = await qd.invocations.enqueue(service.id, "forever")
+        invocation = await qd.invocations.enqueue(service.id, "forever")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PROGRAM, str(grace), stdout=PIPE, stderr=PIPE, env={**minimal_environment(), **told}
+            sys.executable,
+            "-c",
+            PROGRAM,
+            str(grace),
+            stdout=PIPE,
+            stderr=PIPE,
+            env={**minimal_environment(), **settings},
         )
         try:
-            async with asyncio.timeout(LIMIT):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 assert process.stdout is not None
-                assert await process.stdout.readline() == b"begun\n"
+                assert await process.stdout.readline() == b"started\n"
                 process.send_signal(signal.SIGTERM)
                 while signals > 1 and process.returncode is None:
-                    # Until it is heard: a signal that comes while another is pending is none.
+                    # Repeated until the process ends: a signal is lost while the same signal is pending.
                     with contextlib.suppress(ProcessLookupError, TimeoutError):
                         process.send_signal(signal.SIGTERM)
                         await asyncio.wait_for(process.wait(), 0.2)
@@ -56,5 +64,5 @@ async def test_a_function_that_never_returns_does_not_outlast(zone: FreshZone, g
             await process.wait()
         assert process.returncode == 0
         if signals == 1:
-            left = await qd.invocations.get(asked.id)
+            left = await qd.invocations.get(invocation.id)
             assert (left.status, left.attempts) == ("pending", 0)

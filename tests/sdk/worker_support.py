@@ -1,4 +1,4 @@
-"""What tests of workers share."""
+"""Helpers of the worker tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_SECONDS = 60.0
 
 @contextlib.asynccontextmanager
 async def run_worker(worker: Worker) -> AsyncIterator[Service]:
-    """While the worker serves; stopped, and its failure raised, at the end."""
+    """Runs the worker for the body, then stops it and raises its failure, if any."""
     running = asyncio.create_task(worker.run())
     registered = asyncio.create_task(worker.until_registered())
     try:
@@ -30,7 +30,7 @@ async def run_worker(worker: Worker) -> AsyncIterator[Service]:
 
 
 async def wait_until_ended(qd: Quarterdeck, invocation: Invocation) -> Invocation:
-    """However it ends."""
+    """Returns the invocation when it has ended, in any state."""
     try:
         return await qd.invocations.wait(invocation.id, timeout=TIMEOUT_SECONDS)
     except NotSucceeded as error:
@@ -38,5 +38,5 @@ async def wait_until_ended(qd: Quarterdeck, invocation: Invocation) -> Invocatio
 
 
 def count_calls(requests: list[bytes], *parts: bytes) -> int:
-    """How many of these requests have all of this in their first line."""
+    """Counts the requests whose first line contains all parts."""
     return sum(all(part in request.split(b"\r\n", 1)[0] for part in parts) for request in requests)

@@ -113,7 +113,10 @@ def _format_status(context: Context, report: Document) -> str:
 
 
 def _running_pid(context: Context, data_dir: DataDir) -> int | None:
-    """The process to stop: the one that listens on the directory's socket. A reused pid cannot be that."""
+    """The pid of the process that listens on the directory's socket, or the recorded one if that is not reported.
+
+    The recorded pid alone is not enough: after a crash, another process may have it.
+    """
     server = discovery.wait_for_server(context.server_location, context.environ, data_dir)
     record = data_dir.read_record()
     if server is None or record is None:

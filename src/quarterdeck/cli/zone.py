@@ -56,7 +56,7 @@ def build_command_table() -> CommandTable:
 
 
 _CONFIRM_HELP = (
-    "On a terminal you confirm by typing the zone's name. Without a terminal, or to skip this, give --yes. "
+    "On a terminal you confirm by typing the zone's id. Without a terminal, or to skip this, give --yes. "
     + RECEIPT_EXIT_HELP
 )
 _REASON_OPTION = Option("--reason", "Reason to record [default: requested].", TEXT)
@@ -140,25 +140,25 @@ def delete(context: Context) -> int:
 
 
 def _confirm(context: Context, zone: str, effect: str) -> None:
-    """Ask the user to confirm, or raise. The zone's name must be typed: a `y` is typed too easily."""
+    """Ask the user to confirm, or raise. The zone's id must be typed: a `y` is typed too easily."""
     if context.flag("yes"):
         return
     command = " ".join(context.parsed.command.words)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
         raise UsageError("usage", f"`qd {command} {zone}` {effect}. Give --yes: this is not a terminal.")
-    # A separate connection: it would go stale while the user types.
+    # Closed before the prompt: the connection would go stale while the user types.
     server = context.server()
     used = _mapping(server.get(build_path("zones", zone, "quotas")), "used").get("sessions")
     server.connection.close()
     session_count = str(used) if isinstance(used, int) else "unknown"
     context.note(f"This {effect}. Live sessions: {session_count}.")
-    sys.stderr.write("    To confirm, type the zone's name: ")
+    sys.stderr.write("    To confirm, type the zone's id: ")
     sys.stderr.flush()
     typed = sys.stdin.readline()
     if not typed.endswith("\n"):
         sys.stderr.write("\n")  # after end of input the cursor is still on the line of the prompt
     if typed.strip() != zone:
-        raise Invalid("not_confirmed", f"The name does not match. Zone {zone} was not changed.")
+        raise Invalid("not_confirmed", f"The id does not match. Zone {zone} was not changed.")
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -74,7 +74,7 @@ def parse_address(url: str) -> Address:
     """Parse `http://host[:port][/prefix]`, `https://…` or `unix:/path/of.sock`."""
     if url.startswith("unix:"):
         return Address("unix", url.removeprefix("unix:").removeprefix("//"))
-    from urllib.parse import urlsplit  # takes 5 ms, so only when there is a URL
+    from urllib.parse import urlsplit  # the import takes 5 ms, so only when there is a URL
 
     try:
         parts = urlsplit(url)

@@ -9,18 +9,20 @@ from quarterdeck.core.clock import Millis
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Exponential backoff with a cap. `jitter` is the part of the delay (0..1) that may be randomly subtracted."""
+    """Exponential backoff with a cap."""
 
     max_attempts: int
+    """For `next_attempt_at` only. `backoff` ignores it; where only that is used, it is 0."""
     base_ms: int
     multiplier: float = 2.0
     cap_ms: int = 300_000
-    jitter: float = 0.5
+    jitter_ratio: float = 0.5
+    """The share of the delay (0..1) that jitter may subtract."""
 
 
 def backoff(policy: Policy, *, attempt: int, jitter: float) -> Millis:
-    """The delay after attempt number `attempt` (from 1) failed. `jitter` is in [0, 1)."""
-    return int(_exponential_delay(policy, attempt) * (1 - policy.jitter * jitter))
+    """The delay after attempt number `attempt` (from 1) failed. `jitter` is a random number in [0, 1)."""
+    return int(_exponential_delay(policy, attempt) * (1 - policy.jitter_ratio * jitter))
 
 
 def _exponential_delay(policy: Policy, attempt: int) -> float:

@@ -13,8 +13,8 @@ Such an attempt does not count.
 
 | type     | meaning                                                                     |
 |----------|-----------------------------------------------------------------------------|
-| `C`      | the claim: a frozen struct with a field `waiter`                            |
-| `K`      | what a poll waits for: a service, a zone                                    |
+| `C`      | the claim or read: a frozen struct with a field `waiter`                    |
+| `K`      | what a poll waits for: a service, a zone, an inbox                          |
 | `I`      | one leased item                                                             |
 """
 
@@ -45,7 +45,8 @@ O = TypeVar("O")  # noqa: E741 - the outcome of a claim
 class LongPoll(Generic[C, K, I]):
     """One waiting claim, however often it is submitted meanwhile."""
 
-    claim: C
+    request: C
+    """The claim, or the read of an inbox or a log."""
     key: K
     delivered: tuple[I, ...] | None = None
     """The delivered items. Empty means: claim again. None if nothing was delivered yet."""

@@ -32,7 +32,7 @@ class StaleReport(NamedTuple):
 
 
 async def find_stale(placements: Sequence[PanePlacement], host: Host, now: float) -> StaleReport:
-    """Lists the panes of each tmux server of this host and user once."""
+    """Find the placements that are stale. Each tmux server of this host and user is asked once."""
     sockets = {placement.tmux_socket for placement in placements if keystrokes.check_host(placement, host) is None}
     snapshots = dict(zip(sorted(sockets), await asyncio.gather(*map(_take_snapshot, sorted(sockets))), strict=True))
     return StaleReport(
@@ -55,7 +55,7 @@ def _stale_reason(
         age_seconds = now - datetime.fromisoformat(placement.created_at).timestamp()
         return "its pane was never created" if age_seconds > PENDING_SECONDS else None
     if not isinstance(snapshot, TmuxSnapshot):
-        # The tmux server may be healthy, so do not suggest to delete members whose pane could not be checked.
+        # The tmux server may be healthy, so do not suggest deleting members whose pane could not be checked.
         return None
     match keystrokes.check_pane(snapshot, placement, host, None):
         case "pane_gone":

@@ -42,6 +42,6 @@ class Budgets(WorkResource):
         return await self._call_in_zone(ApiCall("PUT", self._path("budgets"), body=body, is_idempotent=True), Budget)
 
     async def remove(self, scope: Scope, period: Period, *, key: str | None = None) -> None:
-        """Remove a budget. Not retried after a lost response, because a repetition would raise `NotFound`."""
+        """Remove a budget. Not retried after a lost response, because a repeated call would raise `NotFound`."""
         query = {"scope": scope, "period": period, "key": key}
         await self._send_in_zone(ApiCall("DELETE", self._path("budgets"), query))

@@ -23,5 +23,5 @@ class Members(WorkResource):
         return await self._call_in_zone(call, Member)
 
     async def remove(self, subject: str) -> None:
-        """Remove a member. Not retried after a lost response, because a repetition would raise `NotFound`."""
+        """Remove a member. Not retried after a lost response, because a repeated call would raise `NotFound`."""
         await self._send_in_zone(ApiCall("DELETE", self._path("members", subject)))

@@ -46,7 +46,7 @@ class Sessions(Resource):
     async def suspend(self, session_id: str) -> int:
         """Suspend a session and its subtree. Returns how many sessions were suspended.
 
-        Not retried after a lost response, because a repetition writes another event.
+        Not retried after a lost response, because a repeated call writes another event.
         """
         response = await self._call(ApiCall("POST", self._path("agents", session_id, "suspend")), _SuspendResponse)
         return response.suspended
@@ -60,7 +60,7 @@ class Sessions(Resource):
         return response.resumed
 
     async def end(self, session_id: str, *, reason: str | None = None) -> Receipt:
-        """Terminate a session and its subtree. Returns what was stopped. A repetition does no harm."""
+        """Terminate a session and its subtree. Returns what was stopped. The call can be repeated safely."""
         query = {"receipt": True, "reason": reason}
         return await self._call(ApiCall("DELETE", self._path("agents", session_id), query, is_idempotent=True), Receipt)
 

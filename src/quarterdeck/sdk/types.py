@@ -204,7 +204,7 @@ class ItemProblem(msgspec.Struct, frozen=True):
     status: int | None = None
 
     @property
-    def passes(self) -> bool:
+    def is_temporary(self) -> bool:
         """Whether the problem is temporary: nothing was decided, and the item can be sent again."""
         return self.status == Unavailable.status
 

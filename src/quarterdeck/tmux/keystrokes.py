@@ -2,7 +2,7 @@
 
     check_host ─► take_snapshot ─► check_pane ─► TypingTarget ─► type_line      one snapshot for all panes of a server
 
-`check_pane` returns the first reason against typing, in the order of its checks. Whatever cannot be determined counts
+`check_pane` returns the first reason against typing, in the order of its checks. What it cannot determine counts
 against typing.
 """
 
@@ -65,8 +65,8 @@ class TypingTarget:
     def is_still_ready(self) -> bool:
         """Whether the agent is still in the foreground.
 
-        It reads a few small files of /proc, which is cheap enough before each Enter. Without /proc only tmux's own
-        comparison protects the pane.
+        It reads a few small files of /proc, which is cheap enough before each Enter. Without /proc
+        only tmux's own check (`PaneGuard`) protects the pane.
         """
         if not process_table.has_procfs():
             return True
@@ -88,7 +88,7 @@ def check_pane(
 ) -> TypingTarget | BlockReason:
     """Check a placement against a snapshot. `agent` is None if the placement's coding agent is not configured.
 
-    Blocks: reads process data from the kernel.
+    Not for the event loop: it reads process data from the kernel.
     """
     if (reason := check_host(placement, host)) is not None:
         return reason
@@ -118,7 +118,10 @@ def check_host(placement: PlacedPane, host: Host) -> BlockReason | None:
 
 
 async def type_line(tmux: Tmux, target: TypingTarget, text: str, *, press_enter: bool = True) -> BlockReason | None:
-    """Type a line and press Enter, unless the agent has left the foreground meanwhile."""
+    """Type a line and, with `press_enter`, press Enter. Returns why not, or None.
+
+    If the agent leaves the foreground before Enter, the text stays in the pane without it.
+    """
     try:
         await tmux.type_line(target.pane, text, is_still_ready=target.is_still_ready, press_enter=press_enter)
     except PaneChanged:

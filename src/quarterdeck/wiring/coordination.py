@@ -27,7 +27,7 @@ from quarterdeck.settings import environment
 from quarterdeck.wiring.agents import AgentLiveness
 from quarterdeck.wiring.tasks import TaskParts
 
-RETRY = Policy(max_attempts=0, base_ms=5_000, multiplier=2.0, cap_ms=40_000, jitter=0.0)
+RETRY = Policy(max_attempts=0, base_ms=5_000, multiplier=2.0, cap_ms=40_000, jitter_ratio=0.0)
 """A failed cycle is retried after 5, 10, 20 and then always 40 seconds."""
 ALARM_SECONDS = 300.0
 GAP_SECONDS = 0.1

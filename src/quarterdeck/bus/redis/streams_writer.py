@@ -70,7 +70,11 @@ class RedisStreamWriter:
     async def _deliver_to_stream(
         self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]
     ) -> tuple[int, str]:
-        """Deliver to one stream. Return how many entries were processed, and the error of the next."""
+        """Deliver to one stream. Return how many entries were processed, and the error of the next.
+
+        If the stream's marker is ahead of `after`, the script returns it. If its event is in our log, the entries up to
+        it are already delivered (`trust`); otherwise it belongs to another log (`ignore`).
+        """
         stream = entries[0].stream
         keys = [stream, marker_key(identity.sink_id, stream)]
         values: list[RedisValue] = []

@@ -98,7 +98,7 @@ def routes(handlers: KeyHandlers) -> list[Route]:
         Route(
             "DELETE", base + "/{id}", handlers.revoke, "Revoke an API key", ADMIN, status=204,
             errors=("key_not_found",), tags=tags,
-            description="A repeated request also returns 204. Every replica refuses requests with the key that start "
-            "after the response.",
+            description="A repeated request also returns 204. After the response, every replica refuses new requests "
+            "with the key.",
         ),
     ]  # fmt: skip

@@ -41,7 +41,7 @@ from quarterdeck.engine.transaction import Engine, Transaction
 PERMISSION = "coordinator.use"
 LISTING = "coordinator-logs"
 ZONES_MAX = 1_000
-"""Zones that a status for an administrator counts."""
+"""Maximum zones in a status of all zones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +147,14 @@ async def _stats(tx: Transaction, zone_ids: list[str]) -> StatsView:
 
 
 def _position(cursor: str) -> int:
-    after = paging.decode(LISTING, cursor)
-    if not after.isascii() or not after.isdigit() or int(after) > POSITION_MAX:
+    position = paging.decode(LISTING, cursor)
+    if not position.isascii() or not position.isdigit() or int(position) > POSITION_MAX:
         raise Invalid(
             "invalid_cursor",
             "The cursor is not from this list. Use the `nextCursor` of its previous page.",
             field="cursor",
         )
-    return int(after)
+    return int(position)
 
 
 def routes(handlers: CoordinatorHandlers) -> list[Route]:
@@ -167,8 +167,8 @@ def routes(handlers: CoordinatorHandlers) -> list[Route]:
         Route(
             "POST", base + "/recover", handlers.recover, "Run a recovery now", LIFECYCLE, body=RecoverBody,
             response=RecoverView, errors=hidden, tags=tags, permission=PERMISSION,
-            description="Does at once what the coordinator does in the background: stale agents, timed-out attempts, "
-            "ended backoffs, blocked dependents of ended tasks, and dependency cycles.",
+            description="Runs one pass of the coordinator's background work now. It handles stale agents, timed-out "
+            "attempts, ended backoffs, blocked dependents of ended tasks, and dependency cycles.",
         ),
         Route(
             "GET", base + "/logs", handlers.list_logs, "List events of tasks and agents, newest first", LIFECYCLE,
@@ -188,6 +188,6 @@ def routes(handlers: CoordinatorHandlers) -> list[Route]:
         Route(
             "GET", "/health/coordinator", handlers.get_health, "Get the health of the coordinator", None,
             response=CoordinatorHealth, tags=("server",),
-            description="Returns 503 with the same body if the coordinator does not run. Tasks are late, not lost.",
+            description="Returns 503 with the same body if no coordinator is running. Tasks are then late, not lost.",
         ),
     ]  # fmt: skip

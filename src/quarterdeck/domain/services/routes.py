@@ -152,7 +152,7 @@ class ServiceHandlers:
         if not result.include_secret:
             return Reply(rules.view(service), status)
         secret = self.secrets(service.zone_id, service.id, service.secret_number)
-        # This response contains a secret: no cache on the way may store it.
+        # No proxy may cache the response, because it contains the secret.
         return Reply(rules.view(service, secret), status, [("cache-control", "no-store")])
 
     async def _record_heartbeat(
@@ -188,21 +188,24 @@ def _service_and_session(call: Call) -> tuple[str, str | None]:
 
 
 REGISTER_DESCRIPTION = (
-    "Application and endpoint identify a service. A new service, or one that was unregistered, answers 201. A "
-    "registered one answers 200: given fields replace the stored values, omitted fields keep theirs. With `delivery: "
-    "push` the 201 contains, only this once, the secret that signs pushes (Standard Webhooks); if that response was "
+    "Application and endpoint identify a service. Returns 201 for a new service or one that was unregistered, and 200 "
+    "for a registered one, where given fields replace the stored values and omitted fields keep theirs. With "
+    "`delivery: push`, only the 201 response contains the secret that signs pushes (Standard Webhooks). If it was "
     "lost, rotate the secret."
 )
 SESSION_LIFETIME_DESCRIPTION = " The service stays registered while one of the sessions that registered it is live."
 UPDATE_DESCRIPTION = (
     "Given fields replace the stored values; omitted fields keep theirs. The response contains the secret if "
-    "`rotate_secret` is true or delivery becomes push. It is a new secret each time; the previous one still signs too."
+    "`rotate_secret` is true or delivery becomes push. It is a new secret each time; pushes are also signed with the "
+    "previous one."
 )
 HEARTBEAT_DESCRIPTION = (
-    "The body may be empty, or contain health, active invocations and metadata. Only a change of health is an event."
+    "The body may be empty, or contain health, active invocations and metadata. Only a change of health writes an "
+    "event."
 )
 UNREGISTER_DESCRIPTION = (
-    "Answers 204, also when repeated. When no registration is left, pending and running invocations are canceled. "
+    "Returns 204, also for a repeated request. When no registration is left, pending and running invocations are "
+    "canceled. "
 )
 
 

@@ -1,7 +1,7 @@
 """Sweeps of sessions.
 
 A sweep only finds sessions. Their termination goes through the same lanes as requests, under the zone's lock, so any
-number of replicas may sweep at the same time: a session that one has terminated, another finds terminated.
+number of replicas may sweep at the same time: terminating a session twice changes nothing.
 
 | sweep             | finds                                            | does                                        |
 |-------------------|--------------------------------------------------|---------------------------------------------|
@@ -45,24 +45,28 @@ ORPHANED = "orphaned"
 def sweeps(
     cross_zone_engine: Engine, cascades: CascadeRunner, settings: SessionSettings, retention_every_ms: int = 900_000
 ) -> list[Sweep]:
-    """The cross-zone engine only finds sessions. The lanes that terminate them see only the zones concerned."""
+    """The cross-zone engine finds sessions, and deletes those whose retention time is over.
+
+    The lanes that terminate sessions see only the zones concerned.
+    """
 
     def terminate_found(
         reason: str, find: Callable[[Transaction, int], Awaitable[list[Ref]]]
     ) -> Callable[[int], Awaitable[int]]:
         async def run_once(batch: int) -> int:
             refs = await cross_zone_engine.read(lambda tx: find(tx, batch))
-            await _gather([cascades.terminate(Terminate(zone_id, name, reason)) for zone_id, name in refs])
+            await _gather([cascades.terminate(Terminate(zone_id, session_id, reason)) for zone_id, session_id in refs])
             return len(refs)
 
         return run_once
 
     async def finish_cascades(batch: int) -> int:
         refs = await cross_zone_engine.read(lambda tx: operations.find_unfinished_cascades(tx, batch))
-        await _gather([cascades.finish_cascade(zone_id, name) for zone_id, name in refs])
+        await _gather([cascades.finish_cascade(zone_id, cascade_id) for zone_id, cascade_id in refs])
         return len(refs)
 
     async def delete_expired(batch: int) -> int:
+        """Here, expired means that the retention time is over, not the TTL."""
         retention_ms = round(settings.session_retention_days * DAY)
         deleted = 0
         # One level of the trees per transaction: deleting children makes their parents deletable.

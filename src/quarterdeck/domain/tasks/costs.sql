@@ -128,7 +128,7 @@ limit :limit;
 -- name: costs_grouped
 -- planned: each time
 -- Groups the daily sums by agent, model, task type or zone. For a zone it returns one row, or none without costs. The
--- empty agent stands for costs that were reported while no agent held the task.
+-- empty agent means costs that were reported while no agent held the task.
 select k.name, sum(k.usd_micros), sum(k.input_tokens), sum(k.output_tokens)
 from (
     select case cast(:grouped_by as text) when 'agent' then c.agent_id when 'model' then c.model

@@ -150,7 +150,9 @@ class TaskDetailHandlers:
         query = call.query
         assert isinstance(query, BudgetQuery)
         after = _decode_budget_cursor(query.cursor) if query.cursor else ("", "", "")
-        found = await self._read(call, lambda tx: budgets.page(tx, call.caller, call.zone_id, after, query.limit + 1))
+        found = await self._read(
+            call, lambda tx: budgets.list_budgets(tx, call.caller, call.zone_id, after, query.limit + 1)
+        )
         names = [msgspec.json.encode((budget.scope, budget.scope_key, budget.period)).decode() for budget in found]
         count, last = paging.trim_page(names, query.limit)
         next_cursor = None if last is None else paging.encode(BUDGET_LISTING, last)

@@ -51,7 +51,7 @@ where h.id = 1;
 -- name: task_log_transitions
 -- planned: each time
 -- A task's events, oldest first. Whether retries were exhausted is a member of the JSON in `data`. A quote inside a
--- JSON value is escaped, so the pattern matches only the member itself. (`_` stands for the colon, which would be taken
+-- JSON value is escaped, so the pattern matches only the member itself. (`_` matches the colon, which would be taken
 -- for a parameter.)
 select e.pos, e.id, e.type, e.actor, e.from_state, e.to_state, e.data, e.at
 from events e

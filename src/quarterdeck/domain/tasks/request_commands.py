@@ -1,4 +1,4 @@
-"""Builds the commands of the task lane from requests: checks sizes, encrypts secrets, draws tokens and jitter."""
+"""Builds the commands of the task lane from requests: checks sizes, encrypts secrets, generates tokens and jitter."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from quarterdeck.domain.tasks.rules.ready_queues import class_id_of
 from quarterdeck.engine.secrets import FieldCipher
 
 FIELD_BYTES_MAX = 1 << 20
-"""Size of one JSON field."""
+"""Maximum size of one JSON field."""
 EMPTY_OBJECT = "{}"
 P = TypeVar("P", bound=Problem)
 EMPTY_BODY = CreateBody()
@@ -237,7 +237,7 @@ def check_field_size(field: str, text: str) -> str:
 
 
 def with_field(problem: P, path: str) -> P:
-    """A copy of the problem with its `field` relative to `path` in the request.
+    """A copy of the problem with `path`, the place of the value in the request, before its `field`.
 
     A problem with the request itself always gets a field; a problem with the task only if it already has one.
     """

@@ -15,11 +15,11 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
 ENTRIES_MAX = 100
-"""Entries returned per sink."""
+"""Maximum entries returned per sink."""
 
 
 class SinkView(msgspec.Struct, frozen=True):
-    """A sink: its position, its lag and its entries."""
+    """A sink: its position, its lag and the number of its entries."""
 
     name: str
     is_configured: Annotated[bool, Meta(description="whether this server has the sink configured")]
@@ -64,7 +64,10 @@ async def list_names(tx: Transaction) -> list[str]:
 
 
 async def load_view(tx: Transaction, name: str) -> SinkView:
-    """One sink, with its row, the log's bounds and its entries at one instant. Raises `NotFound`."""
+    """One sink as the database has it, all values of the same time. Raises `NotFound`.
+
+    Whether this server has it configured, and its error here, are filled in by the caller.
+    """
     states, counts = await tx.read(Q.sink_state(name=name), Q.sink_entries_count(sink=name))
     if not states:
         raise not_found(name)

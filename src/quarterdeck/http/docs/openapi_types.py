@@ -86,7 +86,7 @@ class Operation(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def scopes(self) -> list[str]:
-        """The scopes that are needed, with any of the credentials."""
+        """The scopes that a caller needs, whichever kind of credential it sends."""
         named = (scope for requirement in self.security for scopes in requirement.values() for scope in scopes)
         return list(dict.fromkeys(named))
 

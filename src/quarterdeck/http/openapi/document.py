@@ -24,14 +24,14 @@ TAG_DESCRIPTIONS: Mapping[str, str] = {
     "zones": "A zone is a tenant. Everything belongs to exactly one zone, and a zone's limits apply to all of it.",
     "sessions": "A session is one live run of an agent. Sessions form trees: ending one ends its whole subtree.",
     "services": "A service is an endpoint that a session or an application offers. It ends with its owner.",
-    "delegations": "A delegation lends authority from one session to another. Each further step only narrows it.",
+    "delegations": "A delegation lends authority from one session to another. Each further delegation only narrows it.",
     "keys": "An API key acts for one application in one zone. It is shown once and stored as a digest.",
     "members": "A workspace is a zone. Its members are the subjects with a role in it.",
     "fleets": "A fleet is a team of coding agents, its members, with one director and one administrator.",
     "messages": "A message is one delivery between members of a fleet. It is acknowledged or canceled once. A "
     "broadcast is one message per recipient.",
     "monitor": "One monitor process watches a fleet and pings its members.",
-    "events": "Every change writes one event in its own transaction. The order of `pos` is the order of commits.",
+    "events": "Every change writes one event, in the same transaction. The order of `pos` is the order of commits.",
     "server": "Health, metrics, documentation and public keys of the server.",
 }
 BEARER, API_KEY = "bearer", "apiKey"
@@ -197,7 +197,7 @@ def _idempotency_key() -> Json:
     return {
         "name": "Idempotency-Key",
         "in": "header",
-        "description": "Makes a repeat safe: the same key with the same body returns the same object. At most "
+        "description": "Makes a retry safe: the same key with the same body returns the same object. At most "
         f"{KEY_BYTES_MAX} bytes, no control characters.",
         "schema": {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX},
     }

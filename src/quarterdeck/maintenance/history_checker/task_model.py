@@ -61,8 +61,8 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     status: str
     attempt: int
     final: int
-    waits: int
-    spreads: int
+    waits_for: int
+    dependents_pending: int
     available_at: Millis
     timeout_at: Millis | None
     updated_at: Millis

@@ -196,7 +196,7 @@ class InFlight:
         if item.cancel:
             held.context.cancel()
         # If the method has ended, the report decides whether it counts: it may have been accepted just now.
-        if item.error is not None and not item.error.passes and not held.has_ended:
+        if item.error is not None and not item.error.is_temporary and not held.has_ended:
             log.warning("lost the lease of %s: %s", item.id, item.error.detail)
             self._drop([held])
 

@@ -114,7 +114,7 @@ class Reporter:
     def _needs_retry(self, completion: Completion, outcomes: dict[str, Item]) -> bool:
         item = outcomes.get(completion.id)
         problem = None if item is None else item.error
-        if problem is not None and problem.passes:
+        if problem is not None and problem.is_temporary:
             return True
         if problem is not None:
             # The lease expired, the invocation was canceled, or an earlier report counted and its response was lost.

@@ -43,5 +43,5 @@ class Budgets:
         return self._loop_thread.run(self._inner.put(scope, period, key=key, usd=usd, tokens=tokens))
 
     def remove(self, scope: Scope, period: Period, *, key: str | None = None) -> None:
-        """Remove a budget. Not retried after a lost response, because a repetition would raise `NotFound`."""
+        """Remove a budget. Not retried after a lost response, because a repeated call would raise `NotFound`."""
         self._loop_thread.run(self._inner.remove(scope, period, key=key))

@@ -26,5 +26,5 @@ class Members:
         return self._loop_thread.run(self._inner.put(subject, role))
 
     def remove(self, subject: str) -> None:
-        """Remove a member. Not retried after a lost response, because a repetition would raise `NotFound`."""
+        """Remove a member. Not retried after a lost response, because a repeated call would raise `NotFound`."""
         self._loop_thread.run(self._inner.remove(subject))

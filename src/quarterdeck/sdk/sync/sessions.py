@@ -47,7 +47,7 @@ class Sessions:
     def suspend(self, session_id: str) -> int:
         """Suspend a session and its subtree. Returns how many sessions were suspended.
 
-        Not retried after a lost response, because a repetition writes another event.
+        Not retried after a lost response, because a repeated call writes another event.
         """
         return self._loop_thread.run(self._inner.suspend(session_id))
 
@@ -59,5 +59,5 @@ class Sessions:
         return self._loop_thread.run(self._inner.resume(session_id))
 
     def end(self, session_id: str, *, reason: str | None = None) -> Receipt:
-        """Terminate a session and its subtree. Returns what was stopped. A repetition does no harm."""
+        """Terminate a session and its subtree. Returns what was stopped. The call can be repeated safely."""
         return self._loop_thread.run(self._inner.end(session_id, reason=reason))

@@ -1,4 +1,4 @@
-"""Reports outcomes and progress of attempts in batches: everything since the last report goes with the next.
+"""Reports outcomes and progress of attempts in batches: what accumulates during one call is sent with the next.
 
 There are no timers: an idle outbox sends immediately, and a busy one sends what has accumulated. Two calls may be in
 transit, so that the server works on one while the other is on its way. Reports that could not be sent are sent again as
@@ -143,7 +143,7 @@ class Outbox(Generic[E]):
 
     def _needs_retry(self, report: E, item: TaskItem) -> bool:
         problem = item.error
-        if problem is not None and problem.passes:
+        if problem is not None and problem.is_temporary:
             return True
         if problem is not None and (kind := PERMANENT_PROBLEMS.get(problem.status)):
             self._callbacks.on_refused(report, kind(problem.error, problem.detail))
@@ -155,7 +155,7 @@ class Outbox(Generic[E]):
 def _is_retryable(problem: Problem) -> bool:
     """Whether sending again may help.
 
-    An invalid token may be renewed, also during the shutdown, and finished work should not be repeated because of it.
+    An invalid token may still be renewed, even during shutdown, and finished work should not be repeated because of it.
     An ended session stays ended.
     """
     return isinstance(problem, Fault) or (isinstance(problem, Unauthenticated) and problem.code != SESSION_ENDED)

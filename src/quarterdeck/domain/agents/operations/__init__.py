@@ -26,7 +26,7 @@ from quarterdeck.domain.agents.operations.liveness import (
     refresh_status,
     terminate_agents,
 )
-from quarterdeck.domain.agents.operations.load import decode_agents, get_statement, load_contact_deadlines
+from quarterdeck.domain.agents.operations.load import decode_agents, get_statement, load_contact_due_in
 from quarterdeck.domain.agents.operations.reads import (
     count_by_status,
     list_agent_ids,
@@ -59,7 +59,7 @@ __all__ = [
     "list_launch_zones",
     "list_launchable",
     "list_liveness_due",
-    "load_contact_deadlines",
+    "load_contact_due_in",
     "load_history",
     "next_liveness_due",
     "refresh_status",

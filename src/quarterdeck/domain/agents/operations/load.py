@@ -43,7 +43,7 @@ def decode_agents(rows: Sequence[Row]) -> dict[Ref, Agent]:
     return {agent.ref: agent for agent in decode([*rows], Agent)}
 
 
-async def load_contact_deadlines(tx: Transaction, refs: Iterable[Ref]) -> dict[Ref, Millis]:
+async def load_contact_due_in(tx: Transaction, refs: Iterable[Ref]) -> dict[Ref, Millis]:
     """For agents with a waiting claim: milliseconds until each must be marked as seen again."""
     [rows] = await tx.read(Q.agents_contact_state(batch=[*sorted(refs)]))
     return {(agent.zone_id, agent.id): rules.contact_due_in(agent, tx.now) for agent in decode(rows, WaitingAgent)}
@@ -71,7 +71,10 @@ class AgentBatchInput:
 
 
 async def load(tx: Transaction, commands: Sequence[AgentCommand]) -> AgentBatchInput:
-    """Lock the zones and the pulses, so that no heartbeat is recorded between read and write, and load the agents."""
+    """Lock the zones and the agents' rows of `agent_pulses`, and load the agents.
+
+    No heartbeat can be recorded between this read and the write.
+    """
     refs = sorted_refs(commands)
     caller_checks = CallerChecks(commands)
     zone_rows, _, rows, *caller_rows = await tx.read(

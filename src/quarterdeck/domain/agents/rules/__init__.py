@@ -23,7 +23,7 @@ from quarterdeck.domain.agents.rules.registration import (
     update_from_body,
 )
 from quarterdeck.domain.agents.rules.states import (
-    AGENT,
+    AGENT_STATES,
     AgentChange,
     apply_heartbeat,
     awaits_first_contact,
@@ -42,7 +42,7 @@ from quarterdeck.domain.agents.rules.states import (
 from quarterdeck.domain.agents.rules.views import health_view, view
 
 __all__ = [
-    "AGENT",
+    "AGENT_STATES",
     "AgentChange",
     "RegistrationContext",
     "acting_agent_problem",

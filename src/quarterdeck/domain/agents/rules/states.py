@@ -24,7 +24,7 @@ from quarterdeck.domain.agents.rules import errors
 STALE = "stale"
 RECENTLY_SEEN = SECOND
 """An agent seen within this time is not marked as seen again, to save the write."""
-AGENT = StateMachine(
+AGENT_STATES = StateMachine(
     "agent",
     State,
     State.IDLE,
@@ -135,7 +135,7 @@ def _with_status(agent: Agent, status: State, reason: str | None, look_at: Milli
     )
     if not has_changed:
         return AgentChange(agent, after)
-    verb = next(verb for verb in Verb if AGENT.next_state(verb, agent.status) is status)
+    verb = next(verb for verb in Verb if AGENT_STATES.next_state(verb, agent.status) is status)
     data: tuple[tuple[str, object], ...] = (("heldTasks", agent.held),)
     if verb is Verb.LOSE:
         data += (("reason", STALE), ("silentSeconds", (now - agent.last_seen_at) // SECOND))

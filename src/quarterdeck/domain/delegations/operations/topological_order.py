@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules.topological_order import (
-    Region,
     RespaceRequest,
     TopologicalOrder,
     WalkRequest,
+    WalkResult,
     spaced_ranks,
     topological_sort,
 )
@@ -24,7 +24,7 @@ log = logging.getLogger("quarterdeck.delegations")
 async def resolve_missing(tx: Transaction, order: TopologicalOrder, missing: WalkRequest | RespaceRequest) -> None:
     """Load or do what `order` needs. The caller has written its earlier decisions, so they are visible here."""
     if isinstance(missing, WalkRequest):
-        order.add_region(missing, await _load_region(tx, missing))
+        order.add_walk_result(missing, await _load_walk_result(tx, missing))
         return
     # Rare: it takes tens of thousands of edges that need ranks in the same gap.
     log.warning("respacing the delegation ranks of a zone", extra={"zone": missing.zone_id})
@@ -55,14 +55,14 @@ def _assign_ranks(tx: Transaction, zone_id: str, session_ids: Sequence[str], ord
     return ranks
 
 
-async def _load_region(tx: Transaction, walk: WalkRequest) -> Region:
+async def _load_walk_result(tx: Transaction, walk: WalkRequest) -> WalkResult:
     common: dict[str, str | int] = {"zone_id": walk.zone_id, "now": tx.now, "most": walk.limit}
     forward_rows, backward_rows, [(rank_below, rank_above)] = await tx.read(
         Q.delegations_forward_region(target=walk.target, high=walk.source_rank, **common),
         Q.delegations_backward_region(source=walk.source, low=walk.target_rank, **common),
         Q.delegation_ranks_adjacent(zone_id=walk.zone_id, low=walk.target_rank, high=walk.source_rank),
     )
-    return Region(
+    return WalkResult(
         _decode_ranks(forward_rows), _decode_ranks(backward_rows), _decode_rank(rank_below), _decode_rank(rank_above)
     )
 

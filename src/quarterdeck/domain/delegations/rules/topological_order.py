@@ -1,8 +1,8 @@
 """Ranks of a zone's sessions. They increase along every active edge, so active edges cannot form a cycle.
 
-Two numbers mostly decide whether an edge closes a cycle. The graph is searched only if the source ranks above the
-target, and only between the two: *forward* from the target up to the source's rank, and *backward* from the source down
-to the target's rank. If neither region contains the other end, the smaller region moves, keeping its own order: the
+An edge from a lower to a higher rank closes no cycle. The graph is walked only if the source ranks above the target,
+and only between the two: *forward* from the target up to the source's rank, and *backward* from the source down to the
+target's rank. If neither region contains the other end, the smaller region moves, keeping its own order: the
 backward region to just below the target, or the forward region to just above the source. Nothing else has to move:
 sources of edges into the backward region already rank below the target, and targets of edges out of the forward region
 already rank above the source.
@@ -11,7 +11,7 @@ Ranks have gaps, so there is nearly always a free one. If there is none, all ran
 (`spaced_ranks`). A moved region is placed at the far end of its gap in small steps, because the next region usually
 moves to the same place.
 
-`TopologicalOrder` decides and collects the ranks to write; its caller runs the searches. An edge that ends cannot break
+`TopologicalOrder` decides and collects the ranks to write; its caller runs the walks. An edge that ends cannot break
 the order.
 """
 
@@ -32,7 +32,7 @@ WALK_LIMIT_FACTOR = 8
 
 @dataclass(frozen=True, slots=True)
 class WalkRequest:
-    """Search forward from the target up to the source's rank, and backward from the source down to the target's."""
+    """Walk forward from the target up to the source's rank, and backward from the source down to the target's."""
 
     zone_id: str
     source: str
@@ -45,8 +45,8 @@ class WalkRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """The result of a search: sessions and their ranks, including the start of each direction."""
+class WalkResult:
+    """The two regions that a walk found: sessions and their ranks, including the start of each direction."""
 
     forward: Mapping[str, int]
     backward: Mapping[str, int]
@@ -99,13 +99,13 @@ class TopologicalOrder:
             zone_id, source, target, target_rank, source_rank, self._walk_limits.get(key, FIRST_WALK_LIMIT)
         )
 
-    def add_region(self, walk: WalkRequest, region: Region) -> None:
-        """Add the result of a search. If neither direction was complete, the next search has a higher limit."""
+    def add_walk_result(self, walk: WalkRequest, result: WalkResult) -> None:
+        """Add the result of a walk. If neither direction was complete, the next walk has a higher limit."""
         key = (walk.zone_id, walk.source, walk.target)
-        if walk.source in region.forward or walk.target in region.backward:
+        if walk.source in result.forward or walk.target in result.backward:
             self._cycles.add(key)
             return
-        candidates = _move_candidates(walk, region)
+        candidates = _move_candidates(walk, result)
         if not candidates:
             self._walk_limits[key] = walk.limit * WALK_LIMIT_FACTOR
             return
@@ -134,7 +134,7 @@ class TopologicalOrder:
         for session_id, rank in new_ranks.items():
             self._ranks[zone_id, session_id] = self._changed[zone_id, session_id] = rank
         self._bounds[zone_id] = (min(lowest, *new_ranks.values()), max(highest, *new_ranks.values()))
-        # Earlier search results refer to the old ranks.
+        # Earlier walk results refer to the old ranks.
         self._planned_ranks.clear()
         self._walk_limits.clear()
 
@@ -190,15 +190,15 @@ class _MoveCandidate:
         return (self.rank_above - step * (count + 1) if self.moves_up else self.rank_below), step
 
 
-def _move_candidates(walk: WalkRequest, region: Region) -> list[_MoveCandidate]:
-    """The regions that the search found completely: none, one or both."""
+def _move_candidates(walk: WalkRequest, result: WalkResult) -> list[_MoveCandidate]:
+    """The regions that the walk found completely: none, one or both."""
     candidates: list[_MoveCandidate] = []
-    if len(region.backward) < walk.limit:
+    if len(result.backward) < walk.limit:
         candidates.append(
-            _MoveCandidate(_by_rank(region.backward), region.rank_below, walk.target_rank, moves_up=False)
+            _MoveCandidate(_by_rank(result.backward), result.rank_below, walk.target_rank, moves_up=False)
         )
-    if len(region.forward) < walk.limit:
-        candidates.append(_MoveCandidate(_by_rank(region.forward), walk.source_rank, region.rank_above, moves_up=True))
+    if len(result.forward) < walk.limit:
+        candidates.append(_MoveCandidate(_by_rank(result.forward), walk.source_rank, result.rank_above, moves_up=True))
     return candidates
 
 

@@ -67,7 +67,7 @@ class InboxWakeups:
         states = await self._engine.read(lambda tx: _load_states(tx, keys), zones={zone_id for zone_id, _ in keys})
         for key, state in states.items():
             for poll in self._polls.waiting(key):
-                if state.has_left or state.newest_id > poll.claim.after:
+                if state.has_left or state.newest_id > poll.request.after:
                     self._polls.retry(poll)
         return CHECK_SECONDS
 

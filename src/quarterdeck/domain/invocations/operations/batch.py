@@ -67,7 +67,7 @@ class BatchRunner:
     ) -> tuple[InvocationBatchInput, set[str]]:
         enqueues = [command for command in commands if isinstance(command, Enqueue)]
         claims = [command for command in commands if isinstance(command, Claim)]
-        waiting_claims = [poll.claim for polls in self._polls_for(enqueues).values() for poll in polls]
+        waiting_claims = [poll.request for polls in self._polls_for(enqueues).values() for poll in polls]
         named_refs: SqlRows = [
             *sorted({(command.zone_id, command.id) for command in commands if not isinstance(command, Enqueue | Claim)})
         ]
@@ -137,8 +137,8 @@ class BatchRunner:
             for poll in polls:
                 if not decider.has_due(ref):
                     break
-                bearer = poll.claim.bearer
-                claimed = decider.decide(poll.claim) if bearer is None or bearer.zone_id in locked else None
+                bearer = poll.request.bearer
+                claimed = decider.decide(poll.request) if bearer is None or bearer.zone_id in locked else None
                 if isinstance(claimed, ClaimedInvocations) and claimed.items:
                     tx.on_commit(partial(self._polls.deliver, poll, claimed.items))
                 else:

@@ -167,7 +167,7 @@ def fail_attempt(row: Invocation, error: str, now: Millis, *, deadline_passed: b
     if row.cancel_requested_at is not None:
         return end(row, State.CANCELED, now, error=error)
     policy = msgspec.json.decode(row.retry_policy_json, type=RetryPolicy)
-    backoff = Policy(row.max_attempts, policy.backoff_ms, policy.multiplier, policy.max_backoff_ms, jitter=0)
+    backoff = Policy(row.max_attempts, policy.backoff_ms, policy.multiplier, policy.max_backoff_ms, jitter_ratio=0)
     retry_at = next_attempt_at(backoff, attempt=row.attempts, now=now, jitter=0)
     if retry_at is not None:
         return _set_pending(_replace(row, error_json=error), retry_at, now)

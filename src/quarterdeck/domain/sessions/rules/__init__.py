@@ -24,7 +24,7 @@ from quarterdeck.domain.sessions.rules.admission import (
     subtract_expired,
 )
 from quarterdeck.domain.sessions.rules.states import (
-    SESSION,
+    SESSION_STATES,
     TTL_EXPIRED,
     bearer_problem,
     effective_session,
@@ -39,7 +39,7 @@ from quarterdeck.domain.sessions.rules.states import (
 __all__ = [
     "BOUNDS",
     "MAX_CONCURRENT",
-    "SESSION",
+    "SESSION_STATES",
     "SPAWN",
     "TTL_EXPIRED",
     "Count",

@@ -17,7 +17,7 @@ from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Forbidden, Frozen, LimitReached, NotFound, Problem
 from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State, TreeNode
-from quarterdeck.domain.sessions.rules.states import SESSION, bearer_problem, is_live, suspended_caller_problem
+from quarterdeck.domain.sessions.rules.states import SESSION_STATES, bearer_problem, is_live, suspended_caller_problem
 from quarterdeck.domain.zones.model import CEILINGS, Limits, ZoneAdmission
 
 SPAWN = "spawn"
@@ -297,7 +297,7 @@ def new_session(command: Spawn, parent: Session | None, limits: str, now: Millis
         root_id=parent.root_id if parent else command.id,
         session_sid=command.session_sid,
         kind=command.kind,
-        status=SESSION.initial,
+        status=SESSION_STATES.initial,
         depth=parent.depth + 1 if parent else 0,
         capabilities=command.capabilities,
         metadata=command.metadata,

@@ -1,4 +1,4 @@
-"""Session states, how a session reads at a given time, and which tokens are still valid."""
+"""Session states, the state of a session at a given time, and which tokens are still valid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarterdeck.core.errors import Conflict, Forbidden, NotFound, Unauthenticat
 from quarterdeck.core.state_machine import StateMachine
 from quarterdeck.domain.sessions.model import Session, SessionView, State, Verb
 
-SESSION: StateMachine[State, Verb] = StateMachine(
+SESSION_STATES: StateMachine[State, Verb] = StateMachine(
     "session",
     State,
     State.ACTIVE,
@@ -44,7 +44,10 @@ def is_live(session: LivenessFields, now: Millis) -> bool:
 
 
 def effective_session(session: Session, now: Millis) -> Session:
-    """The session as it reads now: a marked or expired session is terminated, before any chunk or sweep updates it."""
+    """The session as callers see it now.
+
+    A session that has expired or is marked by a cascade is shown as terminated even before its row is updated.
+    """
     if session.status is State.TERMINATED or is_live(session, now):
         return session
     if session.terminated_at is not None:
@@ -79,8 +82,8 @@ def suspended_caller_problem(caller: Caller | None, sessions: Mapping[tuple[str,
     """
     if caller is None:
         return None
-    for name in (caller.session_id, caller.agent_id):
-        session = sessions.get((caller.zone_id, name)) if name is not None else None
+    for session_id in (caller.session_id, caller.agent_id):
+        session = sessions.get((caller.zone_id, session_id)) if session_id is not None else None
         if session is not None and session.status is State.SUSPENDED:
             return session_suspended(session.id)
     return None
@@ -96,8 +99,8 @@ def bearer_problem(
     """
     if bearer is None:
         return None
-    agent = sessions.get((bearer.zone_id, bearer.agent_id)) if bearer.agent_id is not None else None
-    if agent is not None and not is_live(agent, now):
+    agent_session = sessions.get((bearer.zone_id, bearer.agent_id)) if bearer.agent_id is not None else None
+    if agent_session is not None and not is_live(agent_session, now):
         return _session_ended()
     if bearer.session_id is None:
         return None

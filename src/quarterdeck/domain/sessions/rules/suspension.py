@@ -15,7 +15,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem, StateConflict
 from quarterdeck.domain.sessions.model import State, Suspend, TreeNode, Verb
 from quarterdeck.domain.sessions.rules.cascade import Ref
-from quarterdeck.domain.sessions.rules.states import SESSION, is_live
+from quarterdeck.domain.sessions.rules.states import SESSION_STATES, is_live
 
 
 class SuspensionChange(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class SessionTrees:
         flagged = msgspec.structs.replace(target, held=flag)
         changes = {target.id: SuspensionChange(target, flagged)}
         for node in affected:
-            status = SESSION.next_state(verb, node.status)
+            status = SESSION_STATES.next_state(verb, node.status)
             assert status is not None  # `affected` has only sessions in a state that the verb allows
             after = msgspec.structs.replace(flagged if node.id == target.id else node, status=status)
             changes[node.id] = SuspensionChange(node, after)

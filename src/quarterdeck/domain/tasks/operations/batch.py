@@ -52,7 +52,7 @@ class BatchRunner:
 
     async def run(self, tx: Transaction, commands: Sequence[TaskCommand]) -> list[TaskResult | Problem | Busy]:
         polls = self._polls_for(command for command in commands if isinstance(command, Create))
-        loaded = await load.load(tx, commands, [poll.claim for poll in polls], self._timeouts)
+        loaded = await load.load(tx, commands, [poll.request for poll in polls], self._timeouts)
         lock_failures = await zones.lock_failures(tx, zones_of(commands) - loaded.locked_zones)
         decider = BatchDecider(loaded.input)
         outcomes: list[TaskResult | Problem | Busy] = [
@@ -86,7 +86,7 @@ class BatchRunner:
                 continue
             task_class = TaskClass(command.task_type, frozenset(command.required_capabilities))
             for poll in self._polls.waiting(command.zone_id):
-                if chosen.get(poll, 0) < poll.claim.limit and accepts(poll.claim, task_class, now):
+                if chosen.get(poll, 0) < poll.request.limit and accepts(poll.request, task_class, now):
                     chosen[poll] = chosen.get(poll, 0) + 1
                     break
         return [*chosen]
@@ -107,7 +107,7 @@ class BatchRunner:
             if isinstance(command, Claim) and isinstance(command.waiter, LongPoll) and outcome == NO_TASKS:
                 # If tasks match, its agent is full or a budget is spent. Offer nothing until that may have changed.
                 is_blocked = decider.has_matching(command)
-                command.waiter.claim = msgspec.structs.replace(
+                command.waiter.request = msgspec.structs.replace(
                     command,
                     capabilities=decider.usable_capabilities(command),
                     waiter=None,
@@ -119,9 +119,9 @@ class BatchRunner:
         """Offer tasks again to agents that have a free slot since this batch."""
         for zone_id in {zone_id for zone_id, _ in freed}:
             for poll in self._polls.waiting(zone_id):
-                claim = poll.claim
+                claim = poll.request
                 if claim.not_before and (zone_id, claim.agent_id) in freed:
-                    poll.claim = msgspec.structs.replace(claim, not_before=0.0)
+                    poll.request = msgspec.structs.replace(claim, not_before=0.0)
                     self._polls.wakeup.set()
 
     def _offer(
@@ -134,7 +134,7 @@ class BatchRunner:
         """
         offers: dict[ClaimPoll, ClaimedTasks] = {}
         for poll in polls:
-            claim = poll.claim
+            claim = poll.request
             bearer = claim.bearer
             is_locked = bearer is None or bearer.zone_id in locked_zones
             claimed = decider.decide(claim) if is_locked and decider.ready_classes else None

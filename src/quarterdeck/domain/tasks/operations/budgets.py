@@ -32,8 +32,8 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement, SqlRows
 
-READ = "costs.read"
-CHANGE = "budgets.change"
+READ_PERMISSION = "costs.read"
+CHANGE_PERMISSION = "budgets.change"
 ALL_DAYS = (0, 10**9)
 """First and last day, as days since 1970-01-01."""
 
@@ -51,23 +51,23 @@ async def change_budgets(
         *sorted({(command.zone_id, command.scope_key) for command in commands if command.scope is Scope.TASK})
     ]
     batch: SqlRows = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
-    zone_rows, *results, rows, tasks = await tx.read(
+    zone_rows, *caller_rows, budget_rows, task_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)),
         *caller_statements,
         COSTS.budgets_of_zones(batch=batch),
         Q.task_dependency_states(batch=task_refs),
     )
     locked = zones.decode_zones(zone_rows)
-    caller_state = caller_checks.build_state(results, tx.now)
+    caller_state = caller_checks.build_state(caller_rows, tx.now)
     lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
     zone_problems = zone_rules.ended_zone_problems(locked.values())
-    existing_tasks = {(str(row[0]), str(row[1])) for row in tasks}
-    budget_batch = _BudgetBatch(decode(rows, Budget))
+    existing_tasks = {(str(row[0]), str(row[1])) for row in task_rows}
+    budget_batch = _BudgetBatch(decode(budget_rows, Budget))
     outcomes: list[Budget | Problem | Busy] = []
     for command in commands:
         problem = (
             sessions.blocked(command, lock_failures)
-            or caller_state.problem(command, CHANGE)
+            or caller_state.problem(command, CHANGE_PERMISSION)
             or zone_problems.get(command.zone_id)
             or _unknown_task(command, existing_tasks)
         )
@@ -140,8 +140,10 @@ async def _load_used(tx: Transaction, command: PutBudget) -> CostSum:
 # -- read --------------------------------------------------------------------------------------------------------
 
 
-async def page(tx: Transaction, caller: Caller, zone_id: str, after: tuple[str, str, str], limit: int) -> list[Budget]:
-    await require_permission(tx, caller, zone_id, READ)
+async def list_budgets(
+    tx: Transaction, caller: Caller, zone_id: str, after: tuple[str, str, str], limit: int
+) -> list[Budget]:
+    await require_permission(tx, caller, zone_id, READ_PERMISSION)
     scope, scope_key, period = after
     [rows] = await tx.read(
         COSTS.budgets_page(zone_id=zone_id, scope=scope, scope_key=scope_key, period=period, limit=limit)
@@ -152,7 +154,7 @@ async def page(tx: Transaction, caller: Caller, zone_id: str, after: tuple[str, 
 
 
 async def read_costs(tx: Transaction, filters: CostFilter) -> list[CostGroup]:
-    await require_permission(tx, filters.caller, filters.zone_id, READ)
+    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     [rows] = await tx.read(_costs_statement(filters))
     if not rows:
         await zones.require_zone(tx, filters.zone_id)

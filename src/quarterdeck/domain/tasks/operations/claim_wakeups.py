@@ -35,11 +35,11 @@ class ClaimWakeups:
         now = time.monotonic()
         for (zone_id, _), task_class in ready.items():
             for poll in self._polls.waiting(zone_id):
-                if accepts(poll.claim, task_class, now):
+                if accepts(poll.request, task_class, now):
                     self._polls.retry(poll)
                     self._polls.wakeup.set()
                     break
-                pause = min(pause, max(0.01, poll.claim.not_before - now)) if poll.claim.not_before else pause
+                pause = min(pause, max(0.01, poll.request.not_before - now)) if poll.request.not_before else pause
         return pause
 
     async def _wake_for_agents(self, zones: Sequence[str]) -> float:
@@ -51,13 +51,13 @@ class ClaimWakeups:
         now = time.monotonic()
         if now < self._agents_checked_at + AGENT_CHECK_SECONDS:
             return min(self._poll_seconds, self._agents_checked_at + AGENT_CHECK_SECONDS - now)
-        refs = {(zone_id, poll.claim.agent_id) for zone_id in zones for poll in self._polls.waiting(zone_id)}
-        due_in_ms = await self._engine.read(lambda tx: agents.load_contact_deadlines(tx, refs), zones=set(zones))
+        refs = {(zone_id, poll.request.agent_id) for zone_id in zones for poll in self._polls.waiting(zone_id)}
+        due_in_ms = await self._engine.read(lambda tx: agents.load_contact_due_in(tx, refs), zones=set(zones))
         self._agents_checked_at = now
         silent = {ref for ref, ms in due_in_ms.items() if ms == 0}
         for zone_id in {zone_id for zone_id, _ in silent}:
             for poll in self._polls.waiting(zone_id):
-                if (zone_id, poll.claim.agent_id) in silent:
+                if (zone_id, poll.request.agent_id) in silent:
                     self._polls.retry(poll)
         soonest = min((ms for ms in due_in_ms.values() if ms), default=None)
         return self._poll_seconds if soonest is None else min(self._poll_seconds, soonest / 1000)

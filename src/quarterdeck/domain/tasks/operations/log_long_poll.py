@@ -41,7 +41,7 @@ class LogLongPoll:
             if found.entries:
                 return (found,)
             # Continue after the entries that the filter excluded, instead of reading them again.
-            latest = poll.claim = msgspec.structs.replace(latest, position=found.position)
+            latest = poll.request = msgspec.structs.replace(latest, position=found.position)
             self._polls.add(poll)
             return ()
 
@@ -70,7 +70,7 @@ class LogWakeups:
         )
         for log_end in log_ends:
             for poll in self._polls.waiting((log_end.zone_id, log_end.task_id)):
-                position = poll.claim.position or logs.FIRST_POSITION
+                position = poll.request.position or logs.FIRST_POSITION
                 if log_end.pos > position.pos or log_end.number > position.number:
                     self._polls.retry(poll)
         return self._poll_seconds

@@ -63,7 +63,7 @@ class Batch:
         self.seen_agents: set[AgentRef] = set()
         """Agents whose `last_seen_at` must be written: they claimed, or reported with an attempt token."""
         self.revived_agents: dict[AgentRef, BaseCommand] = {}
-        """Agents that were stale or new, with the command that proved them live."""
+        """Agents that were stale or new, with the command that shows that they are active."""
         self.costs: list[tuple[Task, Cost]] = []
         self.stack_traces: list[tuple[Task, str]] = []
         self.ready_classes: set[ClassRef] = set()

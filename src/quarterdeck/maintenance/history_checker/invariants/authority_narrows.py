@@ -1,7 +1,7 @@
 """A delegation never exceeds its parent, and active delegations form no cycle.
 
-The parent of a delegation leads to the delegation's source, is active and not expired at that position, and has every
-scope that the delegation has.
+When a delegation is created, its parent must lead to its source, be active and not expired, have all of its scopes, and
+not expire before it.
 """
 
 from __future__ import annotations

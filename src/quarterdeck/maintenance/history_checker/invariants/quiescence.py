@@ -73,9 +73,9 @@ def _check_session(row: SessionRow, ended: EndedSessions) -> Iterator[Violation]
 
 
 def _check_invocation(row: InvocationRow, ended: EndedSessions) -> Iterator[Violation]:
-    for name in (row.source_session_id, row.target_session_id):
-        if ended.has_ended(row.zone_id, name):
-            yield _violation(row, f"invocation {row.id} is {row.status}, but its session {name} has ended")
+    for session_id in (row.source_session_id, row.target_session_id):
+        if ended.has_ended(row.zone_id, session_id):
+            yield _violation(row, f"invocation {row.id} is {row.status}, but its session {session_id} has ended")
     for field, at in (("deadline", row.deadline_at), ("lease", row.lease_expires_at)):
         if ended.is_long_past(at):
             yield _violation(row, f"invocation {row.id} is {row.status}, but its {field} passed long ago")
@@ -85,10 +85,10 @@ def _check_edge(row: EdgeRow, ended: EndedSessions) -> Iterator[Violation]:
     if ended.is_long_past(row.expires_at):
         yield _violation(row, f"delegation {row.id} has expired, but was not marked as expired")
     elif row.expires_at > ended.now:
-        # An expired delegation no longer counts, before a sweep marks it as expired.
-        for name in (row.source_session_id, row.target_session_id):
-            if ended.has_ended(row.zone_id, name):
-                yield _violation(row, f"delegation {row.id} is active, but its session {name} has ended")
+        # An expired delegation no longer counts, even before a sweep marks it as expired.
+        for session_id in (row.source_session_id, row.target_session_id):
+            if ended.has_ended(row.zone_id, session_id):
+                yield _violation(row, f"delegation {row.id} is active, but its session {session_id} has ended")
 
 
 def _violation(row: SessionRow | InvocationRow | EdgeRow, detail: str) -> Violation:
@@ -107,7 +107,7 @@ def _check_tasks(evidence: Evidence, invariant: str, is_long_past: IsLongPast) -
         ref = (row.zone_id, row.id)
         if row.final or row.status in ("COMPLETED", "ARCHIVED"):
             finished.add(ref)
-        elif row.waits == WAITS_FOR_TASKS:
+        elif row.waits_for == WAITS_FOR_TASKS:
             waiting.add(ref)
         if (detail := _stuck_reason(row, is_long_past)) is not None:
             yield Violation(invariant, *ref, f"task {row.id} is {row.status}, but {detail}")
@@ -119,9 +119,9 @@ def _check_tasks(evidence: Evidence, invariant: str, is_long_past: IsLongPast) -
 
 
 def _stuck_reason(row: TaskRow, is_long_past: IsLongPast) -> str | None:
-    if row.spreads:
+    if row.dependents_pending:
         return "its dependents were not unblocked"
-    if row.waits == WAITS_FOR_TIME and is_long_past(row.available_at):
+    if row.waits_for == WAITS_FOR_TIME and is_long_past(row.available_at):
         return "the time it waits for passed long ago"
     if row.status not in HELD_STATES:
         return None
