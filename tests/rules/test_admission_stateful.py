@@ -1,7 +1,7 @@
-"""Admission against a plain model that keeps no counts: it looks at every session it has ever seen, each time.
+"""Admission compared with a model that keeps no counters and scans every session each time.
 
-The machine keeps counters as the operations do (raised by what is admitted, lowered by what ends, corrected by what
-has expired when a bound refuses). The model knows nothing of counters. They must never disagree.
+The state machine keeps counters as the operations do: an admitted session raises them, an ended session lowers them,
+and when a bound refuses a spawn, expired sessions are subtracted. Both must always decide the same.
 """
 
 from __future__ import annotations
@@ -34,65 +34,65 @@ LIMITS = st.builds(
     max_sessions=st.integers(0, 9),
     max_sessions_per_application=st.integers(0, 7),
 )
-WISH = st.tuples(
+SPAWN_FIELDS = st.tuples(
     st.integers(0, 12), st.sampled_from(APPS), st.integers(1, 6), st.sampled_from(KEYS), st.sampled_from("xy")
 )
-"""(which parent, application, ttl, key, digest); a parent beyond those there are is none: a root."""
+"""Parent number, application, TTL, key, digest. A parent number without a session makes a root."""
 
 
 @dataclass
-class Seen:
-    """A session as the model remembers it."""
+class ModelSession:
+    """A session of the model."""
 
     id: str
     parent: str | None
     app: str
     expires_at: int
     ended: bool = False
-    asleep: bool = False
+    suspended: bool = False
 
 
 class Model:
-    """The contract's sentences, one by one, by looking at everything."""
+    """The admission rules without counters: each decision scans all sessions."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, Seen] = {}
+        self.sessions: dict[str, ModelSession] = {}
         self.keys: dict[tuple[str, str], tuple[str, str]] = {}
         self.now = NOW
         self.limits = Limits()
         self.frozen = False
 
-    def decide(self, asked: Spawn) -> str:
-        """The word for what must become of an ask, and, if it is admitted, the memory of it."""
-        if asked.key and (bound := self.keys.get((asked.application_id, asked.key))):
-            digest, subject = bound
-            if self.lives(self.seen[subject]):
-                return f"replay {subject}" if digest == asked.digest else "idempotency_key_conflict"
+    def decide(self, command: Spawn) -> str:
+        """The expected outcome of a command. An admitted session is added to the model."""
+        if command.key and (record := self.keys.get((command.application_id, command.key))):
+            digest, session_id = record
+            if self.is_live(self.sessions[session_id]):
+                return f"replay {session_id}" if digest == command.digest else "idempotency_key_conflict"
         if self.frozen:
             return "zone_frozen"
-        parent = self.seen.get(asked.parent_id or "")
-        if asked.parent_id and (parent is None or not self.lives(parent) or parent.asleep):
+        parent = self.sessions.get(command.parent_id or "")
+        if command.parent_id and (parent is None or not self.is_live(parent) or parent.suspended):
             return "parent_not_found"
-        if full := self.full(asked, parent):
-            return full
-        expires_at = self.now + asked.ttl_seconds * 1_000
+        if bound := self.exceeded_bound(command, parent):
+            return bound
+        expires_at = self.now + command.ttl_seconds * 1_000
         if parent:
             expires_at = min(expires_at, parent.expires_at)
-        self.seen[asked.id] = Seen(asked.id, asked.parent_id, asked.application_id, expires_at)
-        if asked.key:
-            self.keys[asked.application_id, asked.key] = (asked.digest, asked.id)
-        return f"made {asked.id}"
+        self.sessions[command.id] = ModelSession(command.id, command.parent_id, command.application_id, expires_at)
+        if command.key:
+            self.keys[command.application_id, command.key] = (command.digest, command.id)
+        return f"created {command.id}"
 
-    def full(self, asked: Spawn, parent: Seen | None) -> str | None:
-        living, top = self.living(), self.top(parent) if parent else asked.id
-        same_app = [one for one in living if one.app == asked.application_id]
-        tree = [one for one in living if self.top(one) == top]
-        ever = [one for one in self.seen.values() if self.top(one) == top]
-        if len(living) >= self.limits.max_sessions:
+    def exceeded_bound(self, command: Spawn, parent: ModelSession | None) -> str | None:
+        live, root_id = self.live_sessions(), self.root_of(parent) if parent else command.id
+        same_app = [session for session in live if session.app == command.application_id]
+        tree = [session for session in live if self.root_of(session) == root_id]
+        ever = [session for session in self.sessions.values() if self.root_of(session) == root_id]
+        if len(live) >= self.limits.max_sessions:
             return "max_sessions"
         if len(same_app) >= self.limits.max_sessions_per_application:
             return "max_sessions_per_application"
-        if parent and sum(one.parent == parent.id for one in living) >= self.limits.max_children:
+        if parent and sum(session.parent == parent.id for session in live) >= self.limits.max_children:
             return "max_children"
         if parent and self.depth(parent) >= self.limits.max_depth:
             return "max_depth"
@@ -100,26 +100,26 @@ class Model:
             return "max_tree_size"
         if len(ever) >= self.limits.max_tree_spawns:
             return "max_tree_spawns"
-        if parent and sum(one.parent is not None for one in living) >= self.limits.max_concurrent:
+        if parent and sum(session.parent is not None for session in live) >= self.limits.max_concurrent:
             return "max_concurrent"
         return None
 
-    def lives(self, one: Seen) -> bool:
-        return not one.ended and one.expires_at > self.now
+    def is_live(self, session: ModelSession) -> bool:
+        return not session.ended and session.expires_at > self.now
 
-    def living(self) -> list[Seen]:
-        return [one for one in self.seen.values() if self.lives(one)]
+    def live_sessions(self) -> list[ModelSession]:
+        return [session for session in self.sessions.values() if self.is_live(session)]
 
-    def top(self, one: Seen) -> str:
-        return self.top(self.seen[one.parent]) if one.parent else one.id
+    def root_of(self, session: ModelSession) -> str:
+        return self.root_of(self.sessions[session.parent]) if session.parent else session.id
 
-    def depth(self, one: Seen) -> int:
-        return self.depth(self.seen[one.parent]) + 1 if one.parent else 0
+    def depth(self, session: ModelSession) -> int:
+        return self.depth(self.sessions[session.parent]) + 1 if session.parent else 0
 
-    def below(self, top: str) -> list[str]:
-        """A session and everything under it."""
-        children = [one.id for one in self.seen.values() if one.parent == top]
-        return [top, *(found for child in children for found in self.below(child))]
+    def subtree(self, root_id: str) -> list[str]:
+        """A session and its descendants."""
+        children = [session.id for session in self.sessions.values() if session.parent == root_id]
+        return [root_id, *(descendant for child in children for descendant in self.subtree(child))]
 
 
 class Admission(RuleBasedStateMachine):
@@ -128,16 +128,16 @@ class Admission(RuleBasedStateMachine):
         self.model = Model()
         self.rows: dict[str, Session] = {}
         self.counts: dict[CountKey, Count] = {}
-        self.bindings: dict[str, KeyRecord] = {}
+        self.key_records: dict[str, KeyRecord] = {}
 
     @initialize(limits=LIMITS)
-    def begin(self, limits: Limits) -> None:
+    def set_initial_limits(self, limits: Limits) -> None:
         self.model.limits = limits
 
-    @rule(wishes=st.lists(WISH, min_size=1, max_size=6))
-    def spawn(self, wishes: list[tuple[int, str, int, str | None, str]]) -> None:
+    @rule(fields=st.lists(SPAWN_FIELDS, min_size=1, max_size=6))
+    def spawn(self, fields: list[tuple[int, str, int, str | None, str]]) -> None:
         present = list(self.rows)
-        asks = [
+        commands = [
             spawn_command(
                 application_id=app,
                 parent_id=present[-1 - parent] if parent < len(present) else None,
@@ -145,29 +145,29 @@ class Admission(RuleBasedStateMachine):
                 key=key,
                 digest=digest,
             )
-            for parent, app, ttl, key, digest in wishes
+            for parent, app, ttl, key, digest in fields
         ]
-        expected = [self.model.decide(asked) for asked in asks]
-        outcomes = self.decided(asks)
-        assert [word(outcome) for outcome in outcomes] == expected
-        made = [outcome.session for outcome in outcomes if isinstance(outcome, Spawned) and outcome.created]
-        self.enter(asks, made)
-        self.check_bounds(made)
+        expected = [self.model.decide(command) for command in commands]
+        outcomes = self.decide_batch(commands)
+        assert [outcome_text(outcome) for outcome in outcomes] == expected
+        created = [outcome.session for outcome in outcomes if isinstance(outcome, Spawned) and outcome.created]
+        self.store(commands, created)
+        self.check_bounds(created)
 
     @precondition(lambda self: self.rows)
-    @rule(which=st.integers(0, 50))
-    def end(self, which: int) -> None:
-        self.finish(list(self.rows)[which % len(self.rows)])
+    @rule(index=st.integers(0, 50))
+    def terminate_any(self, index: int) -> None:
+        self.terminate(list(self.rows)[index % len(self.rows)])
 
     @precondition(lambda self: self.rows)
-    @rule(which=st.integers(0, 50))
-    def suspend_or_resume(self, which: int) -> None:
-        own = list(self.rows)[which % len(self.rows)]
-        row = self.rows[own]
+    @rule(index=st.integers(0, 50))
+    def suspend_or_resume(self, index: int) -> None:
+        session_id = list(self.rows)[index % len(self.rows)]
+        row = self.rows[session_id]
         if row.status is not State.TERMINATED:
-            asleep = row.status is State.ACTIVE
-            self.rows[own] = msgspec.structs.replace(row, status=State.SUSPENDED if asleep else State.ACTIVE)
-            self.model.seen[own].asleep = asleep
+            suspended = row.status is State.ACTIVE
+            self.rows[session_id] = msgspec.structs.replace(row, status=State.SUSPENDED if suspended else State.ACTIVE)
+            self.model.sessions[session_id].suspended = suspended
 
     @rule(seconds=st.integers(1, 4))
     def time_passes(self, seconds: int) -> None:
@@ -175,9 +175,9 @@ class Admission(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        for own, row in list(self.rows.items()):
+        for session_id, row in list(self.rows.items()):
             if row.expires_at <= self.model.now:
-                self.finish(own)
+                self.terminate(session_id)
 
     @rule(limits=LIMITS)
     def limits_change(self, limits: Limits) -> None:
@@ -187,99 +187,106 @@ class Admission(RuleBasedStateMachine):
     def freeze_or_thaw(self) -> None:
         self.model.frozen = not self.model.frozen
 
-    # -- what the operations do around the rules
+    # -- the parts that the operations do
 
-    def decided(self, asks: list[Spawn]) -> list[Spawned | Problem]:
-        facts = SpawnBatchInput(
+    def decide_batch(self, commands: list[Spawn]) -> list[Spawned | Problem]:
+        batch_input = SpawnBatchInput(
             now=self.model.now,
             zones={ZONE: ZoneAdmission(self.model.limits, self.model.frozen)},
-            sessions={(ZONE, own): row for own, row in self.rows.items()},
-            keys={binding.scope(): binding for binding in self.bindings.values()},
+            sessions={(ZONE, session_id): row for session_id, row in self.rows.items()},
+            keys={record.scope(): record for record in self.key_records.values()},
             counts=self.counts,
         )
-        outcomes = rules.admit(asks, facts)
+        outcomes = rules.admit(commands, batch_input)
         if any(isinstance(outcome, LimitReached) for outcome in outcomes):
-            corrected = rules.subtract_expired(self.counts, self.unswept())
-            outcomes = rules.admit(asks, dataclasses.replace(facts, counts=corrected))
+            corrected = rules.subtract_expired(self.counts, self.expired_groups())
+            outcomes = rules.admit(commands, dataclasses.replace(batch_input, counts=corrected))
         return outcomes
 
-    def unswept(self) -> list[ExpiredGroup]:
+    def expired_groups(self) -> list[ExpiredGroup]:
         return [
             ExpiredGroup(ZONE, row.application_id, row.parent_id, row.root_id, 1)
             for row in self.rows.values()
             if row.status is not State.TERMINATED and row.expires_at <= self.model.now
         ]
 
-    def enter(self, asks: list[Spawn], made: list[Session]) -> None:
-        for row in made:
+    def store(self, commands: list[Spawn], created: list[Session]) -> None:
+        for row in created:
             self.rows[row.id] = row
-        for key, number in rules.count_sessions(made).items():
-            known = self.counts.get(key, Count())
-            self.counts[key] = Count(known.live + number, known.ever + number)
-        created = {row.id for row in made}
-        for asked in asks:
-            if asked.key and asked.id in created:
-                binding = KeyRecord(ZONE, asked.application_id, SPAWN, asked.key, asked.digest, asked.id)
-                self.bindings[f"{asked.application_id} {asked.key}"] = binding
+        for key, number in rules.count_sessions(created).items():
+            count = self.counts.get(key, Count())
+            self.counts[key] = Count(count.live + number, count.ever + number)
+        created_ids = {row.id for row in created}
+        for command in commands:
+            if command.key and command.id in created_ids:
+                record = KeyRecord(ZONE, command.application_id, SPAWN, command.key, command.digest, command.id)
+                self.key_records[f"{command.application_id} {command.key}"] = record
 
-    def finish(self, top: str) -> None:
-        ending = [self.rows[own] for own in self.model.below(top) if self.rows[own].status is not State.TERMINATED]
+    def terminate(self, root_id: str) -> None:
+        ending = [
+            self.rows[session_id]
+            for session_id in self.model.subtree(root_id)
+            if self.rows[session_id].status is not State.TERMINATED
+        ]
         for key, number in rules.count_sessions(ending).items():
             self.counts[key] = Count(self.counts[key].live - number, self.counts[key].ever)
         for row in ending:
             for key in rules.obsolete_count_keys(row):
                 self.counts.pop(key, None)
             self.rows[row.id] = msgspec.structs.replace(row, status=State.TERMINATED)
-            self.model.seen[row.id].ended = True
+            self.model.sessions[row.id].ended = True
 
-    # -- what must hold
+    # -- invariants
 
-    def check_bounds(self, made: list[Session]) -> None:
-        """Wherever a session was let in, no bound is exceeded afterwards."""
+    def check_bounds(self, created: list[Session]) -> None:
+        """After an admission no bound of the new sessions is exceeded."""
         model, limits = self.model, self.model.limits
-        living = model.living()
-        if made:
-            assert len(living) <= limits.max_sessions
-        for row in made:
-            assert sum(one.app == row.application_id for one in living) <= limits.max_sessions_per_application
-            assert sum(model.top(one) == row.root_id for one in living) <= limits.max_tree_size
-            assert sum(model.top(one) == row.root_id for one in model.seen.values()) <= limits.max_tree_spawns
+        live = model.live_sessions()
+        if created:
+            assert len(live) <= limits.max_sessions
+        for row in created:
+            assert sum(session.app == row.application_id for session in live) <= limits.max_sessions_per_application
+            assert sum(model.root_of(session) == row.root_id for session in live) <= limits.max_tree_size
+            assert (
+                sum(model.root_of(session) == row.root_id for session in model.sessions.values())
+                <= limits.max_tree_spawns
+            )
             assert row.depth == 0 or row.depth <= limits.max_depth
             if row.parent_id:
-                assert sum(one.parent == row.parent_id for one in living) <= limits.max_children
-                assert sum(one.parent is not None for one in living) <= limits.max_concurrent
+                assert sum(session.parent == row.parent_id for session in live) <= limits.max_children
+                assert sum(session.parent is not None for session in live) <= limits.max_concurrent
 
     @invariant()
-    def counts_are_what_the_rows_say(self) -> None:
-        unended = [one for one in self.model.seen.values() if not one.ended]
+    def counts_match_the_sessions(self) -> None:
+        unended = [session for session in self.model.sessions.values() if not session.ended]
         for (_, scope, key), count in self.counts.items():
-            counted = [one for one in unended if self.is_in(one, scope, key)]
-            assert count.live == len(counted), (scope, key)
+            matching = [session for session in unended if self.is_counted(session, scope, key)]
+            assert count.live == len(matching), (scope, key)
         assert self.counts.get((ZONE, "zone", ""), Count()).live == len(unended)
 
     @invariant()
-    def no_child_outlives_its_parent(self) -> None:
-        for one in self.model.seen.values():
-            if one.parent:
-                assert one.expires_at <= self.model.seen[one.parent].expires_at
+    def no_child_expires_after_its_parent(self) -> None:
+        for session in self.model.sessions.values():
+            if session.parent:
+                assert session.expires_at <= self.model.sessions[session.parent].expires_at
 
-    def is_in(self, one: Seen, scope: str, key: str) -> bool:
+    def is_counted(self, session: ModelSession, scope: str, key: str) -> bool:
         return {
             "zone": True,
-            "application": one.app == key,
-            "tree": self.model.top(one) == key,
-            "parent": one.parent == key,
-            "concurrent": one.parent is not None,
+            "application": session.app == key,
+            "tree": self.model.root_of(session) == key,
+            "parent": session.parent == key,
+            "concurrent": session.parent is not None,
         }[scope]
 
 
-def word(outcome: Spawned | Problem) -> str:
+def outcome_text(outcome: Spawned | Problem) -> str:
     if isinstance(outcome, LimitReached):
         return str(outcome.members["bound"])
     if isinstance(outcome, Problem):
         return outcome.code
-    return f"{'made' if outcome.created else 'replay'} {outcome.session.id}"
+    return f"{'created' if outcome.created else 'replay'} {outcome.session.id}"
 
 
 Admission.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
-TestAdmissionAgreesWithAModelThatKeepsNoCounts = Admission.TestCase
+TestAdmissionMatchesAModelWithoutCounters = Admission.TestCase

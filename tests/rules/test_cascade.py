@@ -1,4 +1,4 @@
-"""What ends together: in which order, by whom, why, and when it is too much for one transaction."""
+"""Rules of terminations: order, permission, reason, joined cascades, and chunks."""
 
 from __future__ import annotations
 
@@ -24,188 +24,192 @@ from tests.support.builders import APP, NOW, ZONE, admin, caller, session_row
 from tests.support.session_trees import cascade_row, parents_first, session_rows, shapes, subtree_ids, tree_node
 from tests.support.structs import build_struct
 
-PLENTY = 1_000
+LARGE_CHUNK = 1_000
 
 
-def members_of(sessions: Sequence[Session], **changed: object) -> list[TreeNode]:
-    return [tree_node(row, **changed) for row in parents_first(sessions)]
+def tree_nodes(sessions: Sequence[Session], **changes: object) -> list[TreeNode]:
+    return [tree_node(row, **changes) for row in parents_first(sessions)]
 
 
-def known(
-    members: Sequence[TreeNode], *asks: TerminateCommand, under_way: Sequence[Cascade] = (), now: int = NOW
+def batch_input(
+    nodes: Sequence[TreeNode], *commands: TerminateCommand, open_cascades: Sequence[Cascade] = (), now: int = NOW
 ) -> TerminateBatchInput:
-    """What the statements would have found for these asks."""
-    found = {
-        (ask.zone_id, ask.session_id): [
-            m for m in members if ask.session_id is None or m.id in subtree_ids(ask.session_id, members)
+    """What the queries would return for these commands."""
+    loaded = {
+        (command.zone_id, command.session_id): [
+            node for node in nodes if command.session_id is None or node.id in subtree_ids(command.session_id, nodes)
         ]
-        for ask in asks
+        for command in commands
     }
-    targets = {(m.zone_id, m.id): session_row(id=m.id, application_id=m.application_id) for m in members}
-    return TerminateBatchInput(now, targets, found, {(c.zone_id, c.id): c for c in under_way})
+    targets = {(node.zone_id, node.id): session_row(id=node.id, application_id=node.application_id) for node in nodes}
+    return TerminateBatchInput(
+        now, targets, loaded, {(cascade.zone_id, cascade.id): cascade for cascade in open_cascades}
+    )
 
 
-def end(own: str, reason: str = "enough", who: Caller | None = None) -> Terminate:
-    return Terminate(ZONE, own, reason, who)
+def terminate_command(session_id: str, reason: str = "enough", requester: Caller | None = None) -> Terminate:
+    return Terminate(ZONE, session_id, reason, requester)
 
 
-def stop(reason: str = "enough", **asked: object) -> StopZone:
-    return build_struct(StopZone, ZONE, reason, admin(), **asked)
+def stop_command(reason: str = "enough", **fields: object) -> StopZone:
+    return build_struct(StopZone, ZONE, reason, admin(), **fields)
 
 
-def decided(
-    known: TerminateBatchInput, asks: Sequence[TerminateCommand], chunk: int = PLENTY
+def decide_all(
+    loaded: TerminateBatchInput, commands: Sequence[TerminateCommand], chunk: int = LARGE_CHUNK
 ) -> tuple[TerminateDecider, list[TerminateResult]]:
-    endings = TerminateDecider(known, chunk)
-    outcomes = [endings.decide(ask, f"c{number}") for number, ask in enumerate(asks)]
-    ended = [outcome for outcome in outcomes if isinstance(outcome, TerminateResult)]
-    assert ended == outcomes
-    return endings, ended
+    decider = TerminateDecider(loaded, chunk)
+    outcomes = [decider.decide(command, f"c{number}") for number, command in enumerate(commands)]
+    results = [outcome for outcome in outcomes if isinstance(outcome, TerminateResult)]
+    assert results == outcomes
+    return decider, results
 
 
-# -- the order
-
-
-@given(shapes(40))
-def test_each_session_ends_after_all_of_its_descendants_and_branch_by_branch(shape: list[int | None]) -> None:
-    members = members_of(session_rows(shape))
-    order = [member.id for member in post_order(members)]
-    assert sorted(order) == sorted(member.id for member in members), "each once"
-    for place, own in enumerate(order):
-        branch = subtree_ids(own, members)
-        assert set(order[place + 1 - len(branch) : place + 1]) == branch, "a branch is one stretch, its top last"
+# -- order
 
 
 @given(shapes(40))
-def test_of_brothers_and_sisters_the_eldest_ends_first(shape: list[int | None]) -> None:
-    members = members_of(session_rows(shape))
-    order = [member.id for member in post_order(members)]
-    for parent in {member.parent_id for member in members}:
-        children = [own.id for own in members if own.parent_id == parent]
+def test_every_session_ends_directly_after_its_own_descendants(shape: list[int | None]) -> None:
+    nodes = tree_nodes(session_rows(shape))
+    order = [node.id for node in post_order(nodes)]
+    assert sorted(order) == sorted(node.id for node in nodes), "every session once"
+    for index, session_id in enumerate(order):
+        subtree = subtree_ids(session_id, nodes)
+        assert set(order[index + 1 - len(subtree) : index + 1]) == subtree, "a subtree is contiguous, its root last"
+
+
+@given(shapes(40))
+def test_siblings_end_in_order_of_creation(shape: list[int | None]) -> None:
+    nodes = tree_nodes(session_rows(shape))
+    order = [node.id for node in post_order(nodes)]
+    for parent in {node.parent_id for node in nodes}:
+        children = [node.id for node in nodes if node.parent_id == parent]
         assert sorted(children, key=order.index) == children
 
 
-def test_nothing_has_no_order() -> None:
+def test_post_order_of_no_nodes_is_empty() -> None:
     assert post_order([]) == []
 
 
-def test_a_line_of_ten_thousand_is_no_deeper_than_a_loop() -> None:
-    members = [tree_node(session_row(id="0"))]
+def test_post_order_of_a_chain_of_10_000_does_not_recurse() -> None:
+    nodes = [tree_node(session_row(id="0"))]
     for number in range(1, 10_000):
-        members.append(tree_node(session_row(id=str(number)), parent_id=str(number - 1)))
-    assert [member.id for member in post_order(members)] == [str(number) for number in range(9_999, -1, -1)]
+        nodes.append(tree_node(session_row(id=str(number)), parent_id=str(number - 1)))
+    assert [node.id for node in post_order(nodes)] == [str(number) for number in range(9_999, -1, -1)]
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=9), st.randoms(use_true_random=False))
-def test_whatever_a_hand_has_done_to_the_parents_everybody_has_one_place(parents: list[int], chance: Random) -> None:
-    # Cycles among them, sessions that are their own parent, and tops that stand below their children.
-    plain = [session_row(id=f"s{own}", parent_id=f"s{parent}") for own, parent in enumerate(parents)]
-    chance.shuffle(plain)
-    order = [member.id for member in post_order([tree_node(row) for row in plain])]
-    assert sorted(order) == sorted(row.id for row in plain)
+def test_post_order_contains_every_node_once_even_with_parent_cycles(parents: list[int], rng: Random) -> None:
+    # Includes cycles, sessions that are their own parent, and parents listed after their children.
+    rows = [session_row(id=f"s{number}", parent_id=f"s{parent}") for number, parent in enumerate(parents)]
+    rng.shuffle(rows)
+    order = [node.id for node in post_order([tree_node(row) for row in rows])]
+    assert sorted(order) == sorted(row.id for row in rows)
 
 
-# -- one transaction, or many
+# -- chunks
 
 
-def test_those_who_end_along_with_one_are_one_ending_and_each_ends_once() -> None:
-    # Two trees; and of the second somebody who would go anyway is named as well.
-    members = members_of(session_rows([None, 0, None, 2, 3]))
-    together = Terminate(ZONE, "s00", "enough", also_terminate=("s02", "s03", "nobody"))
-    found = known(members, end("s00"), end("s02"), end("s03"))
+def test_also_terminate_ends_all_sessions_once_in_one_termination() -> None:
+    # Two trees. A descendant of the second root is named too.
+    nodes = tree_nodes(session_rows([None, 0, None, 2, 3]))
+    command = Terminate(ZONE, "s00", "enough", also_terminate=("s02", "s03", "unknown"))
+    loaded = batch_input(nodes, terminate_command("s00"), terminate_command("s02"), terminate_command("s03"))
     for chunk in (5, 4):
-        endings, [outcome] = decided(found, [together], chunk)
+        decider, [outcome] = decide_all(loaded, [command], chunk)
         assert (outcome.stopped, outcome.cascade_id) == (5, None if chunk == 5 else "c0")
-        groups = [endings.terminated] if chunk == 5 else [group for _, group in endings.marked]
-        assert [sorted(each.node.id for each in group) for group in groups] == [sorted(m.id for m in members)]
+        groups = [decider.terminated] if chunk == 5 else [group for _, group in decider.marked]
+        assert [sorted(session_end.node.id for session_end in group) for group in groups] == [
+            sorted(node.id for node in nodes)
+        ]
 
 
-def test_whoever_is_gone_keeps_nobody_who_ends_along_with_it() -> None:
-    members = members_of(session_rows([None]))
-    gone = Terminate(ZONE, "gone", "enough", also_terminate=("s00",))
-    _, [outcome] = decided(known(members, end("s00")), [gone])
+def test_also_terminate_applies_when_the_target_does_not_exist() -> None:
+    nodes = tree_nodes(session_rows([None]))
+    command = Terminate(ZONE, "gone", "enough", also_terminate=("s00",))
+    _, [outcome] = decide_all(batch_input(nodes, terminate_command("s00")), [command])
     assert outcome.stopped == 1
 
 
-@pytest.mark.parametrize(("chunk", "stamps"), [(8, False), (7, False), (6, True), (1, True)])
-def test_what_fits_is_ended_at_once_and_one_more_than_fits_is_stamped_whole(chunk: int, stamps: bool) -> None:
-    members = members_of(session_rows([None, 0, 0, 1, 1, 2, 2]))
-    endings, [outcome] = decided(known(members, end("s00")), [end("s00")], chunk)
-    assert outcome == TerminateResult(ZONE, "s00", "enough", 7, "c0" if stamps else None)
-    if stamps:
-        assert endings.terminated == []
-        [(made, leaving)] = endings.marked
-        assert made == cascade_row("c0", "s00", reason="enough", actor="sweep", stamped=7)
+@pytest.mark.parametrize(("chunk", "is_marked"), [(8, False), (7, False), (6, True), (1, True)])
+def test_tree_above_the_chunk_size_is_marked_and_a_smaller_one_terminated(chunk: int, is_marked: bool) -> None:
+    nodes = tree_nodes(session_rows([None, 0, 0, 1, 1, 2, 2]))
+    decider, [outcome] = decide_all(batch_input(nodes, terminate_command("s00")), [terminate_command("s00")], chunk)
+    assert outcome == TerminateResult(ZONE, "s00", "enough", 7, "c0" if is_marked else None)
+    if is_marked:
+        assert decider.terminated == []
+        [(cascade, ends)] = decider.marked
+        assert cascade == cascade_row("c0", "s00", reason="enough", actor="sweep", stamped=7)
     else:
-        leaving = endings.terminated
-        assert endings.marked == []
-    assert [each.node for each in leaving] == post_order(members)
+        ends = decider.terminated
+        assert decider.marked == []
+    assert [session_end.node for session_end in ends] == post_order(nodes)
 
 
-def test_a_transaction_settles_no_more_than_a_chunk_whoever_asks() -> None:
-    members = members_of(session_rows([None, 0, None, 2, None, 4]))
-    asks = [end("s00"), end("s02"), end("s04")]
-    endings, outcomes = decided(known(members, *asks), asks, 4)
-    assert [each.node.id for each in endings.terminated] == ["s01", "s00", "s03", "s02"]
+def test_one_transaction_terminates_at_most_one_chunk() -> None:
+    nodes = tree_nodes(session_rows([None, 0, None, 2, None, 4]))
+    commands = [terminate_command("s00"), terminate_command("s02"), terminate_command("s04")]
+    decider, outcomes = decide_all(batch_input(nodes, *commands), commands, 4)
+    assert [session_end.node.id for session_end in decider.terminated] == ["s01", "s00", "s03", "s02"]
     assert [outcome.cascade_id for outcome in outcomes] == [None, None, "c2"]
 
 
-def test_a_small_ending_after_a_large_one_in_the_same_batch_still_fits() -> None:
-    members = members_of(session_rows([None, 0, 0, 0, None]))
-    asks = [end("s00"), end("s04")]
-    endings, outcomes = decided(known(members, *asks), asks, 2)
+def test_small_termination_after_a_large_one_in_a_batch_is_immediate() -> None:
+    nodes = tree_nodes(session_rows([None, 0, 0, 0, None]))
+    commands = [terminate_command("s00"), terminate_command("s04")]
+    decider, outcomes = decide_all(batch_input(nodes, *commands), commands, 2)
     assert [outcome.cascade_id for outcome in outcomes] == ["c0", None]
-    assert [each.node.id for each in endings.terminated] == ["s04"]
+    assert [session_end.node.id for session_end in decider.terminated] == ["s04"]
 
 
-def test_a_cascade_remembers_who_asked_and_with_what_trace() -> None:
-    members = members_of(session_rows([None, 0]))
-    ask = Terminate(ZONE, "s00", "because", caller("app"), "00-trace")
-    endings, _ = decided(known(members, ask), [ask], 1)
-    [(made, _)] = endings.marked
-    assert (made.actor, made.trace, made.reason, made.target_id) == ("tester", "00-trace", "because", "s00")
+def test_cascade_stores_actor_reason_and_trace() -> None:
+    nodes = tree_nodes(session_rows([None, 0]))
+    command = Terminate(ZONE, "s00", "because", caller("app"), "00-trace")
+    decider, _ = decide_all(batch_input(nodes, command), [command], 1)
+    [(cascade, _)] = decider.marked
+    assert (cascade.actor, cascade.trace, cascade.reason, cascade.target_id) == ("tester", "00-trace", "because", "s00")
 
 
-# -- why and when
+# -- reason and time
 
 
 @pytest.mark.parametrize(
     ("expires_at", "reason", "ended_at"),
     [(NOW + 1, "enough", NOW), (NOW, "ttl_expired", NOW), (NOW - 5, "ttl_expired", NOW - 5)],
 )
-@pytest.mark.parametrize("chunk", [PLENTY, 1])
-def test_what_had_expired_ended_by_its_time_and_at_its_time(
+@pytest.mark.parametrize("chunk", [LARGE_CHUNK, 1])
+def test_expired_session_ends_with_reason_ttl_expired_at_its_expiry(
     expires_at: int, reason: str, ended_at: int, chunk: int
 ) -> None:
-    root, child = members_of(session_rows([None, 0]))
+    root, child = tree_nodes(session_rows([None, 0]))
     child = tree_node(session_rows([None, 0])[1], expires_at=expires_at)
-    endings, _ = decided(known([root, child], end("s00")), [end("s00")], chunk)
-    leaving = endings.terminated or endings.marked[0][1]
-    assert [(each.node.id, each.reason, each.ended_at) for each in leaving] == [
+    decider, _ = decide_all(batch_input([root, child], terminate_command("s00")), [terminate_command("s00")], chunk)
+    ends = decider.terminated or decider.marked[0][1]
+    assert [(session_end.node.id, session_end.reason, session_end.ended_at) for session_end in ends] == [
         ("s01", reason, ended_at),
         ("s00", "enough", NOW),
     ]
 
 
-def test_suspended_sessions_end_like_the_others() -> None:
-    members = members_of(session_rows([None, 0]), status=State.SUSPENDED, held=1)
-    endings, [outcome] = decided(known(members, end("s00")), [end("s00")])
-    assert outcome.stopped == len(endings.terminated) == 2
+def test_suspended_sessions_are_terminated_too() -> None:
+    nodes = tree_nodes(session_rows([None, 0]), status=State.SUSPENDED, held=1)
+    decider, [outcome] = decide_all(batch_input(nodes, terminate_command("s00")), [terminate_command("s00")])
+    assert outcome.stopped == len(decider.terminated) == 2
 
 
 # -- refusals
 
 
-def test_an_unknown_session_is_not_found_and_ends_nothing() -> None:
-    endings = TerminateDecider(known(members_of(session_rows([None]))), PLENTY)
-    outcome = endings.decide(end("nobody"), "c")
+def test_unknown_session_is_not_found_and_terminates_nothing() -> None:
+    decider = TerminateDecider(batch_input(tree_nodes(session_rows([None]))), LARGE_CHUNK)
+    outcome = decider.decide(terminate_command("unknown"), "c")
     assert isinstance(outcome, NotFound)
     assert outcome.code == "agent_not_found"
-    assert (endings.terminated, endings.marked) == ([], [])
+    assert (decider.terminated, decider.marked) == ([], [])
 
 
 @pytest.mark.parametrize(
-    ("who", "may"),
+    ("requester", "is_allowed"),
     [
         (None, True),
         (caller(APP), True),
@@ -216,187 +220,200 @@ def test_an_unknown_session_is_not_found_and_ends_nothing() -> None:
         (caller("other", f"coordinator.spawn_under:{APP}"), False),
     ],
 )
-@pytest.mark.parametrize("lives", [True, False])
-def test_ending_needs_power_over_the_application_also_of_what_has_ended(
-    who: Caller | None, may: bool, lives: bool
+@pytest.mark.parametrize("is_live", [True, False])
+def test_termination_requires_the_application_even_of_an_ended_session(
+    requester: Caller | None, is_allowed: bool, is_live: bool
 ) -> None:
-    found = known(members_of(session_rows([None])), end("s00"))
-    endings = TerminateDecider(found if lives else TerminateBatchInput(NOW, found.targets, {}), PLENTY)
-    outcome = endings.decide(end("s00", who=who), "c")
-    if may:
+    loaded = batch_input(tree_nodes(session_rows([None])), terminate_command("s00"))
+    decider = TerminateDecider(loaded if is_live else TerminateBatchInput(NOW, loaded.targets, {}), LARGE_CHUNK)
+    outcome = decider.decide(terminate_command("s00", requester=requester), "c")
+    if is_allowed:
         assert isinstance(outcome, TerminateResult)
-        assert outcome.stopped == lives
+        assert outcome.stopped == is_live
     else:
         assert isinstance(outcome, Forbidden)
         assert outcome.code == "application_ownership_required"
-        assert endings.terminated == []
+        assert decider.terminated == []
 
 
-# -- endings that meet
+# -- overlapping terminations
 
 
-def stamped(members: Sequence[TreeNode], top: str, by: str) -> list[TreeNode]:
-    inside = subtree_ids(top, members)
-    return [stamp(member, by) if member.id in inside else member for member in members]
+def mark_subtree(nodes: Sequence[TreeNode], root_id: str, cascade_id: str) -> list[TreeNode]:
+    subtree = subtree_ids(root_id, nodes)
+    return [mark(node, cascade_id) if node.id in subtree else node for node in nodes]
 
 
-def test_whoever_ends_what_is_ending_joins_and_is_told_the_reason_it_ends_for() -> None:
-    members = stamped(members_of(session_rows([None, 0, 0])), "s00", "first")
-    open_ = [cascade_row("first", "s00")]
-    for own in ("s00", "s01"):
-        ask = end(own, "second")
-        endings, [outcome] = decided(known(members, ask, under_way=open_), [ask])
-        assert outcome == TerminateResult(ZONE, own, "reason of first", 0, "first", joined=True)
-        assert (endings.terminated, endings.marked) == ([], [])
+def test_terminating_a_marked_session_joins_its_cascade_and_returns_its_reason() -> None:
+    nodes = mark_subtree(tree_nodes(session_rows([None, 0, 0])), "s00", "first")
+    open_cascades = [cascade_row("first", "s00")]
+    for session_id in ("s00", "s01"):
+        command = terminate_command(session_id, "second")
+        decider, [outcome] = decide_all(batch_input(nodes, command, open_cascades=open_cascades), [command])
+        assert outcome == TerminateResult(ZONE, session_id, "reason of first", 0, "first", joined=True)
+        assert (decider.terminated, decider.marked) == ([], [])
 
 
-def test_ending_what_has_ended_is_done_at_once_and_joins_nobody() -> None:
-    found = known(members_of(session_rows([None])))
-    found = TerminateBatchInput(NOW, found.targets, {}, {(ZONE, "other"): cascade_row("other", "elsewhere")})
-    _, [outcome] = decided(found, [end("s00")])
+def test_terminating_an_ended_session_joins_no_cascade() -> None:
+    loaded = batch_input(tree_nodes(session_rows([None])))
+    loaded = TerminateBatchInput(NOW, loaded.targets, {}, {(ZONE, "other"): cascade_row("other", "other-session")})
+    _, [outcome] = decide_all(loaded, [terminate_command("s00")])
     assert outcome == TerminateResult(ZONE, "s00", "enough", 0)
 
 
-@pytest.mark.parametrize("began", [NOW - 5, NOW, NOW + 60_000])
-def test_the_end_of_a_tree_waits_behind_the_end_of_its_branch_however_small_it_is(began: int) -> None:
-    # Also when the clock was set back since: settled in order of time, the branch must come first.
-    members = stamped(members_of(session_rows([None, 0, 0, 1])), "s01", "branch")
-    under_way = [cascade_row("branch", "s01", began)]
-    endings, [outcome] = decided(known(members, end("s00"), under_way=under_way), [end("s00")])
+@pytest.mark.parametrize("started_at", [NOW - 5, NOW, NOW + 60_000])
+def test_cascade_of_a_tree_starts_after_the_open_cascade_of_its_branch(started_at: int) -> None:
+    # Cascades finish in order of `started_at`. The branch must come first even if the clock stepped back.
+    nodes = mark_subtree(tree_nodes(session_rows([None, 0, 0, 1])), "s01", "branch")
+    open_cascades = [cascade_row("branch", "s01", started_at)]
+    decider, [outcome] = decide_all(
+        batch_input(nodes, terminate_command("s00"), open_cascades=open_cascades), [terminate_command("s00")]
+    )
     assert outcome == TerminateResult(ZONE, "s00", "enough", 2, "c0")
-    [(made, leaving)] = endings.marked
-    assert [each.node.id for each in leaving] == ["s02", "s00"]
-    assert made.started_at == max(NOW, began + 1)
+    [(cascade, ends)] = decider.marked
+    assert [session_end.node.id for session_end in ends] == ["s02", "s00"]
+    assert cascade.started_at == max(NOW, started_at + 1)
 
 
-def test_whoever_joins_several_waits_for_the_last_of_them() -> None:
-    members = stamped(stamped(members_of(session_rows([None, 0, 0])), "s00", "tree"), "s01", "branch")
-    under_way = [
+def test_joining_several_cascades_returns_the_last_of_them() -> None:
+    nodes = mark_subtree(mark_subtree(tree_nodes(session_rows([None, 0, 0])), "s00", "tree"), "s01", "branch")
+    open_cascades = [
         cascade_row("tree", "s00", NOW + 1),
         cascade_row("branch", "s01", NOW),
         cascade_row("unrelated", "x", NOW + 9),
     ]
-    ask = end("s00")
-    _, [outcome] = decided(known(members, ask, under_way=under_way), [ask])
+    command = terminate_command("s00")
+    _, [outcome] = decide_all(batch_input(nodes, command, open_cascades=open_cascades), [command])
     assert (outcome.cascade_id, outcome.joined) == ("tree", True)
 
 
-def test_in_one_batch_the_second_joins_or_waits_behind_the_first() -> None:
-    members = members_of(session_rows([None, 0, 1, 0]))
-    asks: list[TerminateCommand] = [end("s01", "one"), end("s00", "two"), end("s02", "three"), stop("four")]
-    endings, outcomes = decided(known(members, *asks), asks, 1)
+def test_later_commands_of_a_batch_join_or_follow_the_earlier_cascades() -> None:
+    nodes = tree_nodes(session_rows([None, 0, 1, 0]))
+    commands: list[TerminateCommand] = [
+        terminate_command("s01", "one"),
+        terminate_command("s00", "two"),
+        terminate_command("s02", "three"),
+        stop_command("four"),
+    ]
+    decider, outcomes = decide_all(batch_input(nodes, *commands), commands, 1)
     assert outcomes == [
         TerminateResult(ZONE, "s01", "one", 2, "c0"),
         TerminateResult(ZONE, "s00", "two", 2, "c1"),
         TerminateResult(ZONE, "s02", "one", 0, "c0", joined=True),
         TerminateResult(ZONE, None, "two", 0, "c1", joined=True),
     ]
-    assert [made.started_at for made, _ in endings.marked] == [NOW, NOW + 1]
+    assert [cascade.started_at for cascade, _ in decider.marked] == [NOW, NOW + 1]
 
 
-def test_what_is_stamped_elsewhere_in_the_zone_is_nothing_to_wait_for() -> None:
-    members = stamped(members_of(session_rows([None, 0, None, 2])), "s00", "first")
-    ask = end("s02")
-    endings, [outcome] = decided(known(members, ask, under_way=[cascade_row("first", "s00")]), [ask])
+def test_cascade_of_another_tree_does_not_delay_a_termination() -> None:
+    nodes = mark_subtree(tree_nodes(session_rows([None, 0, None, 2])), "s00", "first")
+    command = terminate_command("s02")
+    decider, [outcome] = decide_all(batch_input(nodes, command, open_cascades=[cascade_row("first", "s00")]), [command])
     assert outcome == TerminateResult(ZONE, "s02", "enough", 2)
-    assert len(endings.terminated) == 2
+    assert len(decider.terminated) == 2
 
 
-def test_a_zone_stops_with_every_tree_in_it_and_its_ask_names_no_session() -> None:
-    members = members_of(session_rows([None, 0, None, 2, None]))
-    endings, [outcome] = decided(known(members, stop()), [stop()])
+def test_stop_zone_terminates_every_tree_and_names_no_session() -> None:
+    nodes = tree_nodes(session_rows([None, 0, None, 2, None]))
+    decider, [outcome] = decide_all(batch_input(nodes, stop_command()), [stop_command()])
     assert outcome == TerminateResult(ZONE, None, "enough", 5)
-    assert [each.node.id for each in endings.terminated] == ["s01", "s00", "s03", "s02", "s04"]
+    assert [session_end.node.id for session_end in decider.terminated] == ["s01", "s00", "s03", "s02", "s04"]
 
 
-# -- all of it at once
+# -- random commands
 
 
-class World:
-    """Rows, cascades and the log, as a chain of batches leaves them."""
+class CascadeSimulation:
+    """Sessions, cascades and the log after a sequence of batches."""
 
     def __init__(self, shape: list[int | None], expired: set[int]) -> None:
         self.sessions = session_rows(shape)
-        self.members = {
+        self.nodes = {
             row.id: tree_node(row, expires_at=NOW if number in expired else NOW + 1)
             for number, row in enumerate(self.sessions)
         }
         self.log: list[str] = []
         self.cascades: list[tuple[Cascade, list[str]]] = []
 
-    def batch(self, name: str, asks: Sequence[TerminateCommand], chunk: int) -> None:
-        there = [self.members[row.id] for row in parents_first(self.sessions) if row.id in self.members]
-        found = known(there, *asks, under_way=[made for made, _ in self.cascades])
+    def batch(self, name: str, commands: Sequence[TerminateCommand], chunk: int) -> None:
+        present = [self.nodes[row.id] for row in parents_first(self.sessions) if row.id in self.nodes]
+        loaded = batch_input(present, *commands, open_cascades=[cascade for cascade, _ in self.cascades])
         targets = {(row.zone_id, row.id): row for row in self.sessions}
-        endings = TerminateDecider(dataclasses.replace(found, targets=targets), chunk)
-        alive = {member.id for member in there if member.terminated_at is None}
-        for place, ask in enumerate(asks):
-            reached = {m.id for m in there} if ask.session_id is None else subtree_ids(ask.session_id, there)
-            outcome = endings.decide(ask, f"{name}.{place}")
+        decider = TerminateDecider(dataclasses.replace(loaded, targets=targets), chunk)
+        alive = {node.id for node in present if node.terminated_at is None}
+        for index, command in enumerate(commands):
+            targeted = (
+                {node.id for node in present}
+                if command.session_id is None
+                else subtree_ids(command.session_id, present)
+            )
+            outcome = decider.decide(command, f"{name}.{index}")
             assert isinstance(outcome, TerminateResult)
-            assert outcome.stopped == len(reached & alive)
-            ending = reached & {*self.members} - {each.node.id for each in endings.terminated}
-            assert outcome.joined == (not reached & alive and bool(ending))
-            assert (outcome.cascade_id is None) == (not ending)
-            alive -= reached
-        assert len(endings.terminated) <= chunk
-        self.settle([each.node.id for each in endings.terminated])
-        for made, group in endings.marked:
-            self.cascades.append((made, [each.node.id for each in group]))
-            for each in group:
-                self.members[each.node.id] = stamp(each.node, made.id)
+            assert outcome.stopped == len(targeted & alive)
+            still_ending = targeted & {*self.nodes} - {session_end.node.id for session_end in decider.terminated}
+            assert outcome.joined == (not targeted & alive and bool(still_ending))
+            assert (outcome.cascade_id is None) == (not still_ending)
+            alive -= targeted
+        assert len(decider.terminated) <= chunk
+        self.finish([session_end.node.id for session_end in decider.terminated])
+        for cascade, group in decider.marked:
+            self.cascades.append((cascade, [session_end.node.id for session_end in group]))
+            for session_end in group:
+                self.nodes[session_end.node.id] = mark(session_end.node, cascade.id)
 
-    def settle(self, sessions: Sequence[str]) -> None:
-        self.log += sessions
-        for own in sessions:
-            del self.members[own]
+    def finish(self, session_ids: Sequence[str]) -> None:
+        self.log += session_ids
+        for session_id in session_ids:
+            del self.nodes[session_id]
 
-    def settle_everything(self) -> None:
-        for _, group in sorted(self.cascades, key=lambda each: (each[0].started_at, each[0].id)):
-            self.settle(group)
-
-
-def stamp(member: TreeNode, by: str) -> TreeNode:
-    return msgspec.structs.replace(member, terminated_at=NOW, cascade_id=by)
+    def finish_cascades(self) -> None:
+        for _, group in sorted(self.cascades, key=lambda entry: (entry[0].started_at, entry[0].id)):
+            self.finish(group)
 
 
-ASKED = st.lists(st.integers(-1, 11), min_size=1, max_size=6)
-"""Which sessions are to end, one batch; -1 is the zone."""
+def mark(node: TreeNode, cascade_id: str) -> TreeNode:
+    return msgspec.structs.replace(node, terminated_at=NOW, cascade_id=cascade_id)
+
+
+BATCH = st.lists(st.integers(-1, 11), min_size=1, max_size=6)
+"""The sessions to terminate in one batch. -1 is the zone."""
 
 
 @settings(max_examples=300)
-@given(shapes(12), st.lists(ASKED, min_size=1, max_size=3), st.integers(1, 9), st.sets(st.integers(0, 11)))
-def test_however_asks_overlap_each_session_ends_once_and_no_parent_before_its_children(
+@given(shapes(12), st.lists(BATCH, min_size=1, max_size=3), st.integers(1, 9), st.sets(st.integers(0, 11)))
+def test_overlapping_commands_end_every_session_once_and_children_first(
     shape: list[int | None], batches: list[list[int]], chunk: int, expired: set[int]
 ) -> None:
-    world = World(shape, expired)
-    asked: set[str] = set()
-    for number, batch in enumerate(batches):
-        asks: list[TerminateCommand] = [stop() if which < 0 else end(f"s{which % len(shape):02}") for which in batch]
-        for ask in asks:
-            everybody = {row.id for row in world.sessions}
-            asked |= everybody if ask.session_id is None else subtree_ids(ask.session_id, world.sessions)
-        world.batch(str(number), asks, chunk)
-    world.settle_everything()
-    assert sorted(world.log) == sorted(asked), "everybody who was asked for, once"
-    places = {own: place for place, own in enumerate(world.log)}
-    for row in world.sessions:
-        if row.id in places and row.parent_id in places:
-            assert places[row.id] < places[row.parent_id]
+    simulation = CascadeSimulation(shape, expired)
+    requested: set[str] = set()
+    for batch_number, batch in enumerate(batches):
+        commands: list[TerminateCommand] = [
+            stop_command() if number < 0 else terminate_command(f"s{number % len(shape):02}") for number in batch
+        ]
+        for command in commands:
+            all_ids = {row.id for row in simulation.sessions}
+            requested |= all_ids if command.session_id is None else subtree_ids(command.session_id, simulation.sessions)
+        simulation.batch(str(batch_number), commands, chunk)
+    simulation.finish_cascades()
+    assert sorted(simulation.log) == sorted(requested), "every requested session, once"
+    positions = {session_id: index for index, session_id in enumerate(simulation.log)}
+    for row in simulation.sessions:
+        if row.id in positions and row.parent_id in positions:
+            assert positions[row.id] < positions[row.parent_id]
 
 
-# -- what is left
+# -- remaining sessions
 
 
-def test_what_is_left_says_why() -> None:
-    fresh, waiting, over = session_rows([None, None, None])
-    found = [
-        tree_node(fresh),
-        tree_node(waiting, terminated_at=NOW),
-        tree_node(over, terminated_at=NOW, status=State.TERMINATED),
+def test_remaining_sessions_have_a_reason() -> None:
+    unmarked, marked, terminated = session_rows([None, None, None])
+    loaded = [
+        tree_node(unmarked),
+        tree_node(marked, terminated_at=NOW),
+        tree_node(terminated, terminated_at=NOW, status=State.TERMINATED),
     ]
-    left = remaining_reasons(found)
-    assert left.keys() == {"s00", "s01"}
-    assert left["s00"] == "spawned since"
-    assert "stamped" in left["s01"]
-    assert "sweep" in left["s01"]
+    reasons = remaining_reasons(loaded)
+    assert reasons.keys() == {"s00", "s01"}
+    assert reasons["s00"] == "spawned since"
+    assert "marked" in reasons["s01"]
+    assert "sweep" in reasons["s01"]

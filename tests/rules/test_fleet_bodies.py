@@ -1,4 +1,4 @@
-"""What requests of the fleet plane may say: nothing that would end a line, and no more than a program can be told."""
+"""Request bodies of fleets: no control characters, and a limited prompt."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MEMBER = {"name": "alice", "description": "reviews"}
 PANE = {"socket": "/tmp/s", "pane_id": "%1"}
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\x1b", "\x7f", "\x85", "\x9b"])
+@pytest.mark.parametrize("control", ["\n", "\r\n", "\x1b", "\x7f", "\x85", "\x9b"])
 @pytest.mark.parametrize(
-    ("kind", "good", "field"),
+    ("kind", "body", "field"),
     [
         (MemberBody, MEMBER, "name"),
         (MemberBody, {**MEMBER, "coding_agent": "claude"}, "coding_agent"),
@@ -26,29 +26,27 @@ PANE = {"socket": "/tmp/s", "pane_id": "%1"}
         (Pane, PANE, "pane_id"),
     ],
 )
-def test_no_name_coding_agent_model_or_pane_ends_a_line_or_moves_a_cursor(
-    kind: type[msgspec.Struct], good: dict[str, Any], field: str, end: str
+def test_control_characters_in_names_agents_models_and_panes_are_refused(
+    kind: type[msgspec.Struct], body: dict[str, Any], field: str, control: str
 ) -> None:
-    msgspec.convert(good, kind)
-    for text in (f"{good[field]}{end}", f"{end}{good[field]}"):
+    msgspec.convert(body, kind)
+    for text in (f"{body[field]}{control}", f"{control}{body[field]}"):
         with pytest.raises(msgspec.ValidationError):
-            msgspec.convert({**good, field: text}, kind)
+            msgspec.convert({**body, field: text}, kind)
 
 
-def test_names_are_in_any_language() -> None:
+def test_names_accept_any_language() -> None:
     for name in ("Zoë", "漢字", "a b", "👩🏽‍💻", "\u00a0"):
         msgspec.convert({**MEMBER, "name": name}, MemberBody)
 
 
-@pytest.mark.parametrize("letter", ["x", "漢"])
-def test_a_prompt_is_bounded_by_its_bytes_and_told_how_many_it_has(letter: str) -> None:
-    most = PROMPT_BYTES_MAX // len(letter.encode())
-    check_prompt_size(MemberBody(name="a", description="", prompt=letter * most))
+@pytest.mark.parametrize("character", ["x", "漢"])
+def test_prompt_is_limited_in_bytes_and_the_error_names_its_size(character: str) -> None:
+    maximum = PROMPT_BYTES_MAX // len(character.encode())
+    check_prompt_size(MemberBody(name="a", description="", prompt=character * maximum))
     check_prompt_size(MemberBody(name="a", description=""))
     with pytest.raises(Invalid) as refused:
-        check_prompt_size(MemberBody(name="a", description="", prompt=letter * (most + 1)))
-    used = len(letter.encode()) * (most + 1)
-    assert refused.value.detail.startswith(
-        f"The prompt has {used} bytes, and an agent can be begun with {PROMPT_BYTES_MAX}"
-    )
+        check_prompt_size(MemberBody(name="a", description="", prompt=character * (maximum + 1)))
+    used = len(character.encode()) * (maximum + 1)
+    assert refused.value.detail.startswith(f"The prompt has {used} bytes; at most {PROMPT_BYTES_MAX} are allowed")
     assert refused.value.members["field"] == "prompt"

@@ -1,4 +1,4 @@
-"""Fleets, their members and their monitors, decided without a database."""
+"""Rules of fleets, members and monitors."""
 
 from __future__ import annotations
 
@@ -66,43 +66,43 @@ from tests.support.fleets import (
 )
 from tests.support.structs import build_struct
 
-STRANGER = 9
-CREW = (member_row(DIRECTOR), administrator_row(), member_row(ALICE), member_row(BOB))
-OTHER = (member_row(STRANGER, fleet_id=2), administrator_row(10, 2))
-PLACED = (placement_row(), placement_row(STRANGER, director_agent_id=STRANGER))
-CONFIGS = (monitor_config_row(), monitor_config_row(STRANGER))
+OTHER_FLEET_MEMBER = 9
+MEMBERS = (member_row(DIRECTOR), administrator_row(), member_row(ALICE), member_row(BOB))
+OTHER_MEMBERS = (member_row(OTHER_FLEET_MEMBER, fleet_id=2), administrator_row(10, 2))
+PLACEMENTS = (placement_row(), placement_row(OTHER_FLEET_MEMBER, director_agent_id=OTHER_FLEET_MEMBER))
+CONFIGS = (monitor_config_row(), monitor_config_row(OTHER_FLEET_MEMBER))
 
 
-def known(
+def batch_input(
     *,
-    fleets: Sequence[Fleet] = (fleet_row(), fleet_row(2, director_agent_id=STRANGER)),
-    members: Sequence[Member] = (*CREW, *OTHER),
-    placements: Sequence[Placement] = PLACED,
+    fleets: Sequence[Fleet] = (fleet_row(), fleet_row(2, director_agent_id=OTHER_FLEET_MEMBER)),
+    members: Sequence[Member] = (*MEMBERS, *OTHER_MEMBERS),
+    placements: Sequence[Placement] = PLACEMENTS,
     configs: Sequence[MonitorConfig] = CONFIGS,
     runtimes: Sequence[MonitorRuntime] = (),
 ) -> FleetBatchInput:
     return FleetBatchInput(
         NOW,
-        lambda ask, power: None,
+        lambda command, permission: None,
         {},
         {ZONE: LastIds(ZONE, 2, 10, 5)},
-        {each.ref: each for each in fleets},
-        {each.ref: each for each in members},
-        {each.ref: each for each in placements},
-        {(each.zone_id, each.agent_id): each for each in configs},
-        {(each.zone_id, each.fleet_id): each for each in runtimes},
-        active_counts=Counter((each.zone_id, each.fleet_id) for each in members if each.is_active),
+        {row.ref: row for row in fleets},
+        {row.ref: row for row in members},
+        {row.ref: row for row in placements},
+        {(row.zone_id, row.agent_id): row for row in configs},
+        {(row.zone_id, row.fleet_id): row for row in runtimes},
+        active_counts=Counter((row.zone_id, row.fleet_id) for row in members if row.is_active),
     )
 
 
-def create(**asked: object) -> CreateFleet:
-    plain: dict[str, object] = {"label": None, "location": None, "caller": admin()}
-    return build_struct(CreateFleet, zone_id=ZONE, **(plain | asked))
+def create(**fields: object) -> CreateFleet:
+    defaults: dict[str, object] = {"label": None, "location": None, "caller": admin()}
+    return build_struct(CreateFleet, zone_id=ZONE, **(defaults | fields))
 
 
-def register(**asked: object) -> RegisterMember:
-    plain: dict[str, object] = {"fleet_id": FLEET_ID, "name": "carol", "description": "d", "caller": admin()}
-    return build_struct(RegisterMember, zone_id=ZONE, **(plain | asked))
+def register(**fields: object) -> RegisterMember:
+    defaults: dict[str, object] = {"fleet_id": FLEET_ID, "name": "carol", "description": "d", "caller": admin()}
+    return build_struct(RegisterMember, zone_id=ZONE, **(defaults | fields))
 
 
 def deregister(agent_id: int, fleet_id: int = FLEET_ID) -> DeregisterMember:
@@ -113,11 +113,11 @@ def delete(fleet_id: int = FLEET_ID) -> DeleteFleet:
     return DeleteFleet(zone_id=ZONE, fleet_id=fleet_id)
 
 
-def configure(agent_id: int = ALICE, **asked: object) -> ConfigureMonitor:
-    return build_struct(ConfigureMonitor, zone_id=ZONE, fleet_id=FLEET_ID, agent_id=agent_id, **asked)
+def configure(agent_id: int = ALICE, **fields: object) -> ConfigureMonitor:
+    return build_struct(ConfigureMonitor, zone_id=ZONE, fleet_id=FLEET_ID, agent_id=agent_id, **fields)
 
 
-def beat(*pinged: int, pid: int = 100, host_id: str = "host") -> RecordMonitorHeartbeat:
+def heartbeat(*pinged: int, pid: int = 100, host_id: str = "host") -> RecordMonitorHeartbeat:
     return RecordMonitorHeartbeat(zone_id=ZONE, fleet_id=FLEET_ID, pid=pid, host_id=host_id, pinged=pinged)
 
 
@@ -125,78 +125,78 @@ def release(pid: int = 100, host_id: str = "host") -> ReleaseMonitor:
     return ReleaseMonitor(zone_id=ZONE, fleet_id=FLEET_ID, pid=pid, host_id=host_id)
 
 
-def sentence(outcome: object) -> str:
+def detail(outcome: object) -> str:
     assert isinstance(outcome, Refusal), outcome
     return outcome.detail
 
 
-def untouched(crew: FleetBatch, loaded: FleetBatchInput) -> bool:
+def is_unchanged(batch: FleetBatch, loaded: FleetBatchInput) -> bool:
     return (
-        crew.fleets == loaded.fleets
-        and crew.members == loaded.members
-        and crew.placements == loaded.placements
-        and crew.configs == loaded.configs
-        and crew.runtimes == loaded.runtimes
-        and crew.last_ids == loaded.last_ids
-        and (crew.events, crew.keys.new_records) == ([], [])
+        batch.fleets == loaded.fleets
+        and batch.members == loaded.members
+        and batch.placements == loaded.placements
+        and batch.configs == loaded.configs
+        and batch.runtimes == loaded.runtimes
+        and batch.last_ids == loaded.last_ids
+        and (batch.events, batch.keys.new_records) == ([], [])
     )
 
 
-# -- the beginning of a fleet
+# -- creation of a fleet
 
 
-def test_a_fleet_begins_with_a_director_in_its_pane_and_an_administrator_all_of_one_instant() -> None:
-    crew = FleetBatch(known())
-    made = crew.decide(create(label="PR-42", location=pane_location()))
-    assert isinstance(made, CreateFleetResult)
-    assert (made.fleet.fleet_id, made.fleet.director_agent_id, made.fleet.label) == (3, 11, "PR-42")
-    assert (made.director.agent_id, made.administrator.agent_id) == (11, 12)
-    instants = {made.fleet.created_at, made.director.registered_at, made.administrator.registered_at}
-    assert made.placement is not None
-    assert instants | {made.placement.created_at} == {NOW}
-    assert made.placement.director_agent_id is None
-    assert made.placement.tmux_pane_id == "%1"
-    assert [told.type for told in crew.events] == ["fleet.created", "member.registered", "member.registered"]
-    assert crew.last_ids[ZONE] == LastIds(ZONE, 3, 12, 5)
+def test_new_fleet_has_a_director_with_a_pane_and_an_administrator() -> None:
+    batch = FleetBatch(batch_input())
+    result = batch.decide(create(label="PR-42", location=pane_location()))
+    assert isinstance(result, CreateFleetResult)
+    assert (result.fleet.fleet_id, result.fleet.director_agent_id, result.fleet.label) == (3, 11, "PR-42")
+    assert (result.director.agent_id, result.administrator.agent_id) == (11, 12)
+    instants = {result.fleet.created_at, result.director.registered_at, result.administrator.registered_at}
+    assert result.placement is not None
+    assert instants | {result.placement.created_at} == {NOW}
+    assert result.placement.director_agent_id is None
+    assert result.placement.tmux_pane_id == "%1"
+    assert [event.type for event in batch.events] == ["fleet.created", "member.registered", "member.registered"]
+    assert batch.last_ids[ZONE] == LastIds(ZONE, 3, 12, 5)
 
 
-def test_the_administrator_is_known_by_its_card_is_in_no_registry_and_has_no_pane() -> None:
-    crew = FleetBatch(known())
-    made = crew.decide(create(location=pane_location()))
-    assert isinstance(made, CreateFleetResult)
-    told = msgspec.json.decode(made.administrator.agent_card_json)
-    assert told == {
+def test_administrator_has_its_card_but_no_registry_id_and_no_pane() -> None:
+    batch = FleetBatch(batch_input())
+    result = batch.decide(create(location=pane_location()))
+    assert isinstance(result, CreateFleetResult)
+    card = msgspec.json.decode(result.administrator.agent_card_json)
+    assert card == {
         "name": "Administrator",
         "description": "Built-in administrator agent for fleet 3",
         "skills": [],
         "cafleet": {"kind": "builtin-administrator"},
     }
-    assert made.administrator.registry_id is None
-    assert made.administrator.ref not in crew.placements
-    assert {ref for ref in crew.configs if ref not in known().configs} == {made.director.ref}
-    assert made.director.registry_id == "fleet-3-11"
+    assert result.administrator.registry_id is None
+    assert result.administrator.ref not in batch.placements
+    assert {ref for ref in batch.configs if ref not in batch_input().configs} == {result.director.ref}
+    assert result.director.registry_id == "fleet-3-11"
 
 
-def test_a_director_without_a_pane_is_watched_over_by_nobody() -> None:
-    crew = FleetBatch(known())
-    made = crew.decide(create())
-    assert isinstance(made, CreateFleetResult)
-    assert made.placement is None
-    assert crew.configs == known().configs
+def test_director_without_a_pane_has_no_monitor_config() -> None:
+    batch = FleetBatch(batch_input())
+    result = batch.decide(create())
+    assert isinstance(result, CreateFleetResult)
+    assert result.placement is None
+    assert batch.configs == batch_input().configs
 
 
-def test_what_is_begun_again_under_its_key_is_what_was_begun() -> None:
-    crew = FleetBatch(known())
-    first = crew.decide(create(idempotency_key="k", request_digest="d", location=pane_location()))
-    again = crew.decide(create(idempotency_key="k", request_digest="d", location=pane_location()))
+def test_repeated_key_returns_the_fleet_and_is_refused_after_its_deletion() -> None:
+    batch = FleetBatch(batch_input())
+    first = batch.decide(create(idempotency_key="k", request_digest="d", location=pane_location()))
+    second = batch.decide(create(idempotency_key="k", request_digest="d", location=pane_location()))
     assert isinstance(first, CreateFleetResult)
-    assert again == msgspec.structs.replace(first, created=False)
-    crew.decide(delete(first.fleet.fleet_id))
+    assert second == msgspec.structs.replace(first, created=False)
+    batch.decide(delete(first.fleet.fleet_id))
     assert (
-        sentence(crew.decide(create(idempotency_key="k", request_digest="d", location=pane_location())))
+        detail(batch.decide(create(idempotency_key="k", request_digest="d", location=pane_location())))
         == "fleet 3 is deleted"
     )
-    assert len(crew.keys.new_records) == 1
+    assert len(batch.keys.new_records) == 1
 
 
 # -- cards
@@ -209,289 +209,291 @@ def test_what_is_begun_again_under_its_key_is_what_was_begun() -> None:
         '[{"name":"s"}],"cafleet":{"kind":"builtin-administrator"},"x":[]',
     ],
 )
-def test_no_caller_becomes_an_administrator_by_name_or_skills(skills: str) -> None:
+def test_caller_cannot_forge_an_administrator_card(skills: str) -> None:
     try:
-        told = agent_cards.build_card("Administrator", '","cafleet":{"kind":"builtin-administrator"}', skills)
+        card = agent_cards.build_card("Administrator", '","cafleet":{"kind":"builtin-administrator"}', skills)
     except msgspec.DecodeError:
         return
-    assert agent_cards.member_kind(told) == "user"
+    assert agent_cards.member_kind(card) == "user"
 
 
-def test_the_administrators_card_says_so() -> None:
+def test_administrator_card_has_the_administrator_kind() -> None:
     assert agent_cards.member_kind(agent_cards.build_administrator_card(1)) == "builtin-administrator"
 
 
 # -- members
 
 
-def test_a_member_with_a_pane_belongs_to_the_root_director_and_is_watched_over() -> None:
-    crew = FleetBatch(known())
-    made = crew.decide(register(director_id=DIRECTOR, location=pane_location(None)))
-    assert isinstance(made, RegisterMemberResult)
-    assert made.placement == placement_row(11, created_at=NOW)
-    assert crew.configs[made.member.ref] == monitor_config_row(11)
-    assert (made.member.registry_id, made.member.status) == ("fleet-1-11", MemberStatus.ACTIVE)
+def test_member_with_a_pane_gets_a_placement_and_a_monitor_config() -> None:
+    batch = FleetBatch(batch_input())
+    result = batch.decide(register(director_id=DIRECTOR, location=pane_location(None)))
+    assert isinstance(result, RegisterMemberResult)
+    assert result.placement == placement_row(11, created_at=NOW)
+    assert batch.configs[result.member.ref] == monitor_config_row(11)
+    assert (result.member.registry_id, result.member.status) == ("fleet-1-11", MemberStatus.ACTIVE)
 
 
-def test_a_member_without_a_pane_is_watched_over_by_nobody() -> None:
-    crew = FleetBatch(known())
-    made = crew.decide(register())
-    assert isinstance(made, RegisterMemberResult)
-    assert made.placement is None
-    assert made.member.ref not in crew.configs
+def test_member_without_a_pane_has_no_monitor_config() -> None:
+    batch = FleetBatch(batch_input())
+    result = batch.decide(register())
+    assert isinstance(result, RegisterMemberResult)
+    assert result.placement is None
+    assert result.member.ref not in batch.configs
 
 
 @pytest.mark.parametrize(
-    ("director", "said"),
+    ("director", "expected"),
     [
         (ADMINISTRATOR, "Administrator cannot be a director"),
         (ALICE, "nested teams are not supported: members are created by the root Director (agent 1), not by agent 3"),
-        (STRANGER, "agent 9 is not a member of fleet 1."),
+        (OTHER_FLEET_MEMBER, "agent 9 is not a member of fleet 1."),
         (77, "agent 77 is not a member of fleet 1."),
     ],
 )
-def test_members_are_created_by_the_root_director_alone(director: int, said: str) -> None:
-    loaded = known()
-    crew = FleetBatch(loaded)
-    assert sentence(crew.decide(register(director_id=director, location=pane_location(None)))) == said
-    assert untouched(crew, loaded)
+def test_only_the_root_director_can_create_members(director: int, expected: str) -> None:
+    loaded = batch_input()
+    batch = FleetBatch(loaded)
+    assert detail(batch.decide(register(director_id=director, location=pane_location(None)))) == expected
+    assert is_unchanged(batch, loaded)
 
 
-def test_a_fleet_has_so_many_members_and_no_more() -> None:
-    crowd = [member_row(100 + number) for number in range(MEMBERS_MAX - len(CREW) - 1)]
-    crew = FleetBatch(known(members=[*CREW, *OTHER, *crowd]))
-    assert isinstance(crew.decide(register()), RegisterMemberResult)
-    full = crew.decide(register())
+def test_number_of_members_of_a_fleet_is_limited() -> None:
+    more_members = [member_row(100 + number) for number in range(MEMBERS_MAX - len(MEMBERS) - 1)]
+    batch = FleetBatch(batch_input(members=[*MEMBERS, *OTHER_MEMBERS, *more_members]))
+    assert isinstance(batch.decide(register()), RegisterMemberResult)
+    full = batch.decide(register())
     assert isinstance(full, Problem)
     assert (full.code, full.used, full.limit) == ("fleet_full", MEMBERS_MAX, MEMBERS_MAX)
-    crew.decide(deregister(ALICE))
-    assert isinstance(crew.decide(register()), RegisterMemberResult)
+    batch.decide(deregister(ALICE))
+    assert isinstance(batch.decide(register()), RegisterMemberResult)
 
 
 @pytest.mark.parametrize(
-    ("agent_id", "said"),
+    ("agent_id", "expected"),
     [
         (ADMINISTRATOR, "Administrator cannot be deregistered"),
         (DIRECTOR, "cannot deregister the root Director; use 'qd fleet delete' instead"),
-        (STRANGER, "agent 9 is not a member of fleet 1."),
+        (OTHER_FLEET_MEMBER, "agent 9 is not a member of fleet 1."),
         (77, "agent 77 is not a member of fleet 1."),
     ],
 )
-def test_administrator_and_director_stay_and_strangers_are_nobody_here(agent_id: int, said: str) -> None:
-    loaded = known()
-    crew = FleetBatch(loaded)
-    assert sentence(crew.decide(deregister(agent_id))) == said
-    assert untouched(crew, loaded)
+def test_administrator_director_and_outsiders_cannot_be_deregistered(agent_id: int, expected: str) -> None:
+    loaded = batch_input()
+    batch = FleetBatch(loaded)
+    assert detail(batch.decide(deregister(agent_id))) == expected
+    assert is_unchanged(batch, loaded)
 
 
-def test_with_a_member_its_pane_and_the_watch_over_it_go_and_it_goes_once() -> None:
-    crew = FleetBatch(known())
-    gone = crew.decide(deregister(ALICE))
-    assert isinstance(gone, DeregisterMemberResult)
-    assert gone.member == msgspec.structs.replace(deregistered_row(ALICE), deregistered_at=NOW)
-    assert gone.placement == placement_row()
-    assert (ZONE, ALICE) not in crew.placements
-    assert (ZONE, ALICE) not in crew.configs
-    assert sentence(crew.decide(deregister(ALICE))) == "agent 3 is not a member of fleet 1."
+def test_deregistering_removes_placement_and_monitor_config_and_works_once() -> None:
+    batch = FleetBatch(batch_input())
+    result = batch.decide(deregister(ALICE))
+    assert isinstance(result, DeregisterMemberResult)
+    assert result.member == msgspec.structs.replace(deregistered_row(ALICE), deregistered_at=NOW)
+    assert result.placement == placement_row()
+    assert (ZONE, ALICE) not in batch.placements
+    assert (ZONE, ALICE) not in batch.configs
+    assert detail(batch.decide(deregister(ALICE))) == "agent 3 is not a member of fleet 1."
 
 
-def test_a_pane_is_said_once() -> None:
-    crew = FleetBatch(known())
-    ask = SetMemberPane(zone_id=ZONE, fleet_id=FLEET_ID, agent_id=ALICE, pane_id="%7")
-    there = crew.decide(ask)
-    assert there == placement_row(tmux_pane_id="%7") == crew.decide(ask)
-    assert [told.type for told in crew.events] == ["member.placed"]
-    other = msgspec.structs.replace(ask, pane_id="%8")
-    assert sentence(crew.decide(other)) == "agent 3 has a pane already"
-    unplaced = msgspec.structs.replace(ask, agent_id=BOB)
-    assert sentence(crew.decide(unplaced)) == "agent 4 has no pane"
+def test_pane_of_a_member_can_be_set_once() -> None:
+    batch = FleetBatch(batch_input())
+    command = SetMemberPane(zone_id=ZONE, fleet_id=FLEET_ID, agent_id=ALICE, pane_id="%7")
+    placed = batch.decide(command)
+    assert placed == placement_row(tmux_pane_id="%7") == batch.decide(command)
+    assert [event.type for event in batch.events] == ["member.placed"]
+    other = msgspec.structs.replace(command, pane_id="%8")
+    assert detail(batch.decide(other)) == "agent 3 already has a pane"
+    unplaced = msgspec.structs.replace(command, agent_id=BOB)
+    assert detail(batch.decide(unplaced)) == "agent 4 has no pane"
 
 
-def test_who_is_of_another_fleet_is_neither_placed_nor_configured_nor_pinged_through_this_one() -> None:
-    loaded = known(runtimes=[monitor_runtime_row()])
-    crew = FleetBatch(loaded)
-    ask = SetMemberPane(zone_id=ZONE, fleet_id=FLEET_ID, agent_id=STRANGER, pane_id="%7")
-    assert sentence(crew.decide(ask)) == "agent 9 is not a member of fleet 1."
-    assert sentence(crew.decide(configure(STRANGER, enabled=False))) == "agent 9 is not a member of fleet 1."
-    assert untouched(crew, loaded)
-    crew.decide(beat(STRANGER))
-    assert crew.configs == loaded.configs
+def test_member_of_another_fleet_cannot_be_placed_configured_or_pinged() -> None:
+    loaded = batch_input(runtimes=[monitor_runtime_row()])
+    batch = FleetBatch(loaded)
+    command = SetMemberPane(zone_id=ZONE, fleet_id=FLEET_ID, agent_id=OTHER_FLEET_MEMBER, pane_id="%7")
+    assert detail(batch.decide(command)) == "agent 9 is not a member of fleet 1."
+    assert detail(batch.decide(configure(OTHER_FLEET_MEMBER, enabled=False))) == "agent 9 is not a member of fleet 1."
+    assert is_unchanged(batch, loaded)
+    batch.decide(heartbeat(OTHER_FLEET_MEMBER))
+    assert batch.configs == loaded.configs
 
 
-def test_a_verb_wants_those_it_names_and_a_whole_fleet_only_to_end_it() -> None:
-    here, nobody = {(ZONE, FLEET_ID)}, set[tuple[str, int]]()
+def test_commands_load_the_members_they_name_and_all_only_for_a_deletion() -> None:
+    fleet, none = {(ZONE, FLEET_ID)}, set[tuple[str, int]]()
     pane = SetMemberPane(zone_id=ZONE, fleet_id=FLEET_ID, agent_id=ALICE, pane_id="%7")
-    for ask in (deregister(ALICE), pane, configure(ALICE), beat(ALICE)):
-        assert collect_refs([ask], []) == FleetBatchRefs(here, {(ZONE, ALICE)}, nobody, nobody)
-    for watching in (claim_monitor_command(), beat(), release()):
-        assert collect_refs([watching], []) == FleetBatchRefs(here, nobody, nobody, nobody)
-    assert collect_refs([delete()], []) == FleetBatchRefs(here, nobody, here, nobody)
-    assert collect_refs([register()], []) == FleetBatchRefs(here, nobody, nobody, here)
+    for member_command in (deregister(ALICE), pane, configure(ALICE), heartbeat(ALICE)):
+        assert collect_refs([member_command], []) == FleetBatchRefs(fleet, {(ZONE, ALICE)}, none, none)
+    for command in (claim_monitor_command(), heartbeat(), release()):
+        assert collect_refs([command], []) == FleetBatchRefs(fleet, none, none, none)
+    assert collect_refs([delete()], []) == FleetBatchRefs(fleet, none, fleet, none)
+    assert collect_refs([register()], []) == FleetBatchRefs(fleet, none, none, fleet)
     assert collect_refs([register(director_id=DIRECTOR)], []).members == {(ZONE, DIRECTOR)}
 
 
-def test_what_a_key_stands_for_is_wanted_too_and_a_fleet_with_those_who_began_it() -> None:
-    nobody, begun = set[tuple[str, int]](), KeyRecord(ZONE, "app", CREATE_OPERATION, "k", "d", "7")
-    joined = msgspec.structs.replace(begun, operation=REGISTER_OPERATION)
-    assert collect_refs([create()], []) == FleetBatchRefs(nobody, nobody, nobody, nobody)
-    assert collect_refs([create()], [begun]) == FleetBatchRefs({(ZONE, 7)}, nobody, {(ZONE, 7)}, nobody)
-    assert collect_refs([create()], [joined]) == FleetBatchRefs(nobody, {(ZONE, 7)}, nobody, nobody)
+def test_key_records_add_the_fleet_or_member_they_refer_to() -> None:
+    none, create_record = set[tuple[str, int]](), KeyRecord(ZONE, "app", CREATE_OPERATION, "k", "d", "7")
+    register_record = msgspec.structs.replace(create_record, operation=REGISTER_OPERATION)
+    assert collect_refs([create()], []) == FleetBatchRefs(none, none, none, none)
+    assert collect_refs([create()], [create_record]) == FleetBatchRefs({(ZONE, 7)}, none, {(ZONE, 7)}, none)
+    assert collect_refs([create()], [register_record]) == FleetBatchRefs(none, {(ZONE, 7)}, none, none)
 
 
-# -- the end of a fleet
+# -- deletion of a fleet
 
 
-def test_a_fleet_is_deleted_with_everybody_in_it_and_only_once() -> None:
-    crew = FleetBatch(known(runtimes=[monitor_runtime_row(), monitor_runtime_row(fleet_id=2)]))
-    done = crew.decide(delete())
-    assert isinstance(done, DeleteFleetResult)
-    assert (done.deregistered_count, done.fleet.deleted_at, done.placements) == (4, NOW, (placement_row(),))
-    assert {each.status for each in crew.members.values() if each.fleet_id == FLEET_ID} == {MemberStatus.DEREGISTERED}
-    assert all(each.is_active for each in crew.members.values() if each.fleet_id == 2)
-    assert [*crew.placements] == [*crew.configs] == [(ZONE, STRANGER)]
-    assert [*crew.runtimes] == [(ZONE, 2)]
-    told = len(crew.events)
-    again = crew.decide(delete())
-    assert again == DeleteFleetResult(done.fleet, 0)
-    assert len(crew.events) == told == 5
+def test_deleting_a_fleet_deregisters_all_members_and_works_once() -> None:
+    batch = FleetBatch(batch_input(runtimes=[monitor_runtime_row(), monitor_runtime_row(fleet_id=2)]))
+    result = batch.decide(delete())
+    assert isinstance(result, DeleteFleetResult)
+    assert (result.deregistered_count, result.fleet.deleted_at, result.placements) == (4, NOW, (placement_row(),))
+    assert {row.status for row in batch.members.values() if row.fleet_id == FLEET_ID} == {MemberStatus.DEREGISTERED}
+    assert all(row.is_active for row in batch.members.values() if row.fleet_id == 2)
+    assert [*batch.placements] == [*batch.configs] == [(ZONE, OTHER_FLEET_MEMBER)]
+    assert [*batch.runtimes] == [(ZONE, 2)]
+    event_count = len(batch.events)
+    second = batch.decide(delete())
+    assert second == DeleteFleetResult(result.fleet, 0)
+    assert len(batch.events) == event_count == 5
 
 
 @pytest.mark.parametrize(
-    "ask",
-    [register(), deregister(ALICE), configure(enabled=False), claim_monitor_command(), beat(), release()],
-    ids=lambda ask: type(ask).__name__,
+    "command",
+    [register(), deregister(ALICE), configure(enabled=False), claim_monitor_command(), heartbeat(), release()],
+    ids=lambda command: type(command).__name__,
 )
-def test_nothing_happens_in_a_fleet_that_is_deleted_or_was_never_there(ask: FleetCommand) -> None:
-    gone = known(fleets=[fleet_row(deleted_at=NOW - 1)], members=[], placements=[], configs=[])
-    assert sentence(FleetBatch(gone).decide(ask)) == "fleet 1 is deleted"
-    assert sentence(FleetBatch(known(fleets=[])).decide(ask)) == "fleet 1 not found."
+def test_every_command_in_a_deleted_or_unknown_fleet_is_refused(command: FleetCommand) -> None:
+    deleted = batch_input(fleets=[fleet_row(deleted_at=NOW - 1)], members=[], placements=[], configs=[])
+    assert detail(FleetBatch(deleted).decide(command)) == "fleet 1 is deleted"
+    assert detail(FleetBatch(batch_input(fleets=[])).decide(command)) == "fleet 1 not found."
 
 
-def test_ids_are_counted_on_whatever_has_gone_and_a_refusal_takes_none() -> None:
-    crew = FleetBatch(known())
-    crew.decide(register(director_id=77))
-    seen = []
+def test_ids_are_never_reused_and_a_refusal_uses_none() -> None:
+    batch = FleetBatch(batch_input())
+    batch.decide(register(director_id=77))
+    agent_ids = []
     for _ in range(3):
-        made = crew.decide(register())
-        assert isinstance(made, RegisterMemberResult)
-        seen.append(made.member.agent_id)
-        crew.decide(deregister(made.member.agent_id))
-    assert seen == [11, 12, 13]
-    crew.decide(delete())
-    made = crew.decide(create())
-    assert isinstance(made, CreateFleetResult)
-    assert (made.fleet.fleet_id, made.director.agent_id) == (3, 14)
+        result = batch.decide(register())
+        assert isinstance(result, RegisterMemberResult)
+        agent_ids.append(result.member.agent_id)
+        batch.decide(deregister(result.member.agent_id))
+    assert agent_ids == [11, 12, 13]
+    batch.decide(delete())
+    result = batch.decide(create())
+    assert isinstance(result, CreateFleetResult)
+    assert (result.fleet.fleet_id, result.director.agent_id) == (3, 14)
 
 
-def test_nothing_begins_in_a_zone_that_has_ended_and_what_is_there_can_still_end() -> None:
-    over = Refusal("zone_ended", "over")
-    crew = FleetBatch(replace(known(), zone_problems={ZONE: over}))
-    assert crew.decide(create()) is over
-    assert crew.decide(register()) is over
-    assert isinstance(crew.decide(deregister(ALICE)), DeregisterMemberResult)
-    assert isinstance(crew.decide(delete()), DeleteFleetResult)
+def test_ended_zone_refuses_new_fleets_and_members_but_allows_removal() -> None:
+    zone_ended = Refusal("zone_ended", "ended")
+    batch = FleetBatch(replace(batch_input(), zone_problems={ZONE: zone_ended}))
+    assert batch.decide(create()) is zone_ended
+    assert batch.decide(register()) is zone_ended
+    assert isinstance(batch.decide(deregister(ALICE)), DeregisterMemberResult)
+    assert isinstance(batch.decide(delete()), DeleteFleetResult)
 
 
-def test_whether_somebody_may_change_fleets_at_all_is_asked_first() -> None:
-    asked: list[str] = []
+def test_permission_is_checked_first() -> None:
+    permissions: list[str] = []
     refusal = Refusal("no", "no")
 
-    def problem_of(ask: BaseFleetCommand, power: str) -> Problem | None:
-        asked.append(power)
+    def problem_of(command: BaseFleetCommand, permission: str) -> Problem | None:
+        permissions.append(permission)
         return refusal
 
-    crew = FleetBatch(FleetBatchInput(NOW, problem_of))
-    for ask in (create(), register(), delete(), claim_monitor_command()):
-        assert crew.decide(ask) is refusal
-    assert {*asked} == {"fleets.change"}
+    batch = FleetBatch(FleetBatchInput(NOW, problem_of))
+    for command in (create(), register(), delete(), claim_monitor_command()):
+        assert batch.decide(command) is refusal
+    assert {*permissions} == {"fleets.change"}
 
 
 # -- the monitor
 
 
-def test_what_is_not_said_of_a_watch_stays_as_it_is() -> None:
-    crew = FleetBatch(known())
-    assert crew.decide(configure(interval_seconds=5)) == monitor_config_row(interval_seconds=5)
-    assert crew.decide(configure(enabled=False)) == monitor_config_row(interval_seconds=5, enabled=0)
-    assert crew.decide(configure()) == monitor_config_row(interval_seconds=5, enabled=0)
-    assert sentence(crew.decide(configure(BOB))) == "agent 4 has no pane"
+def test_omitted_monitor_settings_stay_unchanged() -> None:
+    batch = FleetBatch(batch_input())
+    assert batch.decide(configure(interval_seconds=5)) == monitor_config_row(interval_seconds=5)
+    assert batch.decide(configure(enabled=False)) == monitor_config_row(interval_seconds=5, enabled=0)
+    assert batch.decide(configure()) == monitor_config_row(interval_seconds=5, enabled=0)
+    assert detail(batch.decide(configure(BOB))) == "agent 4 has no pane"
 
 
-def test_of_two_who_claim_a_fleet_one_watches_over_it() -> None:
-    crew = FleetBatch(known())
-    first = crew.decide(claim_monitor_command(100))
+def test_only_one_of_two_monitor_claims_succeeds() -> None:
+    batch = FleetBatch(batch_input())
+    first = batch.decide(claim_monitor_command(100))
     assert first == monitor_runtime_row(started_at=NOW, last_tick_at=NOW)
     assert (
-        sentence(crew.decide(claim_monitor_command(101, previous_is_alive=True)))
+        detail(batch.decide(claim_monitor_command(101, previous_is_alive=True)))
         == "monitor already running for fleet 1"
     )
-    assert crew.runtimes == {(ZONE, FLEET_ID): first}
+    assert batch.runtimes == {(ZONE, FLEET_ID): first}
 
 
-def test_only_who_is_on_the_same_host_as_the_same_user_says_that_a_monitor_has_died() -> None:
-    for said, wins in (({}, True), ({"host_id": "elsewhere"}, False), ({"user_id": 1}, False)):
-        ask = claim_monitor_command(101, previous_pid=100, previous_is_alive=False, **said)
-        outcome = FleetBatch(known(runtimes=[monitor_runtime_row()])).decide(ask)
-        assert isinstance(outcome, MonitorRuntime) == wins, said
+def test_dead_monitor_is_replaced_only_from_the_same_host_and_user() -> None:
+    for fields, is_accepted in (({}, True), ({"host_id": "other-host"}, False), ({"user_id": 1}, False)):
+        command = claim_monitor_command(101, previous_pid=100, previous_is_alive=False, **fields)
+        outcome = FleetBatch(batch_input(runtimes=[monitor_runtime_row()])).decide(command)
+        assert isinstance(outcome, MonitorRuntime) == is_accepted, fields
 
 
-def test_of_two_who_found_the_last_monitor_dead_one_watches_over_the_fleet() -> None:
-    crew = FleetBatch(known(runtimes=[monitor_runtime_row()]))
-    first = crew.decide(claim_monitor_command(101, previous_pid=100, previous_is_alive=False))
+def test_only_one_of_two_claims_after_a_dead_monitor_succeeds() -> None:
+    batch = FleetBatch(batch_input(runtimes=[monitor_runtime_row()]))
+    first = batch.decide(claim_monitor_command(101, previous_pid=100, previous_is_alive=False))
     assert isinstance(first, MonitorRuntime)
-    second = crew.decide(claim_monitor_command(102, previous_pid=100, previous_is_alive=False))
-    assert sentence(second) == "monitor already running for fleet 1"
-    assert crew.runtimes == {(ZONE, FLEET_ID): first}
+    second = batch.decide(claim_monitor_command(102, previous_pid=100, previous_is_alive=False))
+    assert detail(second) == "monitor already running for fleet 1"
+    assert batch.runtimes == {(ZONE, FLEET_ID): first}
 
 
-def test_a_monitor_that_was_not_heard_of_gives_way_wherever_it_is() -> None:
-    old = monitor_runtime_row(last_tick_at=NOW - 15_001, host_id="elsewhere")
-    assert isinstance(FleetBatch(known(runtimes=[old])).decide(claim_monitor_command(101)), MonitorRuntime)
+def test_stale_monitor_is_replaced_even_from_another_host() -> None:
+    stale = monitor_runtime_row(last_tick_at=NOW - 15_001, host_id="other-host")
+    assert isinstance(FleetBatch(batch_input(runtimes=[stale])).decide(claim_monitor_command(101)), MonitorRuntime)
 
 
-def test_only_who_watches_says_that_it_does_and_lets_go() -> None:
-    loaded = known(runtimes=[monitor_runtime_row()])
-    for ask in (beat(ALICE, pid=101), beat(ALICE, host_id="x"), release(101), release(host_id="x")):
-        crew = FleetBatch(loaded)
-        assert sentence(crew.decide(ask)) == "this process does not monitor fleet 1 any more"
-        assert untouched(crew, loaded)
-    crew = FleetBatch(known())
-    assert sentence(crew.decide(beat())) == "this process does not monitor fleet 1 any more"
+def test_only_the_current_monitor_can_send_heartbeats_and_release() -> None:
+    loaded = batch_input(runtimes=[monitor_runtime_row()])
+    for command in (heartbeat(ALICE, pid=101), heartbeat(ALICE, host_id="x"), release(101), release(host_id="x")):
+        batch = FleetBatch(loaded)
+        assert detail(batch.decide(command)) == "this process no longer monitors fleet 1"
+        assert is_unchanged(batch, loaded)
+    batch = FleetBatch(batch_input())
+    assert detail(batch.decide(heartbeat())) == "this process no longer monitors fleet 1"
 
 
-def test_a_heartbeat_moves_its_time_and_that_of_those_that_were_pinged() -> None:
-    crew = FleetBatch(known(runtimes=[monitor_runtime_row()]))
-    assert crew.decide(beat(ALICE, BOB, 77)) == monitor_runtime_row(last_tick_at=NOW)
-    assert crew.configs == {
+def test_heartbeat_updates_the_tick_and_the_last_ping_of_pinged_members() -> None:
+    batch = FleetBatch(batch_input(runtimes=[monitor_runtime_row()]))
+    assert batch.decide(heartbeat(ALICE, BOB, 77)) == monitor_runtime_row(last_tick_at=NOW)
+    assert batch.configs == {
         (ZONE, ALICE): monitor_config_row(last_ping_at=NOW),
-        (ZONE, STRANGER): monitor_config_row(STRANGER),
+        (ZONE, OTHER_FLEET_MEMBER): monitor_config_row(OTHER_FLEET_MEMBER),
     }
 
 
-def test_who_lets_go_leaves_nothing_but_how_often_it_ticked_and_the_next_may_claim() -> None:
-    crew = FleetBatch(known(runtimes=[monitor_runtime_row(tick_seconds=9)]))
-    after = crew.decide(release())
+def test_released_monitor_keeps_only_its_tick_interval_and_can_be_claimed() -> None:
+    batch = FleetBatch(batch_input(runtimes=[monitor_runtime_row(tick_seconds=9)]))
+    after = batch.decide(release())
     assert isinstance(after, MonitorRuntime)
     assert (after.pid, after.started_at, after.last_tick_at, after.tick_seconds) == (None, None, None, 9)
-    assert isinstance(crew.decide(claim_monitor_command(101)), MonitorRuntime)
+    assert isinstance(batch.decide(claim_monitor_command(101)), MonitorRuntime)
 
 
 @pytest.mark.parametrize(
-    ("tick", "age", "recent"),
+    ("tick", "age", "expected"),
     [(5, 15_000, True), (5, 15_001, False), (10, 30_000, True), (10, 30_001, False), (1, 14_000, True)],
 )
-def test_a_monitor_is_there_for_three_ticks_and_fifteen_seconds_at_least(tick: int, age: int, recent: bool) -> None:
+def test_monitor_is_live_for_three_ticks_and_at_least_15_seconds(tick: int, age: int, expected: bool) -> None:
     row = monitor_runtime_row(tick_seconds=tick, last_tick_at=NOW - age)
-    assert is_recent(row, NOW) is recent
-    assert [is_live(row, alive, NOW) for alive in (True, None, False)] == [recent, recent, False]
+    assert is_recent(row, NOW) is expected
+    assert [is_live(row, alive, NOW) for alive in (True, None, False)] == [expected, expected, False]
 
 
-def test_without_a_pid_or_a_heartbeat_there_is_no_monitor() -> None:
-    for said in ({"pid": None}, {"last_tick_at": None}):
-        assert not is_live(monitor_runtime_row(**said), True, NOW)
+def test_monitor_without_a_pid_or_heartbeat_is_not_live() -> None:
+    for fields in ({"pid": None}, {"last_tick_at": None}):
+        assert not is_live(monitor_runtime_row(**fields), True, NOW)
 
 
-@pytest.mark.parametrize(("last", "due"), [(None, True), (NOW - 60_000, True), (NOW - 59_999, False), (NOW, False)])
-def test_a_members_turn_comes_when_it_was_never_pinged_or_its_interval_is_over(last: int | None, due: bool) -> None:
-    assert is_ping_due(monitor_config_row(last_ping_at=last), NOW) is due
-    assert not is_ping_due(monitor_config_row(last_ping_at=last, enabled=0), NOW)
+@pytest.mark.parametrize(
+    ("last_ping_at", "expected"), [(None, True), (NOW - 60_000, True), (NOW - 59_999, False), (NOW, False)]
+)
+def test_ping_is_due_if_there_was_none_or_the_interval_has_passed(last_ping_at: int | None, expected: bool) -> None:
+    assert is_ping_due(monitor_config_row(last_ping_at=last_ping_at), NOW) is expected
+    assert not is_ping_due(monitor_config_row(last_ping_at=last_ping_at, enabled=0), NOW)

@@ -1,5 +1,5 @@
-"""Histories against log and rows: a true one passes, and of each promise every breach that is planted is found, named,
-and the only thing that is said."""
+"""The history checker: a valid history passes, and each planted violation of an invariant is found and is the only
+finding."""
 
 from __future__ import annotations
 
@@ -23,126 +23,128 @@ from tests.support.task_violations import TASK_VIOLATIONS
 replace = msgspec.structs.replace
 
 
-def found(written: HistoryBuilder) -> list[Violation]:
-    return list(check_invariants(written.build()))
+def violations(history: HistoryBuilder) -> list[Violation]:
+    return list(check_invariants(history.build()))
 
 
-def test_a_true_history_breaks_no_promise() -> None:
-    assert [finding.text() for finding in found(build_valid_history())] == []
+def test_valid_history_has_no_violation() -> None:
+    assert [violation.text() for violation in violations(build_valid_history())] == []
 
 
-def test_what_ran_out_a_moment_ago_has_not_been_forgotten() -> None:
-    """A sweep comes within the minute; until then nobody is blamed."""
-    written = build_valid_history()
-    written.invoke("slow")
-    written.claim("slow", 1, "w1")
-    over = written.clock
-    written.invocations["slow"] = replace(written.invocations["slow"], deadline_at=over, lease_expires_at=over)
-    written.delegate("edge-9", "right", "twig")
-    written.edges["edge-9"] = replace(written.edges["edge-9"], expires_at=over)
-    written.clock += 100_000
-    assert [finding.text() for finding in found(written)] == []
+def test_expiry_within_the_sweep_delay_is_no_violation() -> None:
+    """The slowest sweep runs once per minute, so only an expiry more than two minutes ago counts."""
+    history = build_valid_history()
+    history.invoke("slow")
+    history.claim("slow", 1, "w1")
+    expired_at = history.clock
+    history.invocations["slow"] = replace(
+        history.invocations["slow"], deadline_at=expired_at, lease_expires_at=expired_at
+    )
+    history.delegate("edge-9", "right", "twig")
+    history.edges["edge-9"] = replace(history.edges["edge-9"], expires_at=expired_at)
+    history.clock += 100_000
+    assert [violation.text() for violation in violations(history)] == []
 
 
 @pytest.mark.parametrize(
-    ("promise", "plant"),
+    ("invariant", "plant"),
     [
-        pytest.param(promise, plant, id=f"{promise}-{plant.__name__}")
-        for promise, plants in VIOLATIONS.items()
+        pytest.param(invariant, plant, id=f"{invariant}-{plant.__name__}")
+        for invariant, plants in VIOLATIONS.items()
         for plant in plants
     ],
 )
-def test_what_is_planted_is_found_and_nothing_else_is_said(promise: str, plant: PlantViolation) -> None:
-    written = build_valid_history()
-    plant(written)
-    findings = found(written)
-    assert {finding.promise for finding in findings} == {promise}, [finding.text() for finding in findings]
-    for finding in findings:
-        assert finding.zone_id == ZONE
-        assert finding.subject
-        assert finding.subject in finding.text() or finding.pos is not None
-        assert finding.pos is not None or finding.call is not None or promise in ("agreement", "rest", "refused")
+def test_planted_violation_is_found_and_is_the_only_finding(invariant: str, plant: PlantViolation) -> None:
+    history = build_valid_history()
+    plant(history)
+    found = violations(history)
+    assert {violation.promise for violation in found} == {invariant}, [violation.text() for violation in found]
+    for violation in found:
+        assert violation.zone_id == ZONE
+        assert violation.subject
+        assert violation.subject in violation.text() or violation.pos is not None
+        assert violation.pos is not None or violation.call is not None or invariant in ("agreement", "rest", "refused")
 
 
-def test_no_event_can_be_taken_out_of_the_log_unseen() -> None:
-    """Even where positions are given out anew. What the zone set for itself is not missed, since the snapshots have it;
-    nor is how often a service came and went."""
+def test_removing_any_event_is_found() -> None:
+    """Even with renumbered positions. Exceptions: zone limits, which the snapshots contain, and repeated
+    registrations of a service."""
     for index in range(1, len(build_valid_history().events) - 2):
-        written = build_valid_history()
-        gone = written.remove_event(index)
-        assert found(written), f"without {gone.type} of {gone.subject} nothing was found"
+        history = build_valid_history()
+        removed = history.remove_event(index)
+        assert violations(history), f"no violation without {removed.type} of {removed.subject}"
 
 
-def test_no_row_can_be_removed_unseen() -> None:
+def test_removing_any_row_is_found() -> None:
     for table in ("sessions", "invocations", "edges"):
         for name in getattr(build_valid_history(), table):
-            written = build_valid_history()
-            del getattr(written, table)[name]
-            assert found(written), f"without the row of {name} in {table} nothing was found"
+            history = build_valid_history()
+            del getattr(history, table)[name]
+            assert violations(history), f"no violation without the row of {name} in {table}"
 
 
-def test_every_promise_has_breaches_planted_and_is_explained() -> None:
+def test_every_invariant_has_planted_violations_and_is_documented() -> None:
     assert INVARIANTS.keys() == VIOLATIONS.keys() | TASK_VIOLATIONS.keys()
     page = (ROOT / "docs" / "checking.md").read_text(encoding="utf-8")
     assert [name for name in INVARIANTS if f"| `{name}` |" not in page] == []
 
 
-def test_a_key_that_only_met_refusals_and_stands_for_something_is_found() -> None:
-    written = build_valid_history()
-    refused_key_stored(written)
-    # The session is known under its own key, too: that is the other promise.
-    assert {finding.promise for finding in found(written)} == {"refused", "one-key"}
+def test_key_stored_for_a_refused_request_is_found() -> None:
+    history = build_valid_history()
+    refused_key_stored(history)
+    # The session is stored under its own key too, which violates the other invariant.
+    assert {violation.promise for violation in violations(history)} == {"refused", "one-key"}
 
 
-# -- what is allowed either way
+# -- histories that are allowed
 
 
-def test_an_unknown_outcome_may_have_been_done_or_not() -> None:
-    written = build_valid_history()
-    for made in (True, False):
-        key = f"either-{made}"
-        written.add_call("invoke", None, {"service_id": "svc", "idempotency_key": key})
-        if made:
-            written.invoke(key)
-            written.calls.pop()
-    assert found(written) == []
+def test_call_with_unknown_outcome_may_have_taken_effect_or_not() -> None:
+    history = build_valid_history()
+    for took_effect in (True, False):
+        key = f"either-{took_effect}"
+        history.add_call("invoke", None, {"service_id": "svc", "idempotency_key": key})
+        if took_effect:
+            history.invoke(key)
+            history.calls.pop()
+    assert violations(history) == []
 
 
-def test_a_completion_asked_again_after_a_lost_answer_is_no_second_holder() -> None:
-    written = build_valid_history()
-    asked = {"id": "well", "attempt_token": "well-1-w1", "status": "succeeded"}
-    written.add_call("complete", None, asked, client="w1")
-    written.add_call("complete", 200, asked, {"id": "well", "status": "succeeded"}, client="w1")
-    assert found(written) == []
+def test_completion_repeated_after_a_lost_response_is_no_violation() -> None:
+    history = build_valid_history()
+    request = {"id": "well", "attempt_token": "well-1-w1", "status": "succeeded"}
+    history.add_call("complete", None, request, client="w1")
+    history.add_call("complete", 200, request, {"id": "well", "status": "succeeded"}, client="w1")
+    assert violations(history) == []
 
 
-def test_a_claim_repeated_by_its_id_hands_out_the_same_again() -> None:
-    written = build_valid_history()
-    for i, call in enumerate([*written.calls]):
+def test_claim_repeated_with_its_id_is_no_violation() -> None:
+    history = build_valid_history()
+    for i, call in enumerate([*history.calls]):
         if call.op == "claim":
-            written.calls[i] = replace(call, request=replace(call.request, claim_id=f"c{i}"))
-            written.calls.append(replace(written.calls[i], client="somebody", seq=1000 + i))
-    assert found(written) == []
+            history.calls[i] = replace(call, request=replace(call.request, claim_id=f"c{i}"))
+            history.calls.append(replace(history.calls[i], client="other-client", seq=1000 + i))
+    assert violations(history) == []
 
 
-def test_limits_lowered_under_what_runs_are_no_breach() -> None:
-    written = build_valid_history()
-    written.add_event("zone.change", ZONE, name=ZONE, quotas={"max_sessions": 0, "max_children": 3})
-    assert found(written) == []
+def test_limits_lowered_below_current_use_are_no_violation() -> None:
+    history = build_valid_history()
+    history.add_event("zone.change", ZONE, name=ZONE, quotas={"max_sessions": 0, "max_children": 3})
+    assert violations(history) == []
 
 
-def test_below_the_floor_of_the_log_nobody_is_missed() -> None:
-    """Retention has removed the first half: what began there is known by its rows."""
-    written = build_valid_history()
-    written.floor = written.find_event("invocation.created", "silent")
-    written.events = written.events[written.floor :]
-    oldest = written.events[0].at
-    written.calls = [call for call in written.calls if call.ended >= oldest]
-    assert [finding.text() for finding in found(written)] == []
-    written.events.append(
-        replace(written.events[-1], pos=written.events[-1].pos + 1, type="session.resume", subject="short")
+def test_missing_events_below_the_floor_are_no_violation() -> None:
+    """Retention removed the first half of the log. Its subjects are known from their rows."""
+    history = build_valid_history()
+    history.floor = history.find_event("invocation.created", "silent")
+    history.events = history.events[history.floor :]
+    oldest = history.events[0].at
+    history.calls = [call for call in history.calls if call.ended >= oldest]
+    assert [violation.text() for violation in violations(history)] == []
+    history.events.append(
+        replace(history.events[-1], pos=history.events[-1].pos + 1, type="session.resume", subject="short")
     )
-    assert {finding.promise for finding in found(written)} == {"after-the-end"}
+    assert {violation.promise for violation in violations(history)} == {"after-the-end"}
 
 
 # -- outcomes
@@ -162,7 +164,7 @@ def test_below_the_floor_of_the_log_nobody_is_missed() -> None:
         (None, None, Outcome.UNKNOWN),
     ],
 )
-def test_what_an_answer_says_of_the_outcome(status: int | None, error: str | None, outcome: Outcome) -> None:
+def test_outcome_follows_from_status_and_error_code(status: int | None, error: str | None, outcome: Outcome) -> None:
     call = HistoryBuilder().add_call("spawn", status, {}, {"error": error} if error else None)
     assert call.outcome is outcome
 
@@ -170,7 +172,7 @@ def test_what_an_answer_says_of_the_outcome(status: int | None, error: str | Non
 # -- files
 
 
-def written_to(file: Path, *lines: object, end: str = "\n") -> Path:
+def write_lines(file: Path, *lines: object, end: str = "\n") -> Path:
     file.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + end)
     return file
 
@@ -185,19 +187,19 @@ LINE = {
     "asked": {"application_id": "app", "metadata": {"deep": [1]}},
     "status": 201,
     "answer": {"id": "s", "status": "active", "limits": {}, "error": None},
-    "note": "whatever else a client wants to keep",
+    "note": "another field",
 }
 
 
-def test_lines_are_read_with_their_places_and_only_what_is_needed_is_kept(tmp_path: Path) -> None:
-    file = written_to(tmp_path / "h.jsonl", LINE, "", LINE | {"seq": 2, "status": None, "answer": None})
+def test_lines_are_read_with_their_locations_and_unknown_fields_dropped(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "h.jsonl", LINE, "", LINE | {"seq": 2, "status": None, "answer": None})
     first, second = read_histories([file]).calls
     assert (first.location, first.response.id, first.outcome) == ("h.jsonl:1", "s", Outcome.DONE)
     assert (second.location, second.outcome) == ("h.jsonl:3", Outcome.UNKNOWN)
 
 
-def test_a_last_line_that_was_cut_is_counted_and_no_error(tmp_path: Path) -> None:
-    file = written_to(tmp_path / "h.jsonl", LINE, json.dumps(LINE | {"seq": 2})[:40], end="")
+def test_truncated_last_line_is_counted_and_no_error(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "h.jsonl", LINE, json.dumps(LINE | {"seq": 2})[:40], end="")
     history = read_histories([file])
     assert (len(history.calls), history.truncated_files) == (1, 1)
 
@@ -213,23 +215,23 @@ def test_a_last_line_that_was_cut_is_counted_and_no_error(tmp_path: Path) -> Non
         "[" * 100_000,
     ],
 )
-def test_a_line_that_is_none_stops_with_its_place(tmp_path: Path, line: str) -> None:
-    file = written_to(tmp_path / "h.jsonl", LINE, line, LINE | {"seq": 3})
-    with pytest.raises(Invalid, match=r"h\.jsonl:2 is not a call"):
+def test_invalid_line_is_refused_with_its_location(tmp_path: Path, line: str) -> None:
+    file = write_lines(tmp_path / "h.jsonl", LINE, line, LINE | {"seq": 3})
+    with pytest.raises(Invalid, match=r"h\.jsonl:2 is not a valid call"):
         read_histories([file])
 
 
-def test_one_call_told_twice_is_refused(tmp_path: Path) -> None:
-    file = written_to(tmp_path / "h.jsonl", LINE)
-    with pytest.raises(Invalid, match=r"h\.jsonl:1 and h\.jsonl:1 are both call 1 of a"):
+def test_duplicate_call_is_refused(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "h.jsonl", LINE)
+    with pytest.raises(Invalid, match=r"h\.jsonl:1 and h\.jsonl:1 both have seq 1 of a"):
         read_histories([file, file])
 
 
-def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+def test_missing_file_is_refused_with_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="cannot be read: No such file"):
         read_histories([tmp_path / "none"])
 
 
-def test_a_finding_is_one_line_whatever_names_are_in_it() -> None:
+def test_violation_text_is_one_line_with_control_characters_escaped() -> None:
     text = Violation("stale", "z", "s", "the client \x1b[2J\n", 3, "h.jsonl:1").text()
     assert text == r"stale at 3: zone z: the client \x1b[2J\n (h.jsonl:1)"

@@ -1,5 +1,5 @@
-"""Histories of tasks against log and rows: a true one passes, and of each promise every breach that is planted is
-found, named, and the only thing that is said."""
+"""The history checker on tasks: a valid history passes, and each planted violation of an invariant is found and is the
+only finding."""
 
 from __future__ import annotations
 
@@ -22,81 +22,84 @@ from tests.support.task_violations import TASK_VIOLATIONS, set_claimed_checkpoin
 replace = msgspec.structs.replace
 
 
-def found(written: TaskHistoryBuilder) -> list[Violation]:
-    return list(check_invariants(written.build()))
+def violations(history: TaskHistoryBuilder) -> list[Violation]:
+    return list(check_invariants(history.build()))
 
 
-def test_a_true_history_of_tasks_breaks_no_promise() -> None:
-    assert [finding.text() for finding in found(build_valid_task_history())] == []
+def test_valid_task_history_has_no_violation() -> None:
+    assert [violation.text() for violation in violations(build_valid_task_history())] == []
 
 
 @pytest.mark.parametrize(
-    ("promise", "plant"),
+    ("invariant", "plant"),
     [
-        pytest.param(promise, plant, id=f"{promise}-{plant.__name__}")
-        for promise, plants in TASK_VIOLATIONS.items()
+        pytest.param(invariant, plant, id=f"{invariant}-{plant.__name__}")
+        for invariant, plants in TASK_VIOLATIONS.items()
         for plant in plants
     ],
 )
-def test_what_is_planted_among_tasks_is_found_and_nothing_else_is_said(promise: str, plant: PlantTaskViolation) -> None:
-    written = build_valid_task_history()
-    plant(written)
-    findings = found(written)
-    assert {finding.promise for finding in findings} == {promise}, [finding.text() for finding in findings]
-    for finding in findings:
-        assert finding.zone_id == ZONE
-        assert finding.subject
-        assert finding.pos is not None or finding.call is not None or promise in ("agreement", "rest", "refused")
+def test_planted_task_violation_is_found_and_is_the_only_finding(invariant: str, plant: PlantTaskViolation) -> None:
+    history = build_valid_task_history()
+    plant(history)
+    found = violations(history)
+    assert {violation.promise for violation in found} == {invariant}, [violation.text() for violation in found]
+    for violation in found:
+        assert violation.zone_id == ZONE
+        assert violation.subject
+        assert violation.pos is not None or violation.call is not None or invariant in ("agreement", "rest", "refused")
 
 
-def test_no_event_of_a_task_can_be_taken_out_of_the_log_unseen() -> None:
-    """Even where positions are given out anew. That an agent came to be is nobody's promise."""
+def test_removing_any_task_event_is_found() -> None:
+    """Even with renumbered positions. No invariant covers the registration of agents."""
     for index, event in enumerate(build_valid_task_history().events):
         if event.type.startswith("task."):
-            written = build_valid_task_history()
-            gone = written.remove_event(index)
-            assert found(written), f"without {gone.type} of {gone.subject} nothing was found"
+            history = build_valid_task_history()
+            removed = history.remove_event(index)
+            assert violations(history), f"no violation without {removed.type} of {removed.subject}"
 
 
-def test_no_event_of_a_task_can_be_told_twice_unseen() -> None:
+def test_duplicating_any_task_event_is_found() -> None:
     for index, event in enumerate(build_valid_task_history().events):
         if event.type.startswith("task.") and event.type != "task.unblocked":
-            written = build_valid_task_history()
-            written.insert_event(index + 1, event)
-            assert found(written), f"{event.type} of {event.subject} was told twice, and nothing was found"
+            history = build_valid_task_history()
+            history.insert_event(index + 1, event)
+            assert violations(history), f"no violation with a second {event.type} of {event.subject}"
 
 
-def test_no_row_of_a_task_can_be_removed_unseen() -> None:
+def test_removing_any_task_row_is_found() -> None:
     for name in build_valid_task_history().tasks:
-        written = build_valid_task_history()
-        del written.tasks[name]
-        assert found(written), f"without the row of {name} nothing was found"
+        history = build_valid_task_history()
+        del history.tasks[name]
+        assert violations(history), f"no violation without the row of {name}"
 
 
-def test_the_judge_and_the_room_know_the_same_arrows() -> None:
-    """Each wrote them down for itself."""
-    room = {(state, to) for moves in TASK_STATES.transitions.values() for state, to in moves.items()}
-    judge = {(before, after) for arrows in TRANSITIONS.values() for before, after in arrows if before != after}
-    # Made with what it depends on in ruins, it has failed from the beginning; and what waits for its next attempt is
-    # canceled where it stands.
-    assert judge - room == {(None, "PENDING"), (None, "FAILED")}
-    assert {arrow for arrow in room - judge if arrow[0] != arrow[1]} == set()
+def test_checker_and_task_rules_have_the_same_transitions() -> None:
+    """Both define them independently."""
+    task_transitions = {
+        (source, target) for table in TASK_STATES.transitions.values() for source, target in table.items()
+    }
+    checker_transitions = {
+        (before, after) for pairs in TRANSITIONS.values() for before, after in pairs if before != after
+    }
+    # A new task starts as PENDING, or as FAILED if a dependency has failed.
+    assert checker_transitions - task_transitions == {(None, "PENDING"), (None, "FAILED")}
+    assert {pair for pair in task_transitions - checker_transitions if pair[0] != pair[1]} == set()
 
 
-def test_a_checkpoint_whose_fate_nobody_knows_may_have_been_kept_or_not() -> None:
+def test_checkpoint_with_unknown_outcome_may_be_stored_or_not() -> None:
     for content in (b'{"at":2}', b'{"at":3}', b'{ "at" : 3 }'):
-        written = build_valid_task_history()
-        set_claimed_checkpoint(written, content)
-        assert found(written) == []
+        history = build_valid_task_history()
+        set_claimed_checkpoint(history, content)
+        assert violations(history) == []
 
 
-def test_below_the_floor_of_the_log_no_task_is_missed() -> None:
-    written = build_valid_task_history()
-    written.floor = written.find_event("task.aborted", "long")
-    written.events = written.events[written.floor :]
-    oldest = written.events[0].at
-    written.calls = [call for call in written.calls if call.ended >= oldest]
-    assert [finding.text() for finding in found(written)] == []
+def test_missing_task_events_below_the_floor_are_no_violation() -> None:
+    history = build_valid_task_history()
+    history.floor = history.find_event("task.aborted", "long")
+    history.events = history.events[history.floor :]
+    oldest = history.events[0].at
+    history.calls = [call for call in history.calls if call.ended >= oldest]
+    assert [violation.text() for violation in violations(history)] == []
 
 
 # -- lines
@@ -114,16 +117,16 @@ LINE = {
 }
 
 
-def written_to(file: Path, *lines: object) -> Path:
+def write_lines(file: Path, *lines: object) -> Path:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return file
 
 
-def test_what_was_written_before_a_call_gives_way_to_what_was_written_after(tmp_path: Path) -> None:
+def test_line_written_after_a_call_replaces_the_line_before_it(tmp_path: Path) -> None:
     after = {**LINE, "before": False, "status": 409, "answer": {"error": "stale_attempt"}}
-    [call] = read_histories([written_to(tmp_path / "h.jsonl", LINE, after)]).calls
+    [call] = read_histories([write_lines(tmp_path / "h.jsonl", LINE, after)]).calls
     assert (call.outcome, call.location) == (Outcome.REFUSED, "h.jsonl:2")
-    [call] = read_histories([written_to(tmp_path / "h.jsonl", LINE)]).calls
+    [call] = read_histories([write_lines(tmp_path / "h.jsonl", LINE)]).calls
     assert call.outcome is Outcome.UNKNOWN
     assert call.task_data is not None
     assert call.task_data.request.has_checkpoint
@@ -138,6 +141,6 @@ def test_what_was_written_before_a_call_gives_way_to_what_was_written_after(tmp_
         ({**LINE, "asked": {"attemptToken": 7}},),
     ],
 )
-def test_what_cannot_have_been_written_so_is_refused(tmp_path: Path, lines: tuple[dict[str, object], ...]) -> None:
+def test_inconsistent_lines_are_refused(tmp_path: Path, lines: tuple[dict[str, object], ...]) -> None:
     with pytest.raises(Invalid):
-        read_histories([written_to(tmp_path / "h.jsonl", *lines)])
+        read_histories([write_lines(tmp_path / "h.jsonl", *lines)])

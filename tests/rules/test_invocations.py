@@ -1,4 +1,4 @@
-"""The board of invocations: every command in every state, and what must hold whatever is asked in whatever order."""
+"""Rules of invocations: every command in every state, and invariants under random commands."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from tests.support.structs import build_struct
 
 LEASE = 30_000
 WORKER = caller("worker")
-OTHER = caller("worker2")
+OTHER_WORKER = caller("worker2")
 INVOKER = caller("invoker")
 
 
-class Service(msgspec.Struct, frozen=True):
+class StubService(msgspec.Struct, frozen=True):
     application_id: str = "worker"
     delivery: str = "pull"
     unregistered_at: int | None = None
     is_live: int = 1
 
 
-def call(key: str = "k", **asked: object) -> Enqueue:
-    plain: dict[str, object] = {
+def enqueue(key: str = "k", **fields: object) -> Enqueue:
+    defaults: dict[str, object] = {
         "zone_id": ZONE,
         "caller": INVOKER,
         "id": f"i-{key}",
@@ -63,12 +63,14 @@ def call(key: str = "k", **asked: object) -> Enqueue:
         "timeout_ms": 1_000,
         "retry_policy": RetryPolicy(max_attempts=2, backoff_ms=100),
     }
-    return build_struct(Enqueue, **(plain | asked))
+    return build_struct(Enqueue, **(defaults | fields))
 
 
-def claim(most: int = 1, token: str = "t", by: Caller | None = WORKER, **asked: object) -> Claim:
-    tokens = tuple(f"{token}{n or ''}" for n in range(most))
-    return build_struct(Claim, zone_id=ZONE, caller=by, service_id="s", limit=most, attempt_tokens=tokens, **asked)
+def claim(limit: int = 1, token: str = "t", claimer: Caller | None = WORKER, **fields: object) -> Claim:
+    tokens = tuple(f"{token}{n or ''}" for n in range(limit))
+    return build_struct(
+        Claim, zone_id=ZONE, caller=claimer, service_id="s", limit=limit, attempt_tokens=tokens, **fields
+    )
 
 
 def complete(
@@ -76,11 +78,11 @@ def complete(
     token: str | None = "t",
     *,
     retryable: bool = True,
-    by: Caller | None = WORKER,
+    completer: Caller | None = WORKER,
 ) -> Complete:
     return Complete(
         zone_id=ZONE,
-        caller=by,
+        caller=completer,
         id="i-k",
         status=status,
         result='"r"',
@@ -90,26 +92,30 @@ def complete(
     )
 
 
-def row(status: State = State.PENDING, **changed: object) -> Invocation:
-    made = states.new_invocation(call(), "worker", "invoker", NOW - 10)
+def row(status: State = State.PENDING, **changes: object) -> Invocation:
+    invocation = states.new_invocation(enqueue(), "worker", "invoker", NOW - 10)
     if status is not State.PENDING:
-        made = states.start_attempt(made, Attempt(AttemptOrigin.CLAIM, "worker tester", "t", LEASE), NOW - 5)
+        invocation = states.start_attempt(
+            invocation, Attempt(AttemptOrigin.CLAIM, "worker tester", "t", LEASE), NOW - 5
+        )
     if status not in (State.PENDING, State.RUNNING):
-        made = states.end(made, status, NOW - 1)
-    return msgspec.structs.replace(made, **changed)
+        invocation = states.end(invocation, status, NOW - 1)
+    return msgspec.structs.replace(invocation, **changes)
 
 
-def board(*rows: Invocation, now: int = NOW, service: Service | None = None, **known: object) -> BatchDecider:
-    due = [r for r in rows if r.status is State.PENDING and r.available_at <= now]
-    plain: dict[str, object] = {
+def decider_with(
+    *rows: Invocation, now: int = NOW, service: StubService | None = None, **fields: object
+) -> BatchDecider:
+    due = [row for row in rows if row.status is State.PENDING and row.available_at <= now]
+    defaults: dict[str, object] = {
         "now": now,
         "lease_ms": LEASE,
         "zone_problems": {ZONE: None},
-        "services": {(ZONE, "s"): service or Service()},
+        "services": {(ZONE, "s"): service or StubService()},
         "rows": rows,
         "due": due,
     }
-    return BatchDecider(build_struct(InvocationBatchInput, **(plain | known)))
+    return BatchDecider(build_struct(InvocationBatchInput, **(defaults | fields)))
 
 
 def code(outcome: object) -> str:
@@ -117,257 +123,266 @@ def code(outcome: object) -> str:
     return outcome.code
 
 
-def moved(outcome: object) -> Invocation:
+def expect_invocation(outcome: object) -> Invocation:
     assert isinstance(outcome, Invocation), outcome
     return outcome
 
 
-def leases(outcome: object) -> tuple[Invocation, ...]:
+def expect_claimed(outcome: object) -> tuple[Invocation, ...]:
     assert isinstance(outcome, ClaimedInvocations), outcome
     return outcome.items
 
 
-def told(on: BatchDecider) -> list[str]:
-    return [each.type.removeprefix("invocation.") for each in on.events]
+def event_types(decider: BatchDecider) -> list[str]:
+    return [event.type.removeprefix("invocation.") for event in decider.events]
 
 
-# -- calling
+# -- enqueue
 
 
-def test_a_call_is_made_once_and_shown_again_to_whoever_repeats_it() -> None:
-    on = board()
-    first, again = on.decide(call()), on.decide(call(id="other"))
+def test_repeated_key_returns_the_first_invocation() -> None:
+    decider = decider_with()
+    first, second = decider.decide(enqueue()), decider.decide(enqueue(id="other"))
     assert isinstance(first, EnqueuedInvocation)
-    assert isinstance(again, EnqueuedInvocation)
-    assert (first.created, again.created) == (True, False)
-    assert again.invocation.id == first.invocation.id
-    assert told(on) == ["created"]
+    assert isinstance(second, EnqueuedInvocation)
+    assert (first.created, second.created) == (True, False)
+    assert second.invocation.id == first.invocation.id
+    assert event_types(decider) == ["created"]
 
 
-def test_the_same_key_with_other_params_is_refused_and_a_replay_is_decided_before_everything_else() -> None:
-    on = board(row(State.SUCCEEDED), services={}, zone_problems={ZONE: None})
-    assert code(on.decide(call(request_digest="other"))) == "idempotency_key_conflict"
-    assert isinstance(on.decide(call()), EnqueuedInvocation), "although its service is gone"
+def test_key_conflict_and_replay_are_decided_before_the_service_check() -> None:
+    decider = decider_with(row(State.SUCCEEDED), services={}, zone_problems={ZONE: None})
+    assert code(decider.decide(enqueue(request_digest="other"))) == "idempotency_key_conflict"
+    assert isinstance(decider.decide(enqueue()), EnqueuedInvocation), "although its service is unregistered"
 
 
-def test_a_call_to_an_unknown_or_unregistered_service_is_refused() -> None:
-    assert code(board(services={}).decide(call())) == "agent_service_not_found"
-    assert code(board(service=Service(unregistered_at=1)).decide(call())) == "agent_service_not_found"
-    assert code(board(service=Service(is_live=0)).decide(call())) == "agent_service_not_found"
+def test_invocation_of_an_unknown_or_unregistered_service_is_refused() -> None:
+    assert code(decider_with(services={}).decide(enqueue())) == "agent_service_not_found"
+    assert code(decider_with(service=StubService(unregistered_at=1)).decide(enqueue())) == "agent_service_not_found"
+    assert code(decider_with(service=StubService(is_live=0)).decide(enqueue())) == "agent_service_not_found"
 
 
-@pytest.mark.parametrize("named", ["source_session_id", "target_session_id"])
-def test_a_call_belongs_to_live_sessions_that_are_awake(named: str) -> None:
-    alive = session_row(id="x", application_id="invoker")
+@pytest.mark.parametrize("field", ["source_session_id", "target_session_id"])
+def test_source_and_target_sessions_must_be_live_and_not_suspended(field: str) -> None:
+    live = session_row(id="x", application_id="invoker")
     ended = session_row(id="x", application_id="invoker", status=SessionState.TERMINATED)
-    asleep = session_row(id="x", application_id="invoker", status=SessionState.SUSPENDED)
-    stamped = session_row(id="x", application_id="invoker", terminated_at=NOW - 1)
-    late = session_row(id="x", application_id="invoker", expires_at=NOW)
+    suspended = session_row(id="x", application_id="invoker", status=SessionState.SUSPENDED)
+    marked = session_row(id="x", application_id="invoker", terminated_at=NOW - 1)
+    expired = session_row(id="x", application_id="invoker", expires_at=NOW)
 
-    def outcome(of: object) -> object:
-        return board(sessions={(ZONE, "x"): of} if of else {}).decide(call(**{named: "x"}))
+    def outcome(session: object) -> object:
+        return decider_with(sessions={(ZONE, "x"): session} if session else {}).decide(enqueue(**{field: "x"}))
 
-    assert isinstance(outcome(alive), EnqueuedInvocation)
-    for gone in (None, ended, stamped, late):
-        assert code(outcome(gone)) == "agent_session_not_found"
-    assert code(outcome(asleep)) == "agent_suspended"
-
-
-def test_only_the_application_of_the_source_may_invoke_for_it_or_whoever_was_given_that_power() -> None:
-    theirs = {(ZONE, "x"): session_row(id="x", application_id="theirs")}
-    asked = call(source_session_id="x")
-    assert code(board(sessions=theirs).decide(asked)) == "invoker_ownership_required"
-    powerful = caller("invoker", "coordinator.invoke_from:theirs")
-    assert isinstance(board(sessions=theirs).decide(call(source_session_id="x", caller=powerful)), EnqueuedInvocation)
+    assert isinstance(outcome(live), EnqueuedInvocation)
+    for absent in (None, ended, marked, expired):
+        assert code(outcome(absent)) == "agent_session_not_found"
+    assert code(outcome(suspended)) == "agent_suspended"
 
 
-# -- claiming
+def test_invoking_for_a_session_requires_its_application_or_a_scope() -> None:
+    sessions = {(ZONE, "x"): session_row(id="x", application_id="other-app")}
+    command = enqueue(source_session_id="x")
+    assert code(decider_with(sessions=sessions).decide(command)) == "invoker_ownership_required"
+    scoped_caller = caller("invoker", "coordinator.invoke_from:other-app")
+    assert isinstance(
+        decider_with(sessions=sessions).decide(enqueue(source_session_id="x", caller=scoped_caller)), EnqueuedInvocation
+    )
 
 
-def test_calls_are_given_out_in_the_order_in_which_they_became_due_and_each_to_one_holder() -> None:
-    on = board()
+# -- claim
+
+
+def test_claims_return_invocations_in_due_order_each_to_one_holder() -> None:
+    decider = decider_with()
     for key in "abc":
-        on.decide(call(key))
-    first = leases(on.decide(claim(2, "x")))
-    second = leases(on.decide(claim(2, "y")))
-    assert [each.id for each in (*first, *second)] == ["i-a", "i-b", "i-c"]
-    assert [each.attempt_token for each in (*first, *second)] == ["x", "x1", "y"]
-    assert leases(on.decide(claim(1, "z"))) == ()
-    assert told(on) == ["created"] * 3 + ["started"] * 3
+        decider.decide(enqueue(key))
+    first = expect_claimed(decider.decide(claim(2, "x")))
+    second = expect_claimed(decider.decide(claim(2, "y")))
+    assert [invocation.id for invocation in (*first, *second)] == ["i-a", "i-b", "i-c"]
+    assert [invocation.attempt_token for invocation in (*first, *second)] == ["x", "x1", "y"]
+    assert expect_claimed(decider.decide(claim(1, "z"))) == ()
+    assert event_types(decider) == ["created"] * 3 + ["started"] * 3
 
 
-def test_an_attempt_is_counted_as_it_begins_and_has_a_lease_and_a_deadline() -> None:
-    [taken] = leases(board(row()).decide(claim()))
-    assert (taken.attempts, taken.status, taken.begun_by) == (1, State.RUNNING, AttemptOrigin.CLAIM)
-    assert (taken.lease_expires_at, taken.deadline_at) == (NOW + LEASE, NOW + 1_000)
+def test_attempt_counts_from_its_start_and_has_a_lease_and_a_deadline() -> None:
+    [attempt] = expect_claimed(decider_with(row()).decide(claim()))
+    assert (attempt.attempts, attempt.status, attempt.begun_by) == (1, State.RUNNING, AttemptOrigin.CLAIM)
+    assert (attempt.lease_expires_at, attempt.deadline_at) == (NOW + LEASE, NOW + 1_000)
 
 
-def test_the_same_claim_gives_the_same_leases_and_another_holder_nothing_of_them() -> None:
-    on = board(row())
-    [taken] = leases(on.decide(claim(claim_id="c")))
-    [again] = leases(on.decide(claim(token="u", claim_id="c")))
-    assert (again.id, again.attempts, again.attempt_token) == (taken.id, 1, "t")
-    stranger = caller("worker", "agent:lifecycle", session_id=None)
-    same_client_other_subject = msgspec.structs.replace(stranger, subject="somebody else")
-    assert leases(on.decide(claim(claim_id="c", by=same_client_other_subject))) == ()
+def test_repeated_claim_returns_the_same_attempts_only_to_the_same_holder() -> None:
+    decider = decider_with(row())
+    [first] = expect_claimed(decider.decide(claim(claim_id="c")))
+    [second] = expect_claimed(decider.decide(claim(token="u", claim_id="c")))
+    assert (second.id, second.attempts, second.attempt_token) == (first.id, 1, "t")
+    same_client = caller("worker", "agent:lifecycle", session_id=None)
+    other_subject = msgspec.structs.replace(same_client, subject="other-subject")
+    assert expect_claimed(decider.decide(claim(claim_id="c", claimer=other_subject))) == ()
 
 
-def test_only_the_services_application_may_claim_and_what_is_pushed_is_not_claimed() -> None:
-    assert code(board(row()).decide(claim(by=INVOKER))) == "service_ownership_required"
-    assert code(board(row(), service=Service(delivery="push")).decide(claim())) == "service_is_pushed"
-    [taken] = leases(board(row(), service=Service(delivery="push")).decide(claim(by=None, is_push=True)))
-    assert (taken.begun_by, taken.lease_expires_at) == (AttemptOrigin.PUSH, taken.deadline_at)
+def test_only_the_application_of_a_pull_service_can_claim() -> None:
+    assert code(decider_with(row()).decide(claim(claimer=INVOKER))) == "service_ownership_required"
+    assert code(decider_with(row(), service=StubService(delivery="push")).decide(claim())) == "service_is_pushed"
+    [attempt] = expect_claimed(
+        decider_with(row(), service=StubService(delivery="push")).decide(claim(claimer=None, is_push=True))
+    )
+    assert (attempt.begun_by, attempt.lease_expires_at) == (AttemptOrigin.PUSH, attempt.deadline_at)
 
 
-def test_what_waits_for_its_backoff_or_for_a_sleeping_session_is_not_given_out() -> None:
-    assert leases(board(row(available_at=NOW + 1)).decide(claim())) == ()
-    on = board(row(), contexts={(ZONE, "i-k"): InvocationContext(is_suspended=1)})
-    assert leases(on.decide(claim())) == ()
-    assert [each.parked for each in on.rows(on.changed)] == [1], "nor in the way of those after it any more"
-    assert told(on) == []
+def test_invocation_in_backoff_or_of_a_suspended_session_is_not_claimed() -> None:
+    assert expect_claimed(decider_with(row(available_at=NOW + 1)).decide(claim())) == ()
+    decider = decider_with(row(), contexts={(ZONE, "i-k"): InvocationContext(is_suspended=1)})
+    assert expect_claimed(decider.decide(claim())) == ()
+    assert [invocation.parked for invocation in decider.rows(decider.changed)] == [1], (
+        "parked, so it does not block later ones"
+    )
+    assert event_types(decider) == []
 
 
 @pytest.mark.parametrize(
-    ("standing", "reason"),
+    ("context", "reason"),
     [
         (InvocationContext(sessions_expire_at=0), "session_ended"),
         (InvocationContext(sessions_expire_at=NOW), "session_ended"),
         (InvocationContext(service_gone=1), "service_unregistered"),
     ],
 )
-def test_what_belongs_to_what_has_ended_is_canceled_instead_of_given_out(
-    standing: InvocationContext, reason: str
-) -> None:
-    dead, good = row(), msgspec.structs.replace(row(), id="i-2", idempotency_key="2")
-    on = board(dead, good, contexts={(ZONE, "i-k"): standing})
-    assert [each.id for each in leases(on.decide(claim()))] == ["i-2"]
-    assert told(on) == ["canceled", "started"]
-    assert on.events[0].reason == reason
+def test_claim_cancels_invocations_of_ended_sessions_and_services(context: InvocationContext, reason: str) -> None:
+    orphaned, claimable = row(), msgspec.structs.replace(row(), id="i-2", idempotency_key="2")
+    decider = decider_with(orphaned, claimable, contexts={(ZONE, "i-k"): context})
+    assert [invocation.id for invocation in expect_claimed(decider.decide(claim()))] == ["i-2"]
+    assert event_types(decider) == ["canceled", "started"]
+    assert decider.events[0].reason == reason
 
 
-@pytest.mark.parametrize("verb", ["start", "succeed", "fail", "beat", "release", "overdue"])
+@pytest.mark.parametrize("verb", ["start", "succeed", "fail", "heartbeat", "release", "overdue"])
 @pytest.mark.parametrize("state", [State.PENDING, State.RUNNING])
-def test_whatever_is_asked_of_what_belongs_to_an_ended_session_it_is_canceled(verb: str, state: State) -> None:
-    on = board(row(state), contexts={(ZONE, "i-k"): InvocationContext(sessions_expire_at=NOW)})
-    outcome = on.decide(verbs()[verb])
+def test_every_command_cancels_an_invocation_of_an_ended_session(verb: str, state: State) -> None:
+    decider = decider_with(row(state), contexts={(ZONE, "i-k"): InvocationContext(sessions_expire_at=NOW)})
+    outcome = decider.decide(verb_commands()[verb])
     assert isinstance(outcome, Problem) is (verb != "overdue")
-    assert told(on) == ["canceled"]
-    assert leases(on.decide(claim())) == ()
+    assert event_types(decider) == ["canceled"]
+    assert expect_claimed(decider.decide(claim())) == ()
 
 
-def test_a_suspended_session_takes_no_work() -> None:
-    speaker = caller("worker", session_id="x")
-    asleep = {(ZONE, "x"): session_row(id="x", status=SessionState.SUSPENDED)}
-    assert code(board(row(), sessions=asleep).decide(claim(by=speaker))) == "agent_suspended"
+def test_suspended_session_cannot_claim() -> None:
+    suspended_caller = caller("worker", session_id="x")
+    sessions = {(ZONE, "x"): session_row(id="x", status=SessionState.SUSPENDED)}
+    assert code(decider_with(row(), sessions=sessions).decide(claim(claimer=suspended_caller))) == "agent_suspended"
 
 
-# -- reporting
+# -- completion and heartbeat
 
 
-def test_a_completion_counts_once_and_the_same_one_is_answered_again() -> None:
-    on = board(row(State.RUNNING))
-    done = moved(on.decide(complete()))
-    assert (done.status, done.result_json, done.completed_at) == (State.SUCCEEDED, '"r"', NOW)
-    assert moved(on.decide(complete())) == done
-    assert code(on.decide(complete("failed", retryable=False))) == "invocation_not_completable"
-    assert told(on) == ["succeeded"]
+def test_completion_takes_effect_once_and_repeats_return_the_same() -> None:
+    decider = decider_with(row(State.RUNNING))
+    completed = expect_invocation(decider.decide(complete()))
+    assert (completed.status, completed.result_json, completed.completed_at) == (State.SUCCEEDED, '"r"', NOW)
+    assert expect_invocation(decider.decide(complete())) == completed
+    assert code(decider.decide(complete("failed", retryable=False))) == "invocation_not_completable"
+    assert event_types(decider) == ["succeeded"]
 
 
-def test_a_failure_waits_for_its_backoff_and_the_last_one_is_dead() -> None:
-    first = moved(board(row(State.RUNNING)).decide(complete("failed")))
+def test_failure_is_retried_after_its_backoff_and_the_last_is_dead() -> None:
+    first = expect_invocation(decider_with(row(State.RUNNING)).decide(complete("failed")))
     assert (first.status, first.available_at, first.attempts) == (State.PENDING, NOW + 100, 1)
-    last = moved(board(row(State.RUNNING, attempts=2)).decide(complete("failed")))
+    last = expect_invocation(decider_with(row(State.RUNNING, attempts=2)).decide(complete("failed")))
     assert (last.status, last.error_json) == (State.DEAD, '"e"')
 
 
-def test_a_failure_that_must_not_be_tried_again_is_failed() -> None:
-    assert moved(board(row(State.RUNNING)).decide(complete("failed", retryable=False))).status is State.FAILED
+def test_failure_that_is_not_retryable_is_failed() -> None:
+    assert (
+        expect_invocation(decider_with(row(State.RUNNING)).decide(complete("failed", retryable=False))).status
+        is State.FAILED
+    )
 
 
-def test_an_older_token_is_stale_and_no_token_is_only_good_for_whoever_started_it() -> None:
-    assert code(board(row(State.RUNNING)).decide(complete(token="old"))) == "stale_attempt"
-    assert code(board(row(State.RUNNING)).decide(complete(token=None))) == "attempt_token_required"
-    started = board(row())
-    moved(started.decide(Start(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="t")))
-    other = msgspec.structs.replace(WORKER, subject="somebody else")
-    assert code(started.decide(complete(token=None, by=other))) == "attempt_token_required"
-    assert moved(started.decide(complete(token=None))).status is State.SUCCEEDED
+def test_old_token_is_stale_and_a_missing_token_is_valid_only_for_the_starter() -> None:
+    assert code(decider_with(row(State.RUNNING)).decide(complete(token="old"))) == "stale_attempt"
+    assert code(decider_with(row(State.RUNNING)).decide(complete(token=None))) == "attempt_token_required"
+    started = decider_with(row())
+    expect_invocation(started.decide(Start(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="t")))
+    other = msgspec.structs.replace(WORKER, subject="other-subject")
+    assert code(started.decide(complete(token=None, completer=other))) == "attempt_token_required"
+    assert expect_invocation(started.decide(complete(token=None))).status is State.SUCCEEDED
 
 
-def test_a_token_whose_attempt_was_given_up_is_stale_although_no_other_attempt_has_begun() -> None:
-    on = board(row(State.RUNNING, lease_expires_at=NOW))
-    assert moved(on.decide(CheckOverdue(zone_id=ZONE, id="i-k"))).status is State.PENDING
-    assert code(on.decide(complete())) == "stale_attempt"
+def test_token_of_an_abandoned_attempt_is_stale_before_the_next_attempt() -> None:
+    decider = decider_with(row(State.RUNNING, lease_expires_at=NOW))
+    assert expect_invocation(decider.decide(CheckOverdue(zone_id=ZONE, id="i-k"))).status is State.PENDING
+    assert code(decider.decide(complete())) == "stale_attempt"
 
 
-def test_backoff_and_sleep_are_honoured_by_those_who_start() -> None:
+def test_start_is_refused_during_backoff_or_suspension() -> None:
     start = Start(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="a")
-    assert code(board(row(available_at=NOW + 1)).decide(start)) == "invocation_not_startable"
-    asleep = board(row(), contexts={(ZONE, "i-k"): InvocationContext(is_suspended=1)})
-    assert code(asleep.decide(start)) == "invocation_not_startable"
+    assert code(decider_with(row(available_at=NOW + 1)).decide(start)) == "invocation_not_startable"
+    suspended = decider_with(row(), contexts={(ZONE, "i-k"): InvocationContext(is_suspended=1)})
+    assert code(suspended.decide(start)) == "invocation_not_startable"
 
 
-def test_a_heartbeat_prolongs_the_lease_never_the_deadline_and_says_whether_to_stop() -> None:
-    on = board(row(State.RUNNING, cancel_requested_at=NOW - 1))
-    after = moved(on.decide(Heartbeat(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="t")))
+def test_heartbeat_extends_the_lease_but_not_the_deadline() -> None:
+    decider = decider_with(row(State.RUNNING, cancel_requested_at=NOW - 1))
+    after = expect_invocation(decider.decide(Heartbeat(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="t")))
     assert after.lease_expires_at == NOW + LEASE
     assert after.deadline_at == row(State.RUNNING).deadline_at
-    assert told(on) == []
-    assert code(on.decide(Heartbeat(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="old"))) == "stale_attempt"
+    assert event_types(decider) == []
+    assert (
+        code(decider.decide(Heartbeat(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="old"))) == "stale_attempt"
+    )
 
 
-def test_a_lease_given_back_does_not_count_and_is_due_at_once() -> None:
-    on = board(row(State.RUNNING))
-    after = moved(on.decide(Release(zone_id=ZONE, id="i-k", attempt_token="t")))
+def test_released_attempt_does_not_count_and_is_due_at_once() -> None:
+    decider = decider_with(row(State.RUNNING))
+    after = expect_invocation(decider.decide(Release(zone_id=ZONE, id="i-k", attempt_token="t")))
     assert (after.status, after.attempts, after.available_at) == (State.PENDING, 0, NOW)
-    assert [each.id for each in leases(on.decide(claim()))] == ["i-k"]
+    assert [invocation.id for invocation in expect_claimed(decider.decide(claim()))] == ["i-k"]
 
 
-# -- ending
+# -- cancel and expiry
 
 
-def test_what_waits_is_canceled_at_once_and_what_runs_when_its_holder_says_so() -> None:
-    cancel = Cancel(zone_id=ZONE, caller=INVOKER, id="i-k", reason="why")
-    assert moved(board(row()).decide(cancel)).status is State.CANCELED
-    on = board(row(State.RUNNING))
-    assert moved(on.decide(cancel)).status is State.RUNNING
-    assert moved(on.decide(cancel)).status is State.RUNNING
-    assert moved(on.decide(complete("succeeded"))).status is State.CANCELED
-    assert told(on) == ["cancel_requested", "canceled"]
+def test_pending_invocation_is_canceled_at_once_and_a_running_one_on_completion() -> None:
+    cancel = Cancel(zone_id=ZONE, caller=INVOKER, id="i-k", reason="test")
+    assert expect_invocation(decider_with(row()).decide(cancel)).status is State.CANCELED
+    decider = decider_with(row(State.RUNNING))
+    assert expect_invocation(decider.decide(cancel)).status is State.RUNNING
+    assert expect_invocation(decider.decide(cancel)).status is State.RUNNING
+    assert expect_invocation(decider.decide(complete("succeeded"))).status is State.CANCELED
+    assert event_types(decider) == ["cancel_requested", "canceled"]
 
 
-@pytest.mark.parametrize("passed", ["deadline_at", "lease_expires_at"])
-def test_a_canceled_attempt_that_runs_out_is_canceled_not_tried_again(passed: str) -> None:
-    on = board(row(State.RUNNING, cancel_requested_at=NOW - 1, **{passed: NOW}))
-    assert moved(on.decide(CheckOverdue(zone_id=ZONE, id="i-k"))).status is State.CANCELED
+@pytest.mark.parametrize("field", ["deadline_at", "lease_expires_at"])
+def test_overdue_attempt_with_a_cancel_request_is_canceled_not_retried(field: str) -> None:
+    decider = decider_with(row(State.RUNNING, cancel_requested_at=NOW - 1, **{field: NOW}))
+    assert expect_invocation(decider.decide(CheckOverdue(zone_id=ZONE, id="i-k"))).status is State.CANCELED
 
 
-def test_strangers_may_not_cancel() -> None:
-    cancel = Cancel(zone_id=ZONE, caller=caller("stranger"), id="i-k", reason="why")
-    assert code(board(row()).decide(cancel)) == "invoker_ownership_required"
+def test_another_application_cannot_cancel() -> None:
+    cancel = Cancel(zone_id=ZONE, caller=caller("other-app"), id="i-k", reason="test")
+    assert code(decider_with(row()).decide(cancel)) == "invoker_ownership_required"
 
 
-def test_the_deadline_of_the_last_attempt_is_a_time_out_and_a_lost_lease_of_the_last_is_dead() -> None:
-    late = board(row(State.RUNNING, attempts=2, deadline_at=NOW))
-    assert moved(late.decide(CheckOverdue(zone_id=ZONE, id="i-k"))).status is State.TIMED_OUT
-    silent = board(row(State.RUNNING, attempts=2, lease_expires_at=NOW))
-    assert moved(silent.decide(CheckOverdue(zone_id=ZONE, id="i-k"))).status is State.DEAD
+def test_last_attempt_past_its_deadline_times_out_and_past_its_lease_is_dead() -> None:
+    past_deadline = decider_with(row(State.RUNNING, attempts=2, deadline_at=NOW))
+    assert expect_invocation(past_deadline.decide(CheckOverdue(zone_id=ZONE, id="i-k"))).status is State.TIMED_OUT
+    past_lease = decider_with(row(State.RUNNING, attempts=2, lease_expires_at=NOW))
+    assert expect_invocation(past_lease.decide(CheckOverdue(zone_id=ZONE, id="i-k"))).status is State.DEAD
 
 
-def test_what_is_not_overdue_any_more_is_left_alone() -> None:
-    on = board(row(State.RUNNING))
-    moved(on.decide(CheckOverdue(zone_id=ZONE, id="i-k")))
-    assert not on.changed
+def test_attempt_that_is_not_overdue_is_unchanged() -> None:
+    decider = decider_with(row(State.RUNNING))
+    expect_invocation(decider.decide(CheckOverdue(zone_id=ZONE, id="i-k")))
+    assert not decider.changed
 
 
-def verbs() -> dict[str, InvocationCommand]:
+def verb_commands() -> dict[str, InvocationCommand]:
     return {
         "claim": claim(),
         "start": Start(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="n"),
         "succeed": complete(),
         "fail": complete("failed"),
-        "give up": complete("failed", retryable=False),
-        "beat": Heartbeat(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="t"),
+        "fail-permanently": complete("failed", retryable=False),
+        "heartbeat": Heartbeat(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="t"),
         "cancel": Cancel(zone_id=ZONE, caller=INVOKER, id="i-k", reason="r"),
         "release": Release(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="t"),
         "overdue": CheckOverdue(zone_id=ZONE, id="i-k"),
@@ -375,59 +390,61 @@ def verbs() -> dict[str, InvocationCommand]:
 
 
 @pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("verb", verbs())
-def test_every_state_and_verb_follows_the_arrows(state: State, verb: str) -> None:
-    on = board(row(state))
-    on.decide(verbs()[verb])
-    for each in on.events:
-        assert each.from_state is not None
-        arrows = {(s, t) for moves in INVOCATION_STATES.transitions.values() for s, t in moves.items()}
-        assert each.row.status is each.from_state or (each.from_state, each.row.status) in arrows
+@pytest.mark.parametrize("verb", verb_commands())
+def test_every_verb_in_every_state_follows_the_transition_table(state: State, verb: str) -> None:
+    decider = decider_with(row(state))
+    decider.decide(verb_commands()[verb])
+    for event in decider.events:
+        assert event.from_state is not None
+        transitions = {
+            (source, target) for table in INVOCATION_STATES.transitions.values() for source, target in table.items()
+        }
+        assert event.row.status is event.from_state or (event.from_state, event.row.status) in transitions
     if state in states.ENDED_STATES:
-        assert not on.changed, "what has ended stays as it is"
+        assert not decider.changed, "an ended invocation never changes"
 
 
 steps = st.lists(
     st.sampled_from(
-        ["call a", "call b", "claim", "claim 2", "fail", "succeed", "cancel", "release", "overdue", "later"]
+        ["enqueue a", "enqueue b", "claim", "claim 2", "fail", "succeed", "cancel", "release", "overdue", "wait"]
     ),
     max_size=40,
 )
 
 
 @given(steps)
-def test_whatever_is_asked_in_whatever_order_an_attempt_has_one_holder_and_nothing_ends_twice(plan: list[str]) -> None:
+def test_random_commands_give_every_attempt_one_holder_and_every_invocation_one_end(plan: list[str]) -> None:
     rows: dict[str, Invocation] = {}
     tokens: dict[str, list[str]] = {}
     ends: dict[str, int] = {}
     now = NOW
     for number, step in enumerate(plan):
-        if step == "later":
+        if step == "wait":
             now += 40_000
             continue
-        on = board(*rows.values(), now=now)
-        for ask in _asks(step, number, rows):
-            on.decide(ask)
-        for each in on.events:
-            if each.type == "invocation.started":
-                assert each.from_state is State.PENDING
-                tokens.setdefault(each.row.id, []).append(each.row.attempt_token or "")
-            if each.row.status in states.ENDED_STATES:
-                ends[each.row.id] = ends.get(each.row.id, 0) + 1
-        for ref in (*on.created, *on.changed):
-            [now_row] = on.rows([ref])
-            rows[now_row.id] = now_row
-            assert 0 <= now_row.attempts <= now_row.max_attempts
-    assert all(len(given) == len(set(given)) for given in tokens.values())
+        decider = decider_with(*rows.values(), now=now)
+        for command in _commands(step, number, rows):
+            decider.decide(command)
+        for event in decider.events:
+            if event.type == "invocation.started":
+                assert event.from_state is State.PENDING
+                tokens.setdefault(event.row.id, []).append(event.row.attempt_token or "")
+            if event.row.status in states.ENDED_STATES:
+                ends[event.row.id] = ends.get(event.row.id, 0) + 1
+        for ref in (*decider.created, *decider.changed):
+            [current] = decider.rows([ref])
+            rows[current.id] = current
+            assert 0 <= current.attempts <= current.max_attempts
+    assert all(len(used) == len(set(used)) for used in tokens.values())
     assert all(count == 1 for count in ends.values())
 
 
-def _asks(step: str, number: int, rows: dict[str, Invocation]) -> list[InvocationCommand]:
-    if step.startswith("call"):
-        return [call(step[-1])]
+def _commands(step: str, number: int, rows: dict[str, Invocation]) -> list[InvocationCommand]:
+    if step.startswith("enqueue"):
+        return [enqueue(step[-1])]
     if step.startswith("claim"):
         return [claim(2 if step.endswith("2") else 1, f"t{number}-")]
-    held = [(r.id, r.attempt_token or "") for r in rows.values()]
+    held = [(row.id, row.attempt_token or "") for row in rows.values()]
     if step in ("fail", "succeed"):
         status: Literal["failed", "succeeded"] = "failed" if step == "fail" else "succeeded"
         return [msgspec.structs.replace(complete(status, token), id=name) for name, token in held]

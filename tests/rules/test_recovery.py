@@ -1,4 +1,4 @@
-"""What a turn asks for about what it has seen, and what launchers are told: without any I/O."""
+"""The recovery commands of the coordinator, and the payload, response and environment of launchers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tests.support.task_rules import CONTENT, task_row
 FENCE = ("coordinator", 7)
 
 
-def abort(task_id: str, **said: object) -> Abort:
-    return build_struct(Abort, zone_id="z", id=task_id, leader_term=FENCE, **said)
+def abort(task_id: str, **fields: object) -> Abort:
+    return build_struct(Abort, zone_id="z", id=task_id, leader_term=FENCE, **fields)
 
 
-def test_each_thing_seen_is_asked_for_once_under_the_term_and_with_a_chance_of_its_own() -> None:
-    seen = TasksToRecover(
+def test_each_task_gets_one_command_with_leader_term_and_own_jitter() -> None:
+    to_recover = TasksToRecover(
         timed_out=[TimedOutAttempt("z", "t1", "k1", State.RUNNING), TimedOutAttempt("z", "t2", "k2", State.ASSIGNED)],
         overdue=[OverdueAttempt("z", "t3", "k3", 0), OverdueAttempt("z", "t4", "k4", 1)],
         due=[("z", "t5")],
         dependents_pending=[("y", "t6")],
     )
-    numbers = itertools.count(1)
-    asked = recovery.recovery_commands(seen, FENCE, lambda: next(numbers) / 10)
-    assert asked == [
+    counter = itertools.count(1)
+    commands = recovery.recovery_commands(to_recover, FENCE, lambda: next(counter) / 10)
+    assert commands == [
         abort("t1", attempt_token="k1", reason="timeout", condition="out_of_time", jitter=0.1),
         abort("t2", attempt_token="k2", reason="launch_lost", condition="not_begun", jitter=0.2),
         Warn(zone_id="z", id="t3", leader_term=FENCE),
@@ -43,55 +43,57 @@ def test_each_thing_seen_is_asked_for_once_under_the_term_and_with_a_chance_of_i
     ]
 
 
-def test_those_in_a_cycle_are_cut_and_those_that_wait_for_it_are_not() -> None:
+def test_tasks_in_a_cycle_fail_but_tasks_waiting_for_it_do_not() -> None:
     depends_on = {
-        "a": ["b"], "b": ["c"], "c": ["a"], "waits": ["a"], "x": ["x"], "fine": ["done"], "p": ["q"], "q": ["p", "a"]
+        "a": ["b"], "b": ["c"], "c": ["a"], "waiting": ["a"], "x": ["x"], "fine": ["done"], "p": ["q"], "q": ["p", "a"]
     }  # fmt: skip
-    cut = {each.id: each.cycle for each in recovery.cycle_commands(ZONE, depends_on, FENCE)}
-    assert {*cut} == {"a", "b", "c", "x", "p", "q"}
-    assert cut["x"] == ("x", "x")
-    assert cut["a"] == cut["b"] == cut["c"] == ("a", "b", "c", "a")
+    cycles = {command.id: command.cycle for command in recovery.cycle_commands(ZONE, depends_on, FENCE)}
+    assert {*cycles} == {"a", "b", "c", "x", "p", "q"}
+    assert cycles["x"] == ("x", "x")
+    assert cycles["a"] == cycles["b"] == cycles["c"] == ("a", "b", "c", "a")
 
 
 names = st.sampled_from("abcdefgh")
 
 
 @given(st.dictionaries(names, st.lists(names, unique=True, max_size=4), max_size=8))
-def test_exactly_those_are_cut_that_can_be_reached_from_themselves(graph: dict[str, list[str]]) -> None:
+def test_cycle_commands_name_exactly_the_tasks_that_reach_themselves(graph: dict[str, list[str]]) -> None:
     def reaches(start: str) -> bool:
         seen: set[str] = set()
-        ahead = [*graph.get(start, ())]
-        while ahead:
-            at = ahead.pop()
-            if at == start:
+        stack = [*graph.get(start, ())]
+        while stack:
+            task_id = stack.pop()
+            if task_id == start:
                 return True
-            if at not in seen:
-                seen.add(at)
-                ahead += graph.get(at, ())
+            if task_id not in seen:
+                seen.add(task_id)
+                stack += graph.get(task_id, ())
         return False
 
-    assert {cut.id for cut in recovery.cycle_commands(ZONE, graph, None)} == {name for name in graph if reaches(name)}
+    assert {command.id for command in recovery.cycle_commands(ZONE, graph, None)} == {
+        name for name in graph if reaches(name)
+    }
 
 
 # -- launching
 
 
-def whole() -> FullTask:
+def assigned_task() -> FullTask:
     content = msgspec.structs.replace(CONTENT, title="A title that is longer than a label's part of it")
     return FullTask(task_row(State.ASSIGNED), content)
 
 
-def test_a_launcher_is_told_the_body_of_the_seed() -> None:
-    said = json.loads(launch_payload.encode_spawn_request(whole(), '{"a":1}', '{"page":2}'))
-    assert said["label"] == "task:t:A title that is longer than a "
-    assert (said["workspaceId"], said["agentId"], said["taskId"]) == (ZONE, "a", "t")
-    assert said["context"] == {
+def test_spawn_request_has_the_published_body() -> None:
+    body = json.loads(launch_payload.encode_spawn_request(assigned_task(), '{"a":1}', '{"page":2}'))
+    assert body["label"] == "task:t:A title that is longer than a "
+    assert (body["workspaceId"], body["agentId"], body["taskId"]) == (ZONE, "a", "t")
+    assert body["context"] == {
         "taskTitle": "A title that is longer than a label's part of it",
         "taskDescription": None,
         "inputContext": {"a": 1},
         "checkpointData": {"page": 2},
     }
-    assert said["attemptToken"] == "k"
+    assert body["attemptToken"] == "k"
 
 
 @pytest.mark.parametrize(
@@ -103,12 +105,12 @@ def test_a_launcher_is_told_the_body_of_the_seed() -> None:
         (b'{"session":{"sessionKey":"' + b"x" * 256 + b'"}}', None),
     ],
 )  # fmt: skip
-def test_a_gateway_names_a_session_or_has_started_none(body: bytes, key: str | None) -> None:
+def test_session_key_is_parsed_or_none_if_missing_or_invalid(body: bytes, key: str | None) -> None:
     assert launch_payload.parse_session_key(body) == key
 
 
 @pytest.mark.parametrize(
-    ("url", "may"),
+    ("url", "expected"),
     [
         ("https://gateway.example", True), ("http://127.0.0.1:4000", True), ("http://localhost/x", True),
         ("http://[::1]:80/", True), ("http://10.0.0.5", False), ("http://gateway.example", False),
@@ -116,18 +118,20 @@ def test_a_gateway_names_a_session_or_has_started_none(body: bytes, key: str | N
         ("http://127.0.0.1@evil.example", False),
     ],
 )  # fmt: skip
-def test_secrets_are_told_where_nobody_between_can_read_them(url: str, may: bool) -> None:
-    assert launch_payload.can_send_secrets(url) is may
+def test_secrets_are_sent_only_over_https_or_loopback(url: str, expected: bool) -> None:
+    assert launch_payload.can_send_secrets(url) is expected
 
 
-def test_a_process_sees_what_is_named_and_nothing_that_stands_for_the_server() -> None:
-    own = {"PATH": "/bin", "HOME": "/root", "QD_SECRET_KEYS": "k", "QD_DATABASE_URL": "d"}
-    seen = launch_payload.build_environment(["PATH", "QD_SECRET_KEYS", "ABSENT"], own, "token", None)
-    assert seen == {"PATH": "/bin", "QD_TOKEN": "token"}
+def test_environment_passes_named_variables_but_never_server_secrets() -> None:
+    server_environment = {"PATH": "/bin", "HOME": "/root", "QD_SECRET_KEYS": "k", "QD_DATABASE_URL": "d"}
+    environment = launch_payload.build_environment(
+        ["PATH", "QD_SECRET_KEYS", "ABSENT"], server_environment, "token", None
+    )
+    assert environment == {"PATH": "/bin", "QD_TOKEN": "token"}
 
 
-def test_of_what_a_process_says_the_end_is_kept() -> None:
-    words = launch_payload.output_tail(b"x" * 50_000 + "the end\0 \u00e9".encode() + b"\xff\n")
-    assert len(words) == launch_payload.TAIL_MAX + 1
-    assert words.startswith("…x")
-    assert words.endswith("the end\N{REPLACEMENT CHARACTER} \u00e9\N{REPLACEMENT CHARACTER}")
+def test_output_tail_keeps_the_end_of_the_output() -> None:
+    tail = launch_payload.output_tail(b"x" * 50_000 + "the end\0 \u00e9".encode() + b"\xff\n")
+    assert len(tail) == launch_payload.TAIL_MAX + 1
+    assert tail.startswith("…x")
+    assert tail.endswith("the end\N{REPLACEMENT CHARACTER} \u00e9\N{REPLACEMENT CHARACTER}")

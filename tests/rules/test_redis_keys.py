@@ -1,5 +1,4 @@
-"""Names, scores and bodies of what Redis shows of tasks and agents: the seed's, and what they mean to whoever reads
-them back."""
+"""Names, scores and bodies of the Redis keys of tasks and agents, and their comparison with the database."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ PENDING, ACTIVE = KeyFamily(key_layout.PENDING, "zset"), KeyFamily(key_layout.AC
 OF_AGENT, STALE = KeyFamily(key_layout.AGENT_TASKS, "hash"), KeyFamily(key_layout.STALE_AGENTS, "zset")
 
 
-def test_agents_of_the_usual_zone_have_the_seeds_keys_and_no_two_agents_share_one() -> None:
+def test_agent_names_are_unique_and_omit_the_default_zone() -> None:
     assert key_layout.DEFAULT_ZONE == DEFAULT_ZONE
     assert key_layout.format_agent_name(("default", "a")) == "a"
     refs = [("default", "z:a"), ("z", "a"), ("default", "z"), ("z:a", "b"), ("z", "a:b")]
@@ -34,11 +33,11 @@ def test_agents_of_the_usual_zone_have_the_seeds_keys_and_no_two_agents_share_on
 
 
 @pytest.mark.parametrize("name", ["", "a b", "/a", "z/", "default/a", "a/b/c", "a\x00", "\udcff"])
-def test_a_name_that_nobody_can_have_means_nobody(name: str) -> None:
+def test_invalid_agent_name_parses_to_none(name: str) -> None:
     assert key_layout.parse_agent_name(name) is None
 
 
-def test_a_higher_priority_comes_first_and_among_equals_the_older_and_no_score_is_rounded() -> None:
+def test_pending_score_orders_by_priority_then_age_without_rounding() -> None:
     now = system_now()
     ordered = [
         key_layout.pending_score(10, now),
@@ -51,36 +50,36 @@ def test_a_higher_priority_comes_first_and_among_equals_the_older_and_no_score_i
     assert key_layout.pending_score(8, 1_700_000_000_123) == 2 * 10**13 + 1_700_000_000_123
 
 
-def test_events_of_tasks_and_agents_are_published_with_the_seeds_bodies_and_nothing_else_is() -> None:
+def test_only_task_and_agent_events_become_entries_with_documented_bodies() -> None:
     def event(kind: str, data: str = "{}") -> Event:
         return Event(7, "e", "z", kind, "s", "actor", None, None, data, None, 1)
 
-    [told] = key_layout.build_entries(event("task.completed", '{"agentId": "a", "reason": "hush"}'))
-    assert told.stream == "tasks:events:z"
-    assert json.loads(told.fields["body"]) == {"event": "task_completed", "task_id": "s"}
-    assert key_layout.changed_refs([told]) == ([("z", "s")], [("z", "a")])
-    [told] = key_layout.build_entries(event("agent.stale"))
-    assert told.stream == "agents:events:z"
-    assert json.loads(told.fields["body"]) == {"event": "agent_stale", "agent_id": "s"}
-    assert key_layout.changed_refs([told, told]) == ([], [("z", "s")])
+    [entry] = key_layout.build_entries(event("task.completed", '{"agentId": "a", "reason": "secret"}'))
+    assert entry.stream == "tasks:events:z"
+    assert json.loads(entry.fields["body"]) == {"event": "task_completed", "task_id": "s"}
+    assert key_layout.changed_refs([entry]) == ([("z", "s")], [("z", "a")])
+    [entry] = key_layout.build_entries(event("agent.stale"))
+    assert entry.stream == "agents:events:z"
+    assert json.loads(entry.fields["body"]) == {"event": "agent_stale", "agent_id": "s"}
+    assert key_layout.changed_refs([entry, entry]) == ([], [("z", "s")])
     assert key_layout.build_entries(event("session.spawn")) == []
 
 
-def test_only_what_may_begin_is_pending_and_only_what_waits_for_a_backoff_recovers() -> None:
-    waits = {0: key_layout.pending_score(5, task_row().created_at), 1: None, 2: None}
-    for number, score in waits.items():
-        assert task_mark(task_row(waits_for=number), NOW).score == score
+def test_only_ready_tasks_have_a_score_and_only_backoff_marks_recovering() -> None:
+    scores = {0: key_layout.pending_score(5, task_row().created_at), 1: None, 2: None}
+    for waits_for, score in scores.items():
+        assert task_mark(task_row(waits_for=waits_for), NOW).score == score
     for state in (State.FAILED, State.ABORTED):
         assert task_mark(task_row(status=state, waits_for=1, final=0), NOW).is_recovering
         assert not task_mark(task_row(status=state, final=1), NOW).is_recovering
     assert not task_mark(task_row(waits_for=1), NOW).is_recovering
     held = task_mark(task_row(status=State.RUNNING, agent_id="a", session_key="k", assigned_at=3, started_at=4), NOW)
     assert (held.score, held.holder) == (None, TaskHolder("a", "k", 3, 4))
-    # An end keeps the name of whoever made it.
+    # A completed task keeps its agent_id.
     assert task_mark(task_row(status=State.COMPLETED, agent_id="a"), NOW).holder is None
 
 
-def test_an_agent_is_shown_as_the_seed_calls_it_and_not_at_all_once_it_has_ended() -> None:
+def test_agent_mark_has_the_published_status_and_none_after_termination() -> None:
     assert agent_mark(agent_row(held=0), "", NOW).status == "idle"
     assert agent_mark(agent_row(held=0, current_task_id="t"), "", NOW).current_task == ""
     working = agent_mark(agent_row(held=1), "newest", NOW)
@@ -96,32 +95,32 @@ def test_an_agent_is_shown_as_the_seed_calls_it_and_not_at_all_once_it_has_ended
     assert to_pulse(agent_row(held=1)).task_id is None
 
 
-def test_what_stands_there_is_asked_about_and_what_nobody_can_have_written_is_struck_out() -> None:
-    asked = comparison_for(KeyPage(PENDING, "tasks:pending:z", ["t", "no id", "\udcff"]))
-    assert asked.tasks == [("z", "t")]
-    assert [strike.member for strike in asked.removals] == ["no id", "\udcff"]
+def test_stored_members_are_compared_and_impossible_ones_are_removed() -> None:
+    comparison = comparison_for(KeyPage(PENDING, "tasks:pending:z", ["t", "no id", "\udcff"]))
+    assert comparison.tasks == [("z", "t")]
+    assert [removal.member for removal in comparison.removals] == ["no id", "\udcff"]
     assert comparison_for(KeyPage(PENDING, "tasks:pending:no zone")).removals == [
         KeyRemoval("tasks:pending:no zone", "")
     ]
-    foreign = KeyPage(ACTIVE, "tasks:active:z", has_wrong_type=True)
-    assert comparison_for(foreign).removals == [KeyRemoval("tasks:active:z", "")]
+    wrong_type = KeyPage(ACTIVE, "tasks:active:z", has_wrong_type=True)
+    assert comparison_for(wrong_type).removals == [KeyRemoval("tasks:active:z", "")]
     stale = comparison_for(KeyPage(STALE, key_layout.STALE_AGENTS, ["a", "z/b", "z/b/c"]))
     assert stale.agents == [("default", "a"), ("z", "b")]
-    assert [strike.member for strike in stale.removals] == ["z/b/c"]
+    assert [removal.member for removal in stale.removals] == ["z/b/c"]
     assert comparison_for(KeyPage(PENDING, "")).is_empty
 
 
-def test_what_is_said_to_be_held_stays_only_if_that_very_agent_holds_it_in_that_very_session() -> None:
+def test_stored_claim_is_kept_only_for_the_same_agent_and_session() -> None:
     def mark(task_id: str, agent_id: str | None, session: str = "s") -> MirroredTask:
         holder = None if agent_id is None else TaskHolder(agent_id, session, 1, 1)
         return MirroredTask(ZONE, task_id, holder=holder)
 
     page = KeyPage(ACTIVE, f"tasks:active:{ZONE}", ["t:s", "t:other", "t:1:s", "ended:s", "none"])
-    asked = comparison_for(page)
-    assert [strike.member for strike in asked.removals] == ["none"]
+    comparison = comparison_for(page)
+    assert [removal.member for removal in comparison.removals] == ["none"]
     marks = [mark("t", "a"), mark("t:1", "a"), mark("ended", None)]
-    assert [s.member for s in find_wrong_claims(asked.claims, marks)] == ["t:other", "ended:s"]
+    assert [removal.member for removal in find_wrong_claims(comparison.claims, marks)] == ["t:other", "ended:s"]
     of_agent = comparison_for(KeyPage(OF_AGENT, f"agent:tasks:{ZONE}/a", ["mine", "theirs"]))
     assert of_agent.agents == [(ZONE, "a")]
-    struck = find_wrong_claims(of_agent.claims, [mark("mine", "a"), mark("theirs", "b")])
-    assert [s.member for s in struck] == ["theirs"]
+    removals = find_wrong_claims(of_agent.claims, [mark("mine", "a"), mark("theirs", "b")])
+    assert [removal.member for removal in removals] == ["theirs"]

@@ -1,4 +1,4 @@
-"""What a bearer is in a workspace, what each role may do, and who may be made a member."""
+"""The role of a caller in a workspace, the permissions of each role, and changes of role assignments."""
 
 from __future__ import annotations
 
@@ -15,120 +15,122 @@ from quarterdeck.domain.zones.model import ROLE_ASSIGNMENTS_MAX, ChangeRole, Rol
 from quarterdeck.domain.zones.rules import PERMISSIONS, RoleAssignmentBatch, RoleCounts
 from tests.support.builders import NOW, ZONE
 
-STRANGER = Caller("alice", "app", ZONE, frozenset())
-"""Somebody whose issuer is not ours, and says nothing of roles."""
-LOCAL = msgspec.structs.replace(STRANGER, is_local=True)
-RULING = msgspec.structs.replace(STRANGER, scopes=frozenset({COORDINATOR_ADMIN}))
-CROSSING = msgspec.structs.replace(STRANGER, is_admin=True)
+EXTERNAL = Caller("alice", "app", ZONE, frozenset())
+"""A caller from another issuer, whose token has no role claim."""
+LOCAL = msgspec.structs.replace(EXTERNAL, is_local=True)
+SCOPE_ADMIN = msgspec.structs.replace(EXTERNAL, scopes=frozenset({COORDINATOR_ADMIN}))
+CROSS_ZONE_ADMIN = msgspec.structs.replace(EXTERNAL, is_admin=True)
 AGENT = msgspec.structs.replace(LOCAL, agent_id="a1")
 
 
-def said(caller: Caller, role: Role) -> Caller:
+def with_role(caller: Caller, role: Role) -> Caller:
     return msgspec.structs.replace(caller, role=role)
 
 
-# -- what a bearer is
+# -- effective role
 
 
 @pytest.mark.parametrize(
-    ("caller", "row", "role"),
+    ("caller", "assigned_role", "role"),
     [
-        (STRANGER, None, None),
-        (STRANGER, Role.MEMBER, Role.MEMBER),
-        (said(STRANGER, Role.OWNER), None, Role.OWNER),
-        (said(STRANGER, Role.OWNER), Role.MEMBER, Role.MEMBER),
-        (RULING, None, Role.ADMIN),
-        (RULING, Role.MEMBER, Role.MEMBER),
-        (said(RULING, Role.MEMBER), None, Role.MEMBER),
+        (EXTERNAL, None, None),
+        (EXTERNAL, Role.MEMBER, Role.MEMBER),
+        (with_role(EXTERNAL, Role.OWNER), None, Role.OWNER),
+        (with_role(EXTERNAL, Role.OWNER), Role.MEMBER, Role.MEMBER),
+        (SCOPE_ADMIN, None, Role.ADMIN),
+        (SCOPE_ADMIN, Role.MEMBER, Role.MEMBER),
+        (with_role(SCOPE_ADMIN, Role.MEMBER), None, Role.MEMBER),
         (LOCAL, None, Role.MEMBER),
         (LOCAL, Role.ADMIN, Role.ADMIN),
-        (CROSSING, None, Role.OWNER),
-        (CROSSING, Role.MEMBER, Role.OWNER),
+        (CROSS_ZONE_ADMIN, None, Role.OWNER),
+        (CROSS_ZONE_ADMIN, Role.MEMBER, Role.OWNER),
     ],
 )
-def test_a_row_counts_before_the_tokens_role_and_that_before_what_is_usual(
-    caller: Caller, row: Role | None, role: Role | None
+def test_assigned_role_overrides_token_role_which_overrides_the_default(
+    caller: Caller, assigned_role: Role | None, role: Role | None
 ) -> None:
-    assert rules.effective_role(caller, ZONE, row) is role
+    assert rules.effective_role(caller, ZONE, assigned_role) is role
 
 
 @given(
-    row=st.none() | st.sampled_from(Role),
+    assigned_role=st.none() | st.sampled_from(Role),
     role=st.none() | st.sampled_from(Role),
     is_admin=st.booleans(),
     scopes=st.frozensets(st.just(COORDINATOR_ADMIN)),
 )
-def test_a_token_that_names_an_agent_is_that_agents_and_no_more(
-    row: Role | None, role: Role | None, is_admin: bool, scopes: frozenset[str]
+def test_token_with_agent_id_has_role_agent_only_in_its_own_zone(
+    assigned_role: Role | None, role: Role | None, is_admin: bool, scopes: frozenset[str]
 ) -> None:
     caller = msgspec.structs.replace(AGENT, role=role, is_admin=is_admin, scopes=scopes)
-    assert rules.effective_role(caller, ZONE, row) is Role.AGENT
-    assert rules.effective_role(caller, "another", row) is None
-    assert not rules.can_access_zone(caller, "another")
+    assert rules.effective_role(caller, ZONE, assigned_role) is Role.AGENT
+    assert rules.effective_role(caller, "other-zone", assigned_role) is None
+    assert not rules.can_access_zone(caller, "other-zone")
 
 
-@given(role=st.none() | st.sampled_from(Role), row=st.none() | st.sampled_from(Role), is_local=st.booleans())
-def test_in_another_zone_nobody_is_anything_but_who_crosses_zones(
-    role: Role | None, row: Role | None, is_local: bool
+@given(role=st.none() | st.sampled_from(Role), assigned_role=st.none() | st.sampled_from(Role), is_local=st.booleans())
+def test_only_a_cross_zone_admin_has_a_role_in_another_zone(
+    role: Role | None, assigned_role: Role | None, is_local: bool
 ) -> None:
-    caller = msgspec.structs.replace(STRANGER, role=role, is_local=is_local)
-    assert rules.effective_role(caller, "another", row) is None
-    for power in PERMISSIONS:
-        problem = rules.permission_problem(caller, "another", row, power)
+    caller = msgspec.structs.replace(EXTERNAL, role=role, is_local=is_local)
+    assert rules.effective_role(caller, "other-zone", assigned_role) is None
+    for permission in PERMISSIONS:
+        problem = rules.permission_problem(caller, "other-zone", assigned_role, permission)
         assert isinstance(problem, NotFound)
         assert problem.code == "workspace_not_found"
-        assert rules.permission_problem(CROSSING, "another", None, power) is None
+        assert rules.permission_problem(CROSS_ZONE_ADMIN, "other-zone", None, permission) is None
 
 
-# -- what each role may do
+# -- permissions
 
 
 @pytest.mark.parametrize("role", Role)
-@pytest.mark.parametrize("power", PERMISSIONS)
-def test_a_role_has_the_powers_that_the_table_gives_it_and_no_others(role: Role, power: str) -> None:
-    problem = rules.permission_problem(STRANGER, ZONE, role, power)
-    if role in PERMISSIONS[power]:
+@pytest.mark.parametrize("permission", PERMISSIONS)
+def test_role_has_exactly_the_permissions_of_the_table(role: Role, permission: str) -> None:
+    problem = rules.permission_problem(EXTERNAL, ZONE, role, permission)
+    if role in PERMISSIONS[permission]:
         assert problem is None
     else:
         assert isinstance(problem, Forbidden)
         assert (problem.code, problem.members["role"]) == ("forbidden_role", role)
-        assert problem.members["allowed"] == [each for each in Role if each in PERMISSIONS[power]]
+        assert problem.members["allowed"] == [other for other in Role if other in PERMISSIONS[permission]]
 
 
-def test_the_roles_above_have_every_power_of_those_below() -> None:
+def test_higher_role_has_every_permission_of_the_lower_ones() -> None:
     order = [Role.AGENT, Role.MEMBER, Role.ADMIN, Role.OWNER]
     for below, above in itertools.pairwise(order):
-        assert {power for power, roles in PERMISSIONS.items() if below in roles} <= {
-            power for power, roles in PERMISSIONS.items() if above in roles
+        assert {permission for permission, roles in PERMISSIONS.items() if below in roles} <= {
+            permission for permission, roles in PERMISSIONS.items() if above in roles
         }
 
 
-def test_whoever_is_nothing_in_a_workspace_is_told_that_and_nothing_else() -> None:
-    for power in PERMISSIONS:
-        problem = rules.permission_problem(STRANGER, ZONE, None, power)
+def test_caller_without_a_role_is_refused_as_not_a_member() -> None:
+    for permission in PERMISSIONS:
+        problem = rules.permission_problem(EXTERNAL, ZONE, None, permission)
         assert isinstance(problem, Forbidden)
         assert problem.code == "not_a_member"
 
 
-def test_a_power_that_the_table_does_not_know_is_a_defect() -> None:
+def test_unknown_permission_raises_key_error() -> None:
     with pytest.raises(KeyError):
         rules.permission_problem(LOCAL, ZONE, None, "tasks.everything")
 
 
-# -- members
+# -- role assignments
 
 
-def member(subject: str, role: Role) -> RoleAssignment:
+def assignment(subject: str, role: Role) -> RoleAssignment:
     return RoleAssignment(ZONE, subject, role, "local", NOW - 1, NOW - 1)
 
 
-def roster(*members: RoleAssignment, count: int | None = None) -> RoleAssignmentBatch:
-    owners = sum(one.role is Role.OWNER for one in members)
-    return RoleAssignmentBatch(members, {ZONE: RoleCounts(len(members) if count is None else count, owners)}, NOW)
+def role_batch(*assignments: RoleAssignment, count: int | None = None) -> RoleAssignmentBatch:
+    owners = sum(assignment.role is Role.OWNER for assignment in assignments)
+    return RoleAssignmentBatch(
+        assignments, {ZONE: RoleCounts(len(assignments) if count is None else count, owners)}, NOW
+    )
 
 
 def change(subject: str, role: Role | None) -> ChangeRole:
-    return ChangeRole(ZONE, subject, role, STRANGER)
+    return ChangeRole(ZONE, subject, role, EXTERNAL)
 
 
 def code(outcome: RoleChange | Problem) -> str:
@@ -137,8 +139,8 @@ def code(outcome: RoleChange | Problem) -> str:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_an_owner_makes_anybody_anything(role: Role) -> None:
-    outcome = roster(member("o", Role.OWNER)).decide(change("x", role), Role.OWNER)
+def test_owner_can_assign_every_role(role: Role) -> None:
+    outcome = role_batch(assignment("o", Role.OWNER)).decide(change("x", role), Role.OWNER)
     assert isinstance(outcome, RoleChange)
     assert (outcome.before, outcome.after) == (None, RoleAssignment(ZONE, "x", role, "alice", NOW, NOW))
 
@@ -146,48 +148,48 @@ def test_an_owner_makes_anybody_anything(role: Role) -> None:
 @pytest.mark.parametrize(
     ("subject", "role"), [("x", Role.OWNER), ("o", Role.OWNER), ("o", Role.ADMIN), ("o", None), ("m", Role.OWNER)]
 )
-def test_an_admin_neither_makes_nor_unmakes_an_owner(subject: str, role: Role | None) -> None:
-    held = roster(member("o", Role.OWNER), member("p", Role.OWNER), member("m", Role.MEMBER))
-    outcome = held.decide(change(subject, role), Role.ADMIN)
+def test_admin_cannot_assign_or_remove_an_owner(subject: str, role: Role | None) -> None:
+    batch = role_batch(assignment("o", Role.OWNER), assignment("p", Role.OWNER), assignment("m", Role.MEMBER))
+    outcome = batch.decide(change(subject, role), Role.ADMIN)
     if (subject, role) == ("o", Role.OWNER):
-        assert isinstance(outcome, RoleChange), "it changes nothing, and that may everybody"
+        assert isinstance(outcome, RoleChange), "a change without effect needs no permission"
     else:
         assert code(outcome) == "forbidden_role"
-    assert held.changes == {}
+    assert batch.changes == {}
 
 
-def test_the_last_owner_is_neither_demoted_nor_removed_while_there_are_others() -> None:
-    held = roster(member("o", Role.OWNER), member("m", Role.MEMBER))
+def test_last_owner_cannot_be_demoted_or_removed_while_others_remain() -> None:
+    batch = role_batch(assignment("o", Role.OWNER), assignment("m", Role.MEMBER))
     for role in (Role.ADMIN, Role.MEMBER, Role.AGENT, None):
-        outcome = held.decide(change("o", role), Role.OWNER)
+        outcome = batch.decide(change("o", role), Role.OWNER)
         assert isinstance(outcome, Conflict)
         assert outcome.code == "last_owner"
 
 
-def test_the_last_member_may_go_also_if_it_is_the_owner_but_may_not_be_demoted() -> None:
-    alone = roster(member("o", Role.OWNER))
-    assert code(alone.decide(change("o", Role.ADMIN), Role.OWNER)) == "last_owner"
-    outcome = alone.decide(change("o", None), Role.OWNER)
+def test_sole_owner_can_be_removed_but_not_demoted() -> None:
+    batch = role_batch(assignment("o", Role.OWNER))
+    assert code(batch.decide(change("o", Role.ADMIN), Role.OWNER)) == "last_owner"
+    outcome = batch.decide(change("o", None), Role.OWNER)
     assert isinstance(outcome, RoleChange)
     assert outcome.after is None
 
 
-def test_of_two_owners_who_unmake_each_other_at_once_one_stays() -> None:
-    held = roster(member("o", Role.OWNER), member("p", Role.OWNER))
-    assert isinstance(held.decide(change("p", Role.MEMBER), Role.OWNER), RoleChange)
-    assert code(held.decide(change("o", Role.MEMBER), Role.OWNER)) == "last_owner"
+def test_two_owners_demoting_each_other_in_one_batch_leave_one_owner() -> None:
+    batch = role_batch(assignment("o", Role.OWNER), assignment("p", Role.OWNER))
+    assert isinstance(batch.decide(change("p", Role.MEMBER), Role.OWNER), RoleChange)
+    assert code(batch.decide(change("o", Role.MEMBER), Role.OWNER)) == "last_owner"
 
 
-def test_what_is_asked_again_changes_nothing_and_is_told_to_nobody() -> None:
-    held = roster(member("o", Role.OWNER))
-    outcome = held.decide(change("o", Role.OWNER), Role.OWNER)
-    assert outcome == RoleChange(member("o", Role.OWNER), member("o", Role.OWNER))
-    assert (held.changes, held.applied) == ({}, [])
-    assert code(held.decide(change("nobody", None), Role.OWNER)) == "member_not_found"
+def test_repeated_assignment_changes_no_row_and_applies_nothing() -> None:
+    batch = role_batch(assignment("o", Role.OWNER))
+    outcome = batch.decide(change("o", Role.OWNER), Role.OWNER)
+    assert outcome == RoleChange(assignment("o", Role.OWNER), assignment("o", Role.OWNER))
+    assert (batch.changes, batch.applied) == ({}, [])
+    assert code(batch.decide(change("unknown", None), Role.OWNER)) == "member_not_found"
 
 
-def test_a_full_workspace_takes_nobody_else_but_changes_and_lets_go() -> None:
-    full = roster(member("o", Role.OWNER), member("m", Role.MEMBER), count=ROLE_ASSIGNMENTS_MAX)
+def test_full_workspace_refuses_new_assignments_but_allows_change_and_removal() -> None:
+    full = role_batch(assignment("o", Role.OWNER), assignment("m", Role.MEMBER), count=ROLE_ASSIGNMENTS_MAX)
     refused = full.decide(change("x", Role.MEMBER), Role.OWNER)
     assert isinstance(refused, LimitReached)
     assert (refused.bound, refused.limit, refused.used) == ("max_members", ROLE_ASSIGNMENTS_MAX, ROLE_ASSIGNMENTS_MAX)
@@ -201,18 +203,18 @@ def test_a_full_workspace_takes_nobody_else_but_changes_and_lets_go() -> None:
         st.tuples(st.sampled_from("abc"), st.none() | st.sampled_from(Role), st.sampled_from([Role.OWNER, Role.ADMIN]))
     )
 )
-def test_whatever_is_asked_members_never_stand_without_an_owner_once_there_was_one(
-    asks: list[tuple[str, Role | None, Role]],
-) -> None:
-    held = roster(member("o", Role.OWNER))
-    now = {"o": Role.OWNER}
-    for subject, role, by in asks:
-        outcome = held.decide(change(subject, role), by)
+def test_workspace_with_an_owner_never_has_members_without_one(changes: list[tuple[str, Role | None, Role]]) -> None:
+    batch = role_batch(assignment("o", Role.OWNER))
+    roles = {"o": Role.OWNER}
+    for subject, role, caller_role in changes:
+        outcome = batch.decide(change(subject, role), caller_role)
         if isinstance(outcome, RoleChange):
             if outcome.after is None:
-                del now[subject]
+                del roles[subject]
             else:
-                now[subject] = outcome.after.role
-        assert not now or Role.OWNER in now.values()
-    moved = {ref[1]: one.after.role if one.after else None for ref, one in held.changes.items()}
-    assert {name: role for name, role in ({"o": Role.OWNER} | moved).items() if role is not None} == now
+                roles[subject] = outcome.after.role
+        assert not roles or Role.OWNER in roles.values()
+    changed = {
+        ref[1]: role_change.after.role if role_change.after else None for ref, role_change in batch.changes.items()
+    }
+    assert {name: role for name, role in ({"o": Role.OWNER} | changed).items() if role is not None} == roles

@@ -1,4 +1,4 @@
-"""Why: what is said of a session's state, and what is said of a spawn against what admission decides."""
+"""Explanations of a session's state, and of a spawn as admission would decide it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from tests.support.session_trees import cascade_row, tree_node
 ROOT = session_row(id="root")
 
 
-def narrowed(**limits: int) -> Limits:
+def with_limits(**limits: int) -> Limits:
     return msgspec.structs.replace(MAX_LIMITS, **limits)
 
 
-# -- what a spawn would meet
+# -- spawn
 
-FEW = st.integers(0, 4)
-FACTS = st.builds(
+SMALL = st.integers(0, 4)
+BATCH_INPUTS = st.builds(
     SpawnBatchInput,
     now=st.just(NOW),
     zones=st.builds(
         lambda limits, frozen, ended: {ZONE: ZoneAdmission(limits, frozen, ended)},
-        st.builds(Limits, **dict.fromkeys(Limits.__struct_fields__, FEW)),
+        st.builds(Limits, **dict.fromkeys(Limits.__struct_fields__, SMALL)),
         st.sampled_from([False, False, False, True]),
         st.sampled_from([False, False, False, True]),
     ),
     sessions=st.builds(
         lambda **stored: {(ZONE, "p"): session_row(id="p", root_id="r", **stored)},
         application_id=st.sampled_from([APP, "other"]),
-        depth=FEW,
+        depth=SMALL,
         status=st.sampled_from(list(State)),
         expires_at=st.sampled_from([NOW, NOW + 1]),
         terminated_at=st.sampled_from([None, NOW - 1]),
@@ -50,7 +50,7 @@ FACTS = st.builds(
             [(ZONE, "zone", ""), (ZONE, "application", APP), (ZONE, "concurrent", ""), (ZONE, "parent", "p"),
              (ZONE, "tree", "r")]
         ),
-        st.builds(Count, live=FEW, ever=FEW),
+        st.builds(Count, live=SMALL, ever=SMALL),
     ),
 )  # fmt: skip
 CALLERS = st.sampled_from(
@@ -60,44 +60,40 @@ CALLERS = st.sampled_from(
 
 
 @settings(max_examples=500)
-@given(FACTS, CALLERS, st.sampled_from([None, "p", "nobody"]))
-def test_what_is_explained_is_what_admission_decides(
-    facts: SpawnBatchInput, who: Caller, parent_id: str | None
-) -> None:
-    asked = spawn_command(caller=who, parent_id=parent_id)
-    [outcome] = admit([asked], facts)
-    explained = explain_spawn(asked, facts)
-    if not who.can_act_for(APP, "spawn_for"):
-        # Asked of the caller before admission is: the route refuses what this one asks for.
+@given(BATCH_INPUTS, CALLERS, st.sampled_from([None, "p", "unknown"]))
+def test_explanation_agrees_with_admission(loaded: SpawnBatchInput, as_caller: Caller, parent_id: str | None) -> None:
+    command = spawn_command(caller=as_caller, parent_id=parent_id)
+    [outcome] = admit([command], loaded)
+    explained = explain_spawn(command, loaded)
+    if not as_caller.can_act_for(APP, "spawn_for"):
+        # The route checks ownership before admission runs.
         assert explained.refused_by[0].error == "application_ownership_required"
     elif isinstance(outcome, Spawned):
         assert (explained.admitted, explained.refused_by) == (True, [])
     else:
         first = explained.refused_by[0]
         assert (first.error, first.detail) == (outcome.code, outcome.detail)
-        told = {name: outcome.members.get(name) for name in ("bound", "limit", "used", "frees")}
-        assert told == {name: getattr(first, name) for name in told}
+        members = {name: outcome.members.get(name) for name in ("bound", "limit", "used", "frees")}
+        assert members == {name: getattr(first, name) for name in members}
     assert explained.admitted == (not explained.refused_by)
 
 
 @settings(max_examples=200)
-@given(FACTS, st.sampled_from([None, "p"]))
-def test_every_bound_that_holds_is_named_and_no_other(facts: SpawnBatchInput, parent_id: str | None) -> None:
-    explained = explain_spawn(spawn_command(parent_id=parent_id), facts)
+@given(BATCH_INPUTS, st.sampled_from([None, "p"]))
+def test_explanation_names_exactly_the_reached_bounds(loaded: SpawnBatchInput, parent_id: str | None) -> None:
+    explained = explain_spawn(spawn_command(parent_id=parent_id), loaded)
     full = [use.bound for use in explained.bounds if use.used >= use.limit]
-    assert [why.bound for why in explained.refused_by if why.bound] == full
-    assert [use.left for use in explained.bounds] == [max(0, u.limit - u.used) for u in explained.bounds]
-    parent = session_row(id="p", root_id="r", depth=facts.sessions[ZONE, "p"].depth)
+    assert [refusal.bound for refusal in explained.refused_by if refusal.bound] == full
+    assert [use.left for use in explained.bounds] == [max(0, use.limit - use.used) for use in explained.bounds]
+    parent = session_row(id="p", root_id="r", depth=loaded.sessions[ZONE, "p"].depth)
     for use in explained.bounds:
-        alone = spawn_input(parent, limits=narrowed(**{use.bound: use.limit}), counts=facts.counts)
-        [outcome] = admit([spawn_command(parent_id=parent_id)], alone)
-        assert isinstance(outcome, LimitReached) == (use.bound in full), "each as if it were the only one"
+        only_this_bound = spawn_input(parent, limits=with_limits(**{use.bound: use.limit}), counts=loaded.counts)
+        [outcome] = admit([spawn_command(parent_id=parent_id)], only_this_bound)
+        assert isinstance(outcome, LimitReached) == (use.bound in full), "each bound refuses on its own"
 
 
 @pytest.mark.parametrize("parent_id", [None, "root"])
-def test_bounds_stand_in_the_order_they_are_checked_in_with_what_they_count_and_what_frees_them(
-    parent_id: str | None,
-) -> None:
+def test_bounds_are_listed_in_check_order_with_counts_and_frees(parent_id: str | None) -> None:
     only_children = {"max_children", "max_depth", "max_concurrent"}
     explained = explain_spawn(spawn_command(parent_id=parent_id), spawn_input(ROOT))
     assert [use.bound for use in explained.bounds] == [
@@ -106,10 +102,10 @@ def test_bounds_stand_in_the_order_they_are_checked_in_with_what_they_count_and_
     assert all(use.counts and use.frees for use in explained.bounds)
 
 
-def test_a_spawn_is_refused_by_a_closed_door_first_and_by_full_bounds_after_it() -> None:
-    facts = spawn_input(ROOT, limits=narrowed(max_sessions=0, max_children=0), frozen=True)
-    explained = explain_spawn(spawn_command(parent_id="root"), facts)
-    assert [why.error for why in explained.refused_by] == [
+def test_frozen_zone_is_named_before_the_reached_bounds() -> None:
+    loaded = spawn_input(ROOT, limits=with_limits(max_sessions=0, max_children=0), frozen=True)
+    explained = explain_spawn(spawn_command(parent_id="root"), loaded)
+    assert [refusal.error for refusal in explained.refused_by] == [
         "zone_frozen",
         "agent_zone_limit_exceeded",
         "agent_children_limit_exceeded",
@@ -117,104 +113,104 @@ def test_a_spawn_is_refused_by_a_closed_door_first_and_by_full_bounds_after_it()
     assert "thaws" in str(explained.refused_by[0].frees)
 
 
-def test_of_a_suspended_parent_it_is_said_what_would_free_it() -> None:
-    asleep = session_row(id="p", status=State.SUSPENDED, held=1)
-    [why] = explain_spawn(spawn_command(parent_id="p"), spawn_input(asleep)).refused_by
-    assert why.error == "parent_not_found"
-    assert "suspended" in why.detail
-    assert "resumed" in str(why.frees)
+def test_refusal_by_a_suspended_parent_names_the_resume() -> None:
+    suspended = session_row(id="p", status=State.SUSPENDED, held=1)
+    [refusal] = explain_spawn(spawn_command(parent_id="p"), spawn_input(suspended)).refused_by
+    assert refusal.error == "parent_not_found"
+    assert "suspended" in refusal.detail
+    assert "resumed" in str(refusal.frees)
 
 
-def test_an_ended_zone_is_not_found_and_nothing_frees_it() -> None:
-    facts = SpawnBatchInput(NOW, {ZONE: ZoneAdmission(MAX_LIMITS, frozen=True, ended=True)})
-    [outcome] = admit([spawn_command()], facts)
+def test_ended_zone_is_not_found_and_is_the_only_refusal() -> None:
+    loaded = SpawnBatchInput(NOW, {ZONE: ZoneAdmission(MAX_LIMITS, frozen=True, ended=True)})
+    [outcome] = admit([spawn_command()], loaded)
     assert isinstance(outcome, Problem)
     assert (outcome.status, outcome.code) == (404, "zone_not_found")
-    assert [why.error for why in explain_spawn(spawn_command(), facts).refused_by] == ["zone_not_found"]
+    assert [refusal.error for refusal in explain_spawn(spawn_command(), loaded).refused_by] == ["zone_not_found"]
 
 
-# -- why a session is as it is
+# -- state
 
 
-def lineage(*held: str) -> tuple[Session, list[TreeNode]]:
-    """A grandchild, and its line, nearest first, in which these bear a flag."""
+def build_lineage(*held: str) -> tuple[Session, list[TreeNode]]:
+    """A grandchild and its lineage, nearest first. The sessions named in `held` have the suspend flag."""
     root = session_row(id="root")
     child = session_row(id="child", parent=root)
-    own = session_row(id="own", parent=child, status=State.SUSPENDED if held else State.ACTIVE)
-    return own, [tree_node(row, held=int(row.id in held)) for row in (own, child, root)]
+    session = session_row(id="own", parent=child, status=State.SUSPENDED if held else State.ACTIVE)
+    return session, [tree_node(row, held=int(row.id in held)) for row in (session, child, root)]
 
 
-def said(own: Session, line: Sequence[TreeNode] = (), now: int = NOW) -> list[str]:
-    return explain_state(own, line, None, now)
+def explain(session: Session, lineage: Sequence[TreeNode] = (), now: int = NOW) -> list[str]:
+    return explain_state(session, lineage, None, now)
 
 
-def test_an_active_session_is_said_to_be_active_and_until_when() -> None:
-    own, line = lineage()
-    first, second = said(own, line)
+def test_active_session_is_explained_with_its_expiry() -> None:
+    session, lineage = build_lineage()
+    first, second = explain(session, lineage)
     assert first.startswith("It is active")
-    assert iso(own.expires_at) in second
-    assert suspended_by(own, line) == []
+    assert iso(session.expires_at) in second
+    assert suspended_by(session, lineage) == []
 
 
 @pytest.mark.parametrize(
     "held", [("own",), ("child",), ("root",), ("own", "child"), ("child", "root"), ("own", "child", "root")]
 )
-def test_a_suspended_session_names_everybody_whose_flag_holds_it_nearest_first(held: tuple[str, ...]) -> None:
-    own, line = lineage(*held)
-    assert suspended_by(own, line) == list(held)
-    sentences = said(own, line)
+def test_suspended_session_names_every_session_with_a_flag_nearest_first(held: tuple[str, ...]) -> None:
+    session, lineage = build_lineage(*held)
+    assert suspended_by(session, lineage) == list(held)
+    sentences = explain(session, lineage)
     for sentence, name in zip(sentences, held, strict=False):
-        assert ("of its own" in sentence) == (name == "own")
-        assert f"ancestor {name} " in sentence or name == "own"
-    assert sentences[len(held)] == f"Resume {' and '.join(held)} to wake it."
+        assert ("its own flag" in sentence) == (name == "own")
+        assert f"ancestor {name}." in sentence or name == "own"
+    assert sentences[len(held)] == f"To resume it, resume {' and '.join(held)}."
     assert not any("active" in sentence for sentence in sentences)
 
 
-def test_a_suspended_session_that_no_flag_holds_is_not_said_to_be_active() -> None:
-    own, _ = lineage("own")
-    [first, *_] = said(own, [tree_node(own, held=0)])
-    assert "suspended, though no flag" in first
+def test_suspended_session_without_a_flag_is_explained_as_such() -> None:
+    session, _ = build_lineage("own")
+    [first, *_] = explain(session, [tree_node(session, held=0)])
+    assert "suspended without a suspend flag" in first
 
 
 @pytest.mark.parametrize("status", [State.ACTIVE, State.SUSPENDED])
-def test_one_that_has_expired_is_said_to_have_run_out_before_any_sweep(status: State) -> None:
-    own = session_row(expires_at=NOW - 90 * SECOND, status=status, held=int(status is State.SUSPENDED))
-    [sentence] = said(own, [tree_node(own)])
-    assert f"ran out at {iso(NOW - 90 * SECOND)}, 90 s ago" in sentence
+def test_expired_session_is_explained_as_expired_before_any_sweep(status: State) -> None:
+    session = session_row(expires_at=NOW - 90 * SECOND, status=status, held=int(status is State.SUSPENDED))
+    [sentence] = explain(session, [tree_node(session)])
+    assert f"It expired at {iso(NOW - 90 * SECOND)}, 90 s ago" in sentence
     assert "sweep" in sentence
 
 
-def test_one_that_was_swept_is_said_to_have_run_out_and_waits_for_nothing() -> None:
-    own = session_row(status=State.TERMINATED, terminated_at=NOW - 7, termination_reason="ttl_expired")
-    assert said(own) == [f"Its time ran out at {iso(NOW - 7)}."]
+def test_swept_session_is_explained_as_expired() -> None:
+    session = session_row(status=State.TERMINATED, terminated_at=NOW - 7, termination_reason="ttl_expired")
+    assert explain(session) == [f"It expired at {iso(NOW - 7)}."]
 
 
-def test_one_that_was_ended_is_said_to_have_ended_with_its_reason() -> None:
-    own = session_row(status=State.TERMINATED, terminated_at=NOW - 7, termination_reason="no more money")
-    assert said(own) == [f"It was ended at {iso(NOW - 7)}: no more money."]
+def test_terminated_session_is_explained_with_its_reason() -> None:
+    session = session_row(status=State.TERMINATED, terminated_at=NOW - 7, termination_reason="budget exhausted")
+    assert explain(session) == [f"It was terminated at {iso(NOW - 7)}: budget exhausted."]
 
 
 @pytest.mark.parametrize("status", [State.ACTIVE, State.SUSPENDED])
-def test_one_that_is_stamped_is_said_to_have_ended_and_to_wait_for_its_cascade(status: State) -> None:
-    own = session_row(
+def test_session_of_a_running_cascade_is_explained_with_the_cascade_progress(status: State) -> None:
+    session = session_row(
         status=status,
         terminated_at=NOW - 7,
         termination_reason="x",
         cascade_id="c",
         held=int(status is State.SUSPENDED),
     )
-    ending = cascade_row("c", "root", stamped=9, settled=4)
-    first, second = explain_state(own, [tree_node(own)], ending, NOW)
-    assert first == f"It was ended at {iso(NOW - 7)}: x."
-    assert "cascade c has settled 4 of 9" in second
-    settled = msgspec.structs.replace(own, status=State.TERMINATED)
-    assert explain_state(settled, [], ending, NOW) == [first]
+    cascade = cascade_row("c", "root", stamped=9, settled=4)
+    first, second = explain_state(session, [tree_node(session)], cascade, NOW)
+    assert first == f"It was terminated at {iso(NOW - 7)}: x."
+    assert "Cascade c has terminated 4 of 9" in second
+    terminated = msgspec.structs.replace(session, status=State.TERMINATED)
+    assert explain_state(terminated, [], cascade, NOW) == [first]
 
 
 @pytest.mark.parametrize(
-    ("left", "words"),
+    ("ttl_ms", "text"),
     [(1, "0 s"), (119 * SECOND, "119 s"), (2 * MINUTE, "2 min"), (3 * 60 * MINUTE, "3 h"), (2 * DAY, "2 d")],
 )
-def test_spans_are_said_in_the_unit_people_would_use(left: int, words: str) -> None:
-    own = session_row(expires_at=NOW + left)
-    assert f"for {words} more" in said(own)[1]
+def test_durations_are_printed_in_a_readable_unit(ttl_ms: int, text: str) -> None:
+    session = session_row(expires_at=NOW + ttl_ms)
+    assert f"in {text}." in explain(session)[1]

@@ -1,4 +1,4 @@
-"""What is to be thought of the slots that a board shows, by what the database says."""
+"""Comparison of the slot counters in Redis with the database."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from quarterdeck.bus.redis.interfaces import SlotCounter, StoredSlotCounter
 from quarterdeck.engine.mirrors.slots import SlotComparison, SlotUsage, compare
 
-USE = SlotUsage("z", live=7, expired=2, limit=10, pos=100)
+USAGE = SlotUsage("z", live=7, expired=2, limit=10, pos=100)
 
 
 @pytest.mark.parametrize(
-    ("taken", "pos", "verdict"),
+    ("taken", "pos", "expected"),
     [
         ("5", "100", SlotComparison.MATCH),
         ("5", "90", SlotComparison.MATCH),
@@ -34,23 +34,23 @@ USE = SlotUsage("z", live=7, expired=2, limit=10, pos=100)
         ("5", "9" * 30, SlotComparison.UNCERTAIN),
     ],
 )
-def test_the_board_is_believed_only_as_far_as_the_database_goes(
-    taken: str | None, pos: str | None, verdict: SlotComparison
+def test_stored_counter_is_compared_up_to_the_position_of_the_database(
+    taken: str | None, pos: str | None, expected: SlotComparison
 ) -> None:
-    assert compare(USE, StoredSlotCounter(taken, pos)) is verdict
+    assert compare(USAGE, StoredSlotCounter(taken, pos)) is expected
 
 
-def test_no_more_slots_are_taken_than_there_are_also_where_the_limit_was_lowered() -> None:
+def test_taken_slots_never_exceed_a_lowered_limit() -> None:
     lowered = SlotUsage("z", live=9, expired=0, limit=4, pos=1)
     assert lowered.taken == 4
     assert compare(lowered, StoredSlotCounter("4", "1")) is SlotComparison.MATCH
     assert compare(lowered, StoredSlotCounter("9", "1")) is SlotComparison.MISMATCH
 
 
-def test_a_count_that_a_hand_has_made_too_small_is_never_below_nothing() -> None:
+def test_taken_slots_are_never_negative() -> None:
     assert SlotUsage("z", live=1, expired=3, limit=4, pos=1).taken == 0
 
 
-def test_what_is_written_bears_the_limit_and_the_position() -> None:
-    assert USE.to_counter() == SlotCounter("z", 5, 10, 100)
-    assert USE.to_counter("777").replaces_pos == "777"
+def test_counter_contains_the_limit_and_the_position() -> None:
+    assert USAGE.to_counter() == SlotCounter("z", 5, 10, 100)
+    assert USAGE.to_counter("777").replaces_pos == "777"

@@ -1,4 +1,4 @@
-"""One text for two engines: how it is read, and how each fragment is spelt."""
+"""SQL files for two engines: how they are parsed, and how each fragment is rendered per engine."""
 
 from __future__ import annotations
 
@@ -20,61 +20,61 @@ from quarterdeck.domain.zones.queries import Q as ZONES
 from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.maintenance.history_checker.queries import Q as HISTORY
-from quarterdeck.maintenance.queries import FLEET_QUERIES as UPKEEP_FLEETS, Q as UPKEEP
+from quarterdeck.maintenance.queries import FLEET_QUERIES as MAINTENANCE_FLEETS, Q as MAINTENANCE
 from quarterdeck.store.postgres import BEGIN, COMMIT, LOCK_KEY, PING, ROLLBACK
 from quarterdeck.store.sql import Statement, Statements, parse
 
-ALL = {
+STATEMENTS = {
     "engine": ENGINE,
     "zones": ZONES,
     "sessions": SESSIONS,
     "keys": KEYS,
     "services": SERVICES,
     "delegations": DELEGATIONS,
-    "upkeep": UPKEEP,
-    "upkeep fleets": UPKEEP_FLEETS,
+    "maintenance": MAINTENANCE,
+    "maintenance fleets": MAINTENANCE_FLEETS,
     "history": HISTORY,
 }
 
 
-def one(text: str) -> Statement:
+def parse_one(text: str) -> Statement:
     [statement] = parse(f"-- name: it\n{text}").values()
     return statement
 
 
-def squeezed(text: str) -> str:
+def collapse_whitespace(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
-# -- reading the file
+# -- parsing
 
 
-def test_a_file_is_split_into_named_statements_without_their_comments() -> None:
+def test_file_is_split_into_named_statements_without_comments() -> None:
     found = parse("""
--- A word before the first name belongs to nobody.
+-- A comment before the first name is ignored.
 -- name: first
 -- Why it is written this way.
 select 1
--- in the midst
+-- in the middle
 from here;
 
 -- name: second
 -- Another reason.
 select 2;
 """)
-    assert {name: squeezed(statement.sqlite) for name, statement in found.items()} == {
+    assert {name: collapse_whitespace(statement.sqlite) for name, statement in found.items()} == {
         "first": "select 1 from here",
         "second": "select 2",
     }
     assert found["first"].postgresql == found["first"].sqlite
 
 
-def test_columns_are_named_once_and_written_out_for_each_alias() -> None:
+def test_columns_expand_for_each_alias() -> None:
     text = "-- columns: id, zone_id\n-- columns: name\n-- name: it\nselect columns(a), columns(b_2) from x;"
     assert parse(text)["it"].sqlite == "select a.id, a.zone_id, a.name, b_2.id, b_2.zone_id, b_2.name from x"
 
 
-def test_a_second_row_of_a_file_has_a_name_and_columns_of_its_own() -> None:
+def test_named_column_lists_expand_separately() -> None:
     found = parse("""
 -- columns: id, zone_id
 -- columns member: id, parent_id
@@ -88,12 +88,12 @@ select columns(a), columns(b as member), columns(c as cascade) from x;
     assert found["both"].sqlite == "select a.id, a.zone_id, b.id, b.parent_id, b.held, c.target_id from x"
 
 
-def test_columns_that_nobody_has_named_are_an_error() -> None:
+def test_undefined_column_list_raises_key_error() -> None:
     with pytest.raises(KeyError, match="member"):
         parse("-- columns: id\n-- name: it\nselect columns(a as member) from x;")
 
 
-def test_a_phrase_is_said_once_and_written_out_for_each_alias_and_may_use_those_above_it() -> None:
+def test_phrase_expands_for_each_alias_and_may_use_earlier_phrases() -> None:
     found = parse("""
 -- phrase live(a): a.ended_at is null
 -- phrase led(s): exists (select 1 from x
@@ -108,36 +108,38 @@ select 1 from s, t where live(s) and led(t);
     )
 
 
-def test_a_statement_written_per_engine_gives_each_its_own() -> None:
-    statement = one("-- engine: sqlite\nselect 's' where 1 = :a;\n-- engine: postgresql\nselect 'p' where 1 = :b;")
+def test_statement_written_per_engine_keeps_both_texts() -> None:
+    statement = parse_one(
+        "-- engine: sqlite\nselect 's' where 1 = :a;\n-- engine: postgresql\nselect 'p' where 1 = :b;"
+    )
     assert statement.sqlite == "select 's' where 1 = :a"
     assert statement.postgresql == "select 'p' where 1 = $1"
     assert statement.param_order == ("b",)
 
 
-def test_a_statement_that_does_not_exist_is_an_error_that_names_it() -> None:
+def test_unknown_statement_raises_an_error_with_its_name() -> None:
     with pytest.raises(AttributeError, match="no_such_thing"):
-        ENGINE.no_such_thing  # noqa: B018 - to look it up is what fails
+        ENGINE.no_such_thing  # noqa: B018 - the lookup itself fails
 
 
 # -- fragments
 
 
 def test_parameters_are_numbered_in_order_of_first_use_and_may_repeat() -> None:
-    statement = one("select :b, :a, :b, x::text, 'a:b' from t where y = :a_1;")
+    statement = parse_one("select :b, :a, :b, x::text, 'a:b' from t where y = :a_1;")
     assert statement.postgresql == "select $1, $2, $1, x::text, 'a:b' from t where y = $3"
     assert statement.param_order == ("b", "a", "a_1")
     assert statement(a=1, b="x", a_1=None).positional_params() == ["x", 1, None]
     assert statement(a=1, b="x", a_1=None).named_params() == {"a": 1, "b": "x", "a_1": None}
 
 
-def test_a_parameter_that_was_forgotten_is_an_error() -> None:
+def test_missing_parameter_raises_key_error() -> None:
     with pytest.raises(KeyError, match="b"):
-        one("select :a, :b;")(a=1).positional_params()
+        parse_one("select :a, :b;")(a=1).positional_params()
 
 
-def test_a_batch_is_one_json_parameter_that_each_engine_expands_to_rows() -> None:
-    statement = one("select b.id from rows(:batch as b, id text, n bigint) where n > :least;")
+def test_batch_is_one_json_parameter_that_each_engine_expands_to_rows() -> None:
+    statement = parse_one("select b.id from rows(:batch as b, id text, n bigint) where n > :least;")
     assert statement.postgresql == (
         "select b.id from (select e.v->>0 as id, (e.v->>1)::bigint as n "
         "from jsonb_array_elements($1::jsonb) as e(v) offset 0) as b where n > $2"
@@ -151,40 +153,42 @@ def test_a_batch_is_one_json_parameter_that_each_engine_expands_to_rows() -> Non
     assert bound.named_params() == {"batch": '[["ü",1],[null,2]]', "least": 0}
 
 
-def test_rows_may_be_written_over_several_lines() -> None:
-    statement = one("insert into t select * from rows(:batch as b, id text,\n    n bigint,\n    s smallint);")
+def test_rows_fragment_may_span_several_lines() -> None:
+    statement = parse_one("insert into t select * from rows(:batch as b, id text,\n    n bigint,\n    s smallint);")
     assert "(e.v->>2)::smallint as s" in statement.postgresql
     assert "json_extract(value, '$[2]') as s" in statement.sqlite
 
 
 @pytest.mark.parametrize("lock", ["for update", "for update skip locked", "for share"])
-def test_locks_are_postgresqls_and_sqlite_needs_none(lock: str) -> None:
-    statement = one(f"select 1 from t where a = :a {lock};")
+def test_row_locks_are_rendered_for_postgresql_only(lock: str) -> None:
+    statement = parse_one(f"select 1 from t where a = :a {lock};")
     assert statement.postgresql == f"select 1 from t where a = $1 {lock}"
     assert statement.sqlite == "select 1 from t where a = :a"
 
 
-def test_the_clock_is_the_databases() -> None:
-    statement = one("select now_ms();")
+def test_now_ms_reads_the_clock_of_the_database() -> None:
+    statement = parse_one("select now_ms();")
     assert "clock_timestamp()" in statement.postgresql
     assert statement.sqlite == "select now_ms()"
 
 
-def test_texts_are_measured_in_bytes_by_what_each_engine_has_for_it() -> None:
-    statement = one("select octets(t.said) + octets(t.more) from t;")
-    assert statement.postgresql == "select octet_length(t.said) + octet_length(t.more) from t"
-    assert statement.sqlite == "select length(cast(t.said as blob)) + length(cast(t.more as blob)) from t"
+def test_octets_renders_the_byte_length_function_of_each_engine() -> None:
+    statement = parse_one("select octets(t.body) + octets(t.more) from t;")
+    assert statement.postgresql == "select octet_length(t.body) + octet_length(t.more) from t"
+    assert statement.sqlite == "select length(cast(t.body as blob)) + length(cast(t.more as blob)) from t"
 
 
-def test_a_join_of_each_row_stays_one_whatever_postgresql_believes_of_the_tables() -> None:
-    statement = one("select d.x from a\njoin each t d on d.id = a.id and d.met = 0\nlimit :n;")
+def test_join_each_is_rendered_as_lateral_join_for_postgresql() -> None:
+    statement = parse_one("select d.x from a\njoin each t d on d.id = a.id and d.met = 0\nlimit :n;")
     lateral = "cross join lateral (select * from t d where d.id = a.id and d.met = 0 offset 0) d"
     assert statement.postgresql == f"select d.x from a\n{lateral}\nlimit $1"
     assert statement.sqlite == "select d.x from a\njoin t d on d.id = a.id and d.met = 0\nlimit :n"
 
 
-def test_sqlite_writes_a_batch_row_by_row_with_the_other_parameters_after_each_row() -> None:
-    statement = one("update t set a = :now, b = r.x from rows(:batch as r, x text, y bigint) where c = r.y and d = :d;")
+def test_sqlite_batch_write_binds_each_row_followed_by_the_other_parameters() -> None:
+    statement = parse_one(
+        "update t set a = :now, b = r.x from rows(:batch as r, x text, y bigint) where c = r.y and d = :d;"
+    )
     assert statement.sqlite_row == (
         "update t set a = ?3, b = r.x from (select ?1 as x, ?2 as y) as r where c = r.y and d = ?4"
     )
@@ -192,26 +196,26 @@ def test_sqlite_writes_a_batch_row_by_row_with_the_other_parameters_after_each_r
     assert bound.row_params() == [("p", 1, 7, "e"), ("q", 2, 7, "e")]
 
 
-def test_sqlite_reads_and_writes_without_a_batch_are_run_as_they_are() -> None:
-    assert one("select 1 from rows(:batch as b, id text);").sqlite_row is None
-    assert one("update t set a = :a;").sqlite_row is None
+def test_sqlite_read_or_write_without_a_batch_has_no_row_form() -> None:
+    assert parse_one("select 1 from rows(:batch as b, id text);").sqlite_row is None
+    assert parse_one("update t set a = :a;").sqlite_row is None
 
 
-# -- the statements there are
+# -- all statements
 
 
-def everything() -> list[Statement]:
-    return list(chain.from_iterable(ALL.values()))
+def all_statements() -> list[Statement]:
+    return list(chain.from_iterable(STATEMENTS.values()))
 
 
-def test_no_two_statements_share_a_name_anywhere() -> None:
-    # A connection prepares statements by name, whichever room they belong to.
-    names = [statement.name for statement in [*everything(), BEGIN, COMMIT, LOCK_KEY, PING, ROLLBACK]]
+def test_statement_names_are_unique_across_components() -> None:
+    # A connection prepares statements by name, across all components.
+    names = [statement.name for statement in [*all_statements(), BEGIN, COMMIT, LOCK_KEY, PING, ROLLBACK]]
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("statement", everything(), ids=lambda statement: statement.name)
-def test_nothing_is_left_of_the_fragments_once_rendered(statement: Statement) -> None:
+@pytest.mark.parametrize("statement", all_statements(), ids=lambda statement: statement.name)
+def test_rendered_statements_contain_no_fragments(statement: Statement) -> None:
     for text in (statement.sqlite, statement.postgresql, statement.sqlite_row or ""):
         assert not re.search(r"\brows\(|\bcolumns\(|\boctets\(|--", text)
         assert not text.endswith(";")
@@ -240,18 +244,21 @@ def test_nothing_is_left_of_the_fragments_once_rendered(statement: Statement) ->
         (ENGINE, "seal_newest", Seal),
     ],
 )
-def test_select_lists_stand_in_the_order_of_the_struct_they_become(
+def test_select_list_has_the_field_order_of_its_struct(
     statements: Statements, statement: str, struct: type[msgspec.Struct]
 ) -> None:
-    text = squeezed(getattr(statements, statement).sqlite)
-    # The longest one: the others are of subqueries and recursions, and name keys.
-    listed = max(re.findall(r"select ([a-z_., ]+?) from", text), key=len)
-    names = [name.partition(".")[2] for name in listed.split(", ")]
-    beside = {"session_nodes_of_subtrees": (["top"], []), "session_nodes_of_cascade": ([], ["termination_reason"])}
-    first, last = beside.get(statement, ([], []))
+    text = collapse_whitespace(getattr(statements, statement).sqlite)
+    # The longest list: the others belong to subqueries and recursive terms and contain only keys.
+    columns = max(re.findall(r"select ([a-z_., ]+?) from", text), key=len)
+    names = [name.partition(".")[2] for name in columns.split(", ")]
+    extra_columns = {
+        "session_nodes_of_subtrees": (["top"], []),
+        "session_nodes_of_cascade": ([], ["termination_reason"]),
+    }
+    first, last = extra_columns.get(statement, ([], []))
     assert names == [*first, *struct.__struct_fields__, *last]
 
 
-def test_what_a_cascade_is_written_from_has_every_column_of_its_row_but_what_comes_later() -> None:
-    given = set(SESSIONS.cascade_insert.param_order)
-    assert given == set(Cascade.__struct_fields__) - {"settled", "finished_at"}
+def test_cascade_insert_sets_every_column_except_those_of_its_progress() -> None:
+    params = set(SESSIONS.cascade_insert.param_order)
+    assert params == set(Cascade.__struct_fields__) - {"settled", "finished_at"}

@@ -1,4 +1,4 @@
-"""Where the server may be sent: every special block to its edges, every way to hide an address, and what is public."""
+"""Which hosts the server may call: every special-purpose block to its edges, every hidden address, and public ones."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from quarterdeck.core.ssrf import Address, blocked_address_reason, blocked_host_
 PRIVATE = {
     "0.0.0.0/8": "unspecified",
     "10.0.0.0/8": "private",
-    "100.64.0.0/10": "shared by the customers of a carrier",
+    "100.64.0.0/10": "shared address space of a carrier",
     "127.0.0.0/8": "loopback",
     "169.254.0.0/16": "link-local",
     "172.16.0.0/12": "private",
     "192.0.0.0/24": "reserved for protocols",
-    "192.0.2.0/24": "for documentation",
+    "192.0.2.0/24": "reserved for documentation",
     "192.31.196.0/24": "reserved for protocols",
     "192.52.193.0/24": "reserved for protocols",
-    "192.88.99.0/24": "a relay to IPv6",
+    "192.88.99.0/24": "a 6to4 relay",
     "192.168.0.0/16": "private",
     "192.175.48.0/24": "reserved for protocols",
-    "198.18.0.0/15": "for benchmarks",
-    "198.51.100.0/24": "for documentation",
-    "203.0.113.0/24": "for documentation",
+    "198.18.0.0/15": "reserved for benchmarks",
+    "198.51.100.0/24": "reserved for documentation",
+    "203.0.113.0/24": "reserved for documentation",
     "224.0.0.0/4": "multicast",
     "240.0.0.0/4": "reserved",
     "168.63.129.16/32": "a metadata address",
@@ -37,19 +37,19 @@ PRIVATE = {
     "fe80::/10": "link-local",
     "fec0::/10": "private",
     "ff00::/8": "multicast",
-    "64:ff9b:1::/48": "a translation to IPv4 for local use",
-    "100::/64": "not given out as a public address",
-    "5f00::/16": "not given out as a public address",
-    "4000::/2": "not given out as a public address",
-    "8000::/2": "not given out as a public address",
-    "c000::/3": "not given out as a public address",
+    "64:ff9b:1::/48": "a local-use NAT64 address",
+    "100::/64": "not a public address",
+    "5f00::/16": "not a public address",
+    "4000::/2": "not a public address",
+    "8000::/2": "not a public address",
+    "c000::/3": "not a public address",
     "2001::/23": "reserved for protocols",
-    "2001:db8::/32": "for documentation",
-    "2002::/16": "a tunnel to IPv4",
+    "2001:db8::/32": "reserved for documentation",
+    "2002::/16": "a 6to4 address",
     "2620:4f:8000::/48": "reserved for protocols",
-    "3fff::/20": "for documentation",
+    "3fff::/20": "reserved for documentation",
 }
-"""The blocks that no public host is in."""
+"""Blocks without public hosts, and the reason given for each."""
 METADATA = [
     "169.254.169.254",
     "169.254.170.2",
@@ -93,47 +93,47 @@ PUBLIC = [
 ]
 
 
-def in_a_url(address: str) -> str:
+def host_in_url(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-@pytest.mark.parametrize(("block", "why"), PRIVATE.items())
-def test_a_special_block_is_refused_from_its_first_address_to_its_last(block: str, why: str) -> None:
+@pytest.mark.parametrize(("block", "reason"), PRIVATE.items())
+def test_special_block_is_blocked_from_first_to_last_address(block: str, reason: str) -> None:
     network = ip_network(block)
     middle = network[network.num_addresses // 2]
     for address in (network[0], middle, network[-1]):
-        assert blocked_address_reason(address) == blocked_address_reason(str(address)) == why
-        assert blocked_host_reason(in_a_url(str(address)))
+        assert blocked_address_reason(address) == blocked_address_reason(str(address)) == reason
+        assert blocked_host_reason(host_in_url(str(address)))
 
 
 @pytest.mark.parametrize("address", METADATA)
-def test_no_cloud_is_asked_for_its_metadata(address: str) -> None:
+def test_cloud_metadata_addresses_are_blocked(address: str) -> None:
     assert blocked_address_reason(address)
-    assert blocked_host_reason(in_a_url(address))
+    assert blocked_host_reason(host_in_url(address))
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_a_public_address_is_let_through_also_right_beside_a_special_one(address: str) -> None:
+def test_public_address_next_to_a_special_block_is_allowed(address: str) -> None:
     assert blocked_address_reason(address) is None
-    assert blocked_host_reason(in_a_url(address)) is None
+    assert blocked_host_reason(host_in_url(address)) is None
     assert blocked_host_reason(address) is None
 
 
 @settings(deadline=None)
 @given(st.ip_addresses(v=4) | st.ip_addresses(v=6))
-def test_what_is_let_through_is_global_to_pythons_own_registry_too(address: Address) -> None:
-    inside = isinstance(address, IPv6Address) and address in ip_network("64:ff9b::/96")
-    if blocked_address_reason(address) is None and not inside:
+def test_allowed_address_is_global_according_to_python(address: Address) -> None:
+    is_nat64 = isinstance(address, IPv6Address) and address in ip_network("64:ff9b::/96")
+    if blocked_address_reason(address) is None and not is_nat64:
         assert address.is_global
         assert not address.is_multicast
-    if blocked_host_reason(in_a_url(str(address))) is None:
+    if blocked_host_reason(host_in_url(str(address))) is None:
         assert blocked_address_reason(address) is None
 
 
 # -- an IPv4 address inside an IPv6 one --------------------------------------------------------------------------
 
 
-def wrapped(address: str) -> dict[str, str]:
+def embedded_forms(address: str) -> dict[str, str]:
     number = int(IPv4Address(address))
     high, low = number >> 16, number & 0xFFFF
     return {
@@ -151,29 +151,29 @@ def wrapped(address: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("way", wrapped("8.8.8.8"))
+@pytest.mark.parametrize("form", embedded_forms("8.8.8.8"))
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "100.64.0.1", "8.8.8.8"])
-def test_no_ipv4_address_hides_in_an_ipv6_address_that_somebody_wrote(way: str, address: str) -> None:
-    spelt = wrapped(address)[way]
-    for host in (spelt, f"[{spelt}]", f"[{spelt.upper()}]"):
+def test_host_with_an_ipv4_address_embedded_in_ipv6_is_blocked(form: str, address: str) -> None:
+    spelling = embedded_forms(address)[form]
+    for host in (spelling, f"[{spelling}]", f"[{spelling.upper()}]"):
         assert blocked_host_reason(host)
 
 
-@pytest.mark.parametrize("way", [way for way in wrapped("8.8.8.8") if not way.startswith("NAT64")])
-def test_what_a_resolver_gives_is_no_such_address_either(way: str) -> None:
+@pytest.mark.parametrize("form", [form for form in embedded_forms("8.8.8.8") if not form.startswith("NAT64")])
+def test_resolved_ipv6_address_with_an_embedded_ipv4_address_is_blocked(form: str) -> None:
     for address in ("127.0.0.1", "8.8.8.8"):
-        assert blocked_address_reason(wrapped(address)[way])
+        assert blocked_address_reason(embedded_forms(address)[form])
 
 
-def test_of_nat64_a_resolver_may_give_what_leads_to_a_public_host_and_nothing_else() -> None:
+def test_resolved_nat64_address_is_allowed_only_for_a_public_host() -> None:
     assert blocked_address_reason("64:ff9b::8.8.8.8") is None
-    for address, why in (("127.0.0.1", "loopback"), ("10.1.2.3", "private"), ("169.254.169.254", "link-local")):
-        assert blocked_address_reason(f"64:ff9b::{address}") == why
+    for address, reason in (("127.0.0.1", "loopback"), ("10.1.2.3", "private"), ("169.254.169.254", "link-local")):
+        assert blocked_address_reason(f"64:ff9b::{address}") == reason
 
 
 @settings(deadline=None)
 @given(st.ip_addresses(v=4))
-def test_nat64_is_judged_as_the_address_in_it(address: Address) -> None:
+def test_resolved_nat64_address_is_checked_as_its_ipv4_address(address: Address) -> None:
     assert blocked_address_reason(f"64:ff9b::{address}") == blocked_address_reason(address)
 
 
@@ -181,7 +181,7 @@ def test_nat64_is_judged_as_the_address_in_it(address: Address) -> None:
 
 
 def spellings(address: str) -> list[str]:
-    """Every way in which inet_aton would still find this address, other than the plain one."""
+    """Every spelling of this address that inet_aton accepts, except the plain one."""
     a, b, c, d = (int(part) for part in address.split("."))
     number = int(IPv4Address(address))
     return [
@@ -204,10 +204,10 @@ def spellings(address: str) -> list[str]:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "192.168.1.1", "8.8.8.8"])
-def test_an_address_is_spelt_plainly_or_not_at_all(address: str) -> None:
-    for spelt in spellings(address):
-        assert blocked_host_reason(spelt), spelt
-        assert blocked_host_reason(spelt.upper()), spelt
+def test_unusual_spelling_of_an_ipv4_address_is_blocked(address: str) -> None:
+    for spelling in spellings(address):
+        assert blocked_host_reason(spelling), spelling
+        assert blocked_host_reason(spelling.upper()), spelling
 
 
 @settings(deadline=None)
@@ -220,12 +220,12 @@ def test_an_address_is_spelt_plainly_or_not_at_all(address: str) -> None:
         max_size=5,
     ).map(".".join)
 )
-def test_whatever_the_c_library_takes_for_an_address_is_judged_as_one(spelt: str) -> None:
-    with contextlib.suppress(OSError):  # the library takes it for none
-        found = str(IPv4Address(socket.inet_aton(spelt)))
-        assert blocked_host_reason(spelt) or (spelt == found and blocked_address_reason(found) is None)
-    if blocked_host_reason(spelt) is None:
-        assert str(IPv4Address(spelt)) == spelt
+def test_spelling_accepted_by_inet_aton_is_checked_as_an_address(spelling: str) -> None:
+    with contextlib.suppress(OSError):  # not an address to the C library
+        address = str(IPv4Address(socket.inet_aton(spelling)))
+        assert blocked_host_reason(spelling) or (spelling == address and blocked_address_reason(address) is None)
+    if blocked_host_reason(spelling) is None:
+        assert str(IPv4Address(spelling)) == spelling
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ def test_whatever_the_c_library_takes_for_an_address_is_judged_as_one(spelt: str
      "localhost6.localdomain6.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback",
      "broadcasthost", "metadata.google.internal", "METADATA.GOOGLE.INTERNAL.", "printer.local", "nas.home.arpa"],
 )  # fmt: skip
-def test_names_of_this_machine_and_of_private_networks_are_refused(name: str) -> None:
-    assert blocked_host_reason(name) == "a name of a private network"
+def test_local_and_private_network_names_are_blocked(name: str) -> None:
+    assert blocked_host_reason(name) == "a private network name"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_names_of_this_machine_and_of_private_networks_are_refused(name: str) ->
      "127.0.0.1.nip.io", "1.example", "0x7f.example", "notlocalhost", "localhost.example.com", "service-a",
      "a" * 63 + ".com"],
 )  # fmt: skip
-def test_a_name_is_let_through_until_its_addresses_are_known(name: str) -> None:
+def test_public_name_is_allowed_before_it_is_resolved(name: str) -> None:
     assert blocked_host_reason(name) is None
 
 
@@ -256,18 +256,18 @@ def test_a_name_is_let_through_until_its_addresses_are_known(name: str) -> None:
      "１２７.０.０.１", "127。0。0。1", "①②⑦.0.0.1", "ⓛocalhost", "loca\u212ahost", "localhost\u200b", "münchen.de",
      "ａ.com", "a" * 64 + ".com", "a." * 127 + "com", "\x00", "a\x00.com"],
 )  # fmt: skip
-def test_what_is_neither_a_plain_name_nor_an_address_is_refused(host: str) -> None:
+def test_host_that_is_neither_a_plain_name_nor_an_address_is_blocked(host: str) -> None:
     assert blocked_host_reason(host)
 
 
 @pytest.mark.parametrize("text", ["", "example.com", "localhost", "2130706433", "127.1", "0x7f.0.0.1", "1.2.3"])
-def test_what_is_no_address_is_refused_as_one(text: str) -> None:
-    assert blocked_address_reason(text) == "no address"
+def test_text_that_is_not_an_ip_address_is_blocked_as_address(text: str) -> None:
+    assert blocked_address_reason(text) == "not an IP address"
 
 
 @settings(deadline=None)
 @given(st.text(max_size=40))
-def test_any_text_is_judged_without_a_fault_and_only_plain_ascii_passes(host: str) -> None:
+def test_any_text_is_checked_without_error_and_only_plain_ascii_is_allowed(host: str) -> None:
     if blocked_host_reason(host) is None:
         assert host.isascii()
         assert host.isprintable()

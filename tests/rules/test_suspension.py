@@ -1,4 +1,4 @@
-"""Who sleeps: flags against a plain model that asks of each session whether it or an ancestor bears one."""
+"""Suspension, compared with a simple model: a session is suspended if it or an ancestor has the suspend flag."""
 
 from __future__ import annotations
 
@@ -20,93 +20,93 @@ SUSPEND: Literal[Verb.SUSPEND] = Verb.SUSPEND
 RESUME: Literal[Verb.RESUME] = Verb.RESUME
 
 
-def hold(own: str, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> Suspend:
-    return Suspend(ZONE, own, verb, admin())
+def suspend_command(session_id: str, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> Suspend:
+    return Suspend(ZONE, session_id, verb, admin())
 
 
-def moves_of(decided: list[SuspensionChange] | Problem) -> dict[str, tuple[State, State]]:
-    assert isinstance(decided, list), decided
-    assert len({move.after.id for move in decided}) == len(decided), "each is told of once"
-    return {move.after.id: (move.before.status, move.after.status) for move in decided}
+def state_changes(result: list[SuspensionChange] | Problem) -> dict[str, tuple[State, State]]:
+    assert isinstance(result, list), result
+    assert len({change.after.id for change in result}) == len(result), "one change per session"
+    return {change.after.id: (change.before.status, change.after.status) for change in result}
 
 
-def refused(decided: list[SuspensionChange] | Problem) -> StateConflict:
-    assert isinstance(decided, StateConflict), decided
-    assert decided.status == 409
-    return decided
+def require_conflict(result: list[SuspensionChange] | Problem) -> StateConflict:
+    assert isinstance(result, StateConflict), result
+    assert result.status == 409
+    return result
 
 
 class Tree:
-    """Members that a grove is grown of anew for every ask, as a new batch would."""
+    """A tree of sessions. Every command is decided by a new `SessionTrees`, as in a new batch."""
 
-    def __init__(self, shape: Sequence[int | None] = (None, 0, 1, 0), **changed: dict[str, object]) -> None:
-        made = [tree_node(row, **changed.get(row.id, {})) for row in session_rows(shape)]
-        self.members = {member.id: member for member in made}
+    def __init__(self, shape: Sequence[int | None] = (None, 0, 1, 0), **changes: dict[str, object]) -> None:
+        nodes = [tree_node(row, **changes.get(row.id, {})) for row in session_rows(shape)]
+        self.nodes = {node.id: node for node in nodes}
 
-    def ask(self, own: str, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> list[SuspensionChange] | Problem:
-        decided = SessionTrees(self.members.values(), NOW).decide(hold(own, verb))
-        if isinstance(decided, list):
-            self.members |= {move.after.id: move.after for move in decided}
-        return decided
+    def decide(self, session_id: str, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> list[SuspensionChange] | Problem:
+        result = SessionTrees(self.nodes.values(), NOW).decide(suspend_command(session_id, verb))
+        if isinstance(result, list):
+            self.nodes |= {change.after.id: change.after for change in result}
+        return result
 
-    def suspend(self, own: str) -> dict[str, tuple[State, State]]:
-        return moves_of(self.ask(own, SUSPEND))
+    def suspend(self, session_id: str) -> dict[str, tuple[State, State]]:
+        return state_changes(self.decide(session_id, SUSPEND))
 
-    def resume(self, own: str) -> dict[str, tuple[State, State]]:
-        return moves_of(self.ask(own, RESUME))
+    def resume(self, session_id: str) -> dict[str, tuple[State, State]]:
+        return state_changes(self.decide(session_id, RESUME))
 
-    def asleep(self) -> set[str]:
-        return {own for own, member in self.members.items() if member.status is State.SUSPENDED}
-
-
-def told(decided: list[SuspensionChange] | Problem) -> str:
-    return repr(decided if isinstance(decided, Problem) else sorted(decided, key=lambda move: move.after.id))
+    def suspended_ids(self) -> set[str]:
+        return {session_id for session_id, node in self.nodes.items() if node.status is State.SUSPENDED}
 
 
-ASLEEP = (State.ACTIVE, State.SUSPENDED)
-AWAKE = (State.SUSPENDED, State.ACTIVE)
-SLEPT_ON = (State.SUSPENDED, State.SUSPENDED)
+def sorted_repr(result: list[SuspensionChange] | Problem) -> str:
+    return repr(result if isinstance(result, Problem) else sorted(result, key=lambda change: change.after.id))
 
 
-# -- s00 over s01 over s02, and s03 beside s01
+SUSPENDED = (State.ACTIVE, State.SUSPENDED)
+RESUMED = (State.SUSPENDED, State.ACTIVE)
+STAYS_SUSPENDED = (State.SUSPENDED, State.SUSPENDED)
 
 
-def test_a_suspension_takes_everything_under_the_one_that_is_named() -> None:
+# -- the tree: s00 > s01 > s02, and s00 > s03
+
+
+def test_suspend_includes_all_descendants_but_flags_only_the_target() -> None:
     tree = Tree()
-    assert tree.suspend("s01") == {"s01": ASLEEP, "s02": ASLEEP}
-    assert tree.members["s01"].held == 1
-    assert tree.members["s02"].held == 0
+    assert tree.suspend("s01") == {"s01": SUSPENDED, "s02": SUSPENDED}
+    assert tree.nodes["s01"].held == 1
+    assert tree.nodes["s02"].held == 0
 
 
-def test_a_flag_is_set_also_on_one_who_sleeps_already_and_nobody_falls_asleep_by_it() -> None:
+def test_suspended_session_can_be_flagged_and_stays_suspended_after_parent_resume() -> None:
     tree = Tree()
     tree.suspend("s00")
-    assert tree.suspend("s01") == {"s01": SLEPT_ON}
-    assert tree.suspend("s01") == {"s01": SLEPT_ON}, "twice is told twice"
-    assert tree.resume("s00") == {"s00": AWAKE, "s03": AWAKE}
-    assert tree.asleep() == {"s01", "s02"}
-    assert tree.resume("s01") == {"s01": AWAKE, "s02": AWAKE}
+    assert tree.suspend("s01") == {"s01": STAYS_SUSPENDED}
+    assert tree.suspend("s01") == {"s01": STAYS_SUSPENDED}, "a repeated suspend is logged again"
+    assert tree.resume("s00") == {"s00": RESUMED, "s03": RESUMED}
+    assert tree.suspended_ids() == {"s01", "s02"}
+    assert tree.resume("s01") == {"s01": RESUMED, "s02": RESUMED}
 
 
-def test_clearing_a_flag_under_another_wakes_nobody() -> None:
+def test_resume_below_another_flag_changes_no_state() -> None:
     tree = Tree()
     tree.suspend("s01")
     tree.suspend("s00")
-    assert tree.resume("s01") == {"s01": SLEPT_ON}
-    assert tree.members["s01"].held == 0
-    assert tree.resume("s00") == dict.fromkeys(("s00", "s01", "s02", "s03"), AWAKE)
+    assert tree.resume("s01") == {"s01": STAYS_SUSPENDED}
+    assert tree.nodes["s01"].held == 0
+    assert tree.resume("s00") == dict.fromkeys(("s00", "s01", "s02", "s03"), RESUMED)
 
 
 @pytest.mark.parametrize("order", [("s00", "s01"), ("s01", "s00")])
-def test_in_whatever_order_two_flags_are_set_and_cleared_the_last_one_wakes_the_branch(order: tuple[str, str]) -> None:
+def test_branch_resumes_when_the_last_flag_is_cleared_in_any_order(order: tuple[str, str]) -> None:
     for first, second in (order, order[::-1]):
         tree = Tree()
         tree.suspend(order[0])
         tree.suspend(order[1])
         tree.resume(first)
-        assert "s02" in tree.asleep()
+        assert "s02" in tree.suspended_ids()
         tree.resume(second)
-        assert tree.asleep() == set()
+        assert tree.suspended_ids() == set()
 
 
 # -- refusals
@@ -121,30 +121,30 @@ def test_in_whatever_order_two_flags_are_set_and_cleared_the_last_one_wakes_the_
         {"expires_at": NOW},
         {"status": State.SUSPENDED, "held": 1, "expires_at": NOW},
     ],
-    ids=["terminated", "stamped", "stamped asleep", "expired", "expired asleep"],
+    ids=["terminated", "stamped", "stamped and suspended", "expired", "expired and suspended"],
 )
-def test_what_has_ended_can_be_neither_suspended_nor_resumed(ended: dict[str, object]) -> None:
+def test_ended_session_cannot_be_suspended_or_resumed(ended: dict[str, object]) -> None:
     tree = Tree((None,), s00=ended)
-    assert refused(tree.ask("s00", SUSPEND)).code == "agent_not_found_or_not_active"
-    refusal = refused(tree.ask("s00", RESUME))
+    assert require_conflict(tree.decide("s00", SUSPEND)).code == "agent_not_found_or_not_active"
+    refusal = require_conflict(tree.decide("s00", RESUME))
     assert refusal.code == "agent_not_found_or_not_suspended"
     assert "has ended" in refusal.detail
     assert "held_by" not in refusal.members
 
 
-def test_one_who_is_awake_cannot_be_resumed() -> None:
-    refusal = refused(Tree().ask("s01", RESUME))
+def test_active_session_cannot_be_resumed() -> None:
+    refusal = require_conflict(Tree().decide("s01", RESUME))
     assert refusal.code == "agent_not_found_or_not_suspended"
     assert "not suspended" in refusal.detail
     assert "held_by" not in refusal.members
 
 
-def test_one_who_bears_no_flag_is_told_the_nearest_ancestor_that_holds_it() -> None:
+def test_resume_without_own_flag_names_the_nearest_flagged_ancestor() -> None:
     tree = Tree()
     tree.suspend("s00")
-    assert refused(tree.ask("s02", RESUME)).members["held_by"] == "s00"
+    assert require_conflict(tree.decide("s02", RESUME)).members["held_by"] == "s00"
     tree.suspend("s01")
-    refusal = refused(tree.ask("s02", RESUME))
+    refusal = require_conflict(tree.decide("s02", RESUME))
     assert refusal.members["held_by"] == "s01"
     assert refusal.members["frees"] == "resume s01"
     assert "s01" in refusal.detail
@@ -153,121 +153,132 @@ def test_one_who_bears_no_flag_is_told_the_nearest_ancestor_that_holds_it() -> N
 @pytest.mark.parametrize(
     "ended", [{"expires_at": NOW}, {"terminated_at": NOW - 1, "cascade_id": "c"}], ids=["expired", "stamped"]
 )
-def test_what_has_ended_below_neither_falls_asleep_nor_wakes(ended: dict[str, object]) -> None:
+def test_ended_descendants_are_neither_suspended_nor_resumed(ended: dict[str, object]) -> None:
     tree = Tree(s01=ended, s02=ended)
-    assert tree.suspend("s00") == {"s00": ASLEEP, "s03": ASLEEP}
-    slept = Tree(s01={**ended, "status": State.SUSPENDED}, s02={**ended, "status": State.SUSPENDED})
-    slept.suspend("s00")
-    assert slept.resume("s00") == {"s00": AWAKE, "s03": AWAKE}
+    assert tree.suspend("s00") == {"s00": SUSPENDED, "s03": SUSPENDED}
+    suspended = Tree(s01={**ended, "status": State.SUSPENDED}, s02={**ended, "status": State.SUSPENDED})
+    suspended.suspend("s00")
+    assert suspended.resume("s00") == {"s00": RESUMED, "s03": RESUMED}
 
 
-# -- a hand in the database
+# -- cycles, after a manual change of the database
 
 
 @pytest.mark.parametrize("shape", [[0], [1, 0], [2, 0, 1], [1, 0, 0, 2]], ids=str)
-def test_a_line_that_meets_itself_has_an_end_and_can_be_suspended_and_resumed(shape: list[int]) -> None:
-    def circle() -> dict[str, TreeNode]:
-        found = [tree_node(session_row(id=f"s{own}", parent_id=f"s{parent}")) for own, parent in enumerate(shape)]
-        return {member.id: member for member in found}
+def test_cyclic_lineage_can_be_suspended_and_resumed(shape: list[int]) -> None:
+    def cycle() -> dict[str, TreeNode]:
+        nodes = [tree_node(session_row(id=f"s{number}", parent_id=f"s{parent}")) for number, parent in enumerate(shape)]
+        return {node.id: node for node in nodes}
 
-    for own in circle():
-        grove = SessionTrees(circle().values(), NOW)
-        reached = subtree_ids(own, [*circle().values()])
-        assert moves_of(grove.decide(hold(own, SUSPEND))) == dict.fromkeys(reached, ASLEEP)
-        assert moves_of(grove.decide(hold(own, RESUME))) == dict.fromkeys(reached, AWAKE)
-
-
-# -- against the model
+    for session_id in cycle():
+        trees = SessionTrees(cycle().values(), NOW)
+        reached = subtree_ids(session_id, [*cycle().values()])
+        assert state_changes(trees.decide(suspend_command(session_id, SUSPEND))) == dict.fromkeys(reached, SUSPENDED)
+        assert state_changes(trees.decide(suspend_command(session_id, RESUME))) == dict.fromkeys(reached, RESUMED)
 
 
-ASKS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from([SUSPEND, RESUME])), min_size=1, max_size=6)
+# -- comparison with the model
 
 
-class Sleepers(RuleBasedStateMachine):
-    """The model: a set of flags. Asleep is who bears one, or stands below one who does."""
+COMMANDS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from([SUSPEND, RESUME])), min_size=1, max_size=6)
+
+
+class SuspensionMachine(RuleBasedStateMachine):
+    """The model: a set of flags. A session is suspended if it or an ancestor is in the set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.members: dict[str, TreeNode] = {}
+        self.nodes: dict[str, TreeNode] = {}
         self.flags: set[str] = set()
-        self.gone: set[str] = set()
+        self.ended_ids: set[str] = set()
 
     @initialize(shape=shapes(8))
     def begin(self, shape: list[int | None]) -> None:
-        self.members = {row.id: tree_node(row) for row in session_rows(shape)}
+        self.nodes = {row.id: tree_node(row) for row in session_rows(shape)}
 
-    @rule(asks=ASKS)
-    def hold(self, asks: list[tuple[int, Literal[Verb.SUSPEND, Verb.RESUME]]]) -> None:
-        """One batch, decided in one grove; and the same asks, each in a grove of its own."""
-        everybody = list(self.members)
-        holds = [hold(everybody[which % len(everybody)], verb) for which, verb in asks]
-        together = SessionTrees(self.loaded(holds), NOW)
-        for ask in holds:
-            alone = SessionTrees(self.loaded([ask]), NOW).decide(ask)
-            decided = together.decide(ask)
-            assert told(decided) == told(alone)
-            self.check(ask, decided)
+    @rule(choices=COMMANDS)
+    def suspend_or_resume(self, choices: list[tuple[int, Literal[Verb.SUSPEND, Verb.RESUME]]]) -> None:
+        """One batch gives the same results as each command in its own batch."""
+        session_ids = list(self.nodes)
+        commands = [suspend_command(session_ids[index % len(session_ids)], verb) for index, verb in choices]
+        batch = SessionTrees(self.load(commands), NOW)
+        for command in commands:
+            alone = SessionTrees(self.load([command]), NOW).decide(command)
+            result = batch.decide(command)
+            assert sorted_repr(result) == sorted_repr(alone)
+            self.check(command, result)
 
-    def check(self, ask: Suspend, decided: list[SuspensionChange] | Problem) -> None:
-        own, before = ask.session_id, self.asleep()
-        if own in self.gone or (ask.verb is Verb.RESUME and own not in self.flags):
-            refusal = refused(decided)
-            holder = next((above for above in self.line(own) if above in self.flags), None)
-            assert refusal.members.get("held_by") == (None if own in self.gone else holder)
+    def check(self, command: Suspend, result: list[SuspensionChange] | Problem) -> None:
+        session_id, before = command.session_id, self.suspended_ids()
+        if session_id in self.ended_ids or (command.verb is Verb.RESUME and session_id not in self.flags):
+            refusal = require_conflict(result)
+            nearest = next((ancestor for ancestor in self.ancestor_ids(session_id) if ancestor in self.flags), None)
+            assert refusal.members.get("held_by") == (None if session_id in self.ended_ids else nearest)
             return
-        if ask.verb is Verb.SUSPEND:
-            self.flags.add(own)
+        if command.verb is Verb.SUSPEND:
+            self.flags.add(session_id)
         else:
-            self.flags.remove(own)
-        moved = moves_of(decided)
-        assert own in moved
-        expected = before ^ self.asleep()
-        assert {one for one, (was, becomes) in moved.items() if was is not becomes} == expected
-        assert moved.keys() == expected | {own}
-        assert isinstance(decided, list)
-        self.members |= {move.after.id: move.after for move in decided}
+            self.flags.remove(session_id)
+        changes = state_changes(result)
+        assert session_id in changes
+        expected = before ^ self.suspended_ids()
+        assert {
+            changed_id for changed_id, (before_state, after_state) in changes.items() if before_state is not after_state
+        } == expected
+        assert changes.keys() == expected | {session_id}
+        assert isinstance(result, list)
+        self.nodes |= {change.after.id: change.after for change in result}
 
-    @rule(which=st.integers(0, 30))
-    def spawn(self, which: int) -> None:
-        """Under somebody who is awake, or nobody: admission sees to that."""
-        awake = sorted(self.members.keys() - self.asleep() - self.gone)
-        parent = [*awake, None][which % (len(awake) + 1)]
-        own = f"s{len(self.members):02}"
-        self.members[own] = tree_node(session_row(id=own), parent_id=parent)
+    @rule(index=st.integers(0, 30))
+    def spawn(self, index: int) -> None:
+        """A child of an active session, or a root: admission allows no other parent."""
+        active = sorted(self.nodes.keys() - self.suspended_ids() - self.ended_ids)
+        parent = [*active, None][index % (len(active) + 1)]
+        session_id = f"s{len(self.nodes):02}"
+        self.nodes[session_id] = tree_node(session_row(id=session_id), parent_id=parent)
 
-    @rule(which=st.integers(0, 30), how=st.sampled_from(["settled", "stamped", "expired"]))
-    def end(self, which: int, how: str) -> None:
-        top = list(self.members)[which % len(self.members)]
-        for own in subtree_ids(top, [*self.members.values()]) - self.gone:
-            changed: dict[str, object] = {"expires_at": NOW} if how == "expired" else {"terminated_at": NOW - 1}
-            if how == "settled":
-                changed["status"] = State.TERMINATED
-            self.members[own] = msgspec.structs.replace(self.members[own], **changed)
-            self.gone.add(own)
+    @rule(index=st.integers(0, 30), kind=st.sampled_from(["terminated", "stamped", "expired"]))
+    def end(self, index: int, kind: str) -> None:
+        top = list(self.nodes)[index % len(self.nodes)]
+        for session_id in subtree_ids(top, [*self.nodes.values()]) - self.ended_ids:
+            changes: dict[str, object] = {"expires_at": NOW} if kind == "expired" else {"terminated_at": NOW - 1}
+            if kind == "terminated":
+                changes["status"] = State.TERMINATED
+            self.nodes[session_id] = msgspec.structs.replace(self.nodes[session_id], **changes)
+            self.ended_ids.add(session_id)
 
     @invariant()
-    def states_and_flags_are_the_models(self) -> None:
-        for own in self.members.keys() - self.gone:
-            assert (self.members[own].status is State.SUSPENDED) == (own in self.asleep()), own
-            assert bool(self.members[own].held) == (own in self.flags), own
+    def states_and_flags_equal_the_model(self) -> None:
+        for session_id in self.nodes.keys() - self.ended_ids:
+            assert (self.nodes[session_id].status is State.SUSPENDED) == (session_id in self.suspended_ids()), (
+                session_id
+            )
+            assert bool(self.nodes[session_id].held) == (session_id in self.flags), session_id
 
-    def asleep(self) -> set[str]:
-        living = self.members.keys() - self.gone
-        return {own for own in living if own in self.flags or self.flags.intersection(self.line(own))}
+    def suspended_ids(self) -> set[str]:
+        live = self.nodes.keys() - self.ended_ids
+        return {
+            session_id
+            for session_id in live
+            if session_id in self.flags or self.flags.intersection(self.ancestor_ids(session_id))
+        }
 
-    def line(self, own: str) -> list[str]:
-        return list(ancestors(own, [*self.members.values()]))
+    def ancestor_ids(self, session_id: str) -> list[str]:
+        return list(ancestors(session_id, [*self.nodes.values()]))
 
-    def loaded(self, holds: Sequence[Suspend]) -> list[TreeNode]:
-        """What the statements give for these asks: lines, and what is below through what is not settled."""
+    def load(self, commands: Sequence[Suspend]) -> list[TreeNode]:
+        """The rows that the SQL loads for these commands: lineages, and descendants that are not terminated."""
         found: dict[str, TreeNode] = {}
-        unsettled = [each for each in self.members.values() if each.status is not State.TERMINATED]
-        for ask in holds:
-            reached = subtree_ids(ask.session_id, unsettled)
-            found |= {each.id: each for each in unsettled if each.id in reached}
-            found |= {own: self.members[own] for own in (ask.session_id, *self.line(ask.session_id))}
+        not_terminated = [node for node in self.nodes.values() if node.status is not State.TERMINATED]
+        for command in commands:
+            reached = subtree_ids(command.session_id, not_terminated)
+            found |= {node.id: node for node in not_terminated if node.id in reached}
+            found |= {
+                session_id: self.nodes[session_id]
+                for session_id in (command.session_id, *self.ancestor_ids(command.session_id))
+            }
         return [*found.values()]
 
 
-Sleepers.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
-TestFlagsAgreeWithAModelThatLooksAtEveryAncestor = Sleepers.TestCase
+SuspensionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestSuspensionAgreesWithModel = SuspensionMachine.TestCase

@@ -1,4 +1,4 @@
-"""The board of tasks: every command in every state, whose word counts, and what is counted."""
+"""The task decider: creation, claims, attempt tokens, attempts, and commands of operators in every state."""
 
 from __future__ import annotations
 
@@ -54,218 +54,214 @@ from tests.support.task_rules import (
 )
 
 
-class Named(TypedDict):
+class TaskFields(TypedDict):
     zone_id: str
     caller: Caller
     id: str
 
 
-class Ours(TypedDict):
+class ServerTaskFields(TypedDict):
     zone_id: str
     id: str
 
 
-NAMED: Named = {"zone_id": ZONE, "caller": CREATOR, "id": "t"}
-BY_SERVER: Ours = {"zone_id": ZONE, "id": "t"}
-NO_MOVE = "task_state_conflict"
+BY_CALLER: TaskFields = {"zone_id": ZONE, "caller": CREATOR, "id": "t"}
+BY_SERVER: ServerTaskFields = {"zone_id": ZONE, "id": "t"}
+STATE_CONFLICT = "task_state_conflict"
 
 
-def test_what_is_made_may_begin_at_once_unless_it_was_to_wait() -> None:
-    here = new_decider()
-    first, second = create_all(here, create_command("t1"), create_command("t2", run_at=NOW + 1))
+def test_new_task_is_ready_unless_run_at_is_in_the_future() -> None:
+    decider = new_decider()
+    first, second = create_all(decider, create_command("t1"), create_command("t2", run_at=NOW + 1))
     assert (first.status, first.waits_for) == (State.PENDING, WaitsFor.NOTHING)
     assert (second.waits_for, second.available_at) == (WaitsFor.TIME, NOW + 1)
-    assert claim_ids(here, claim_command(5)) == ["t1"]
+    assert claim_ids(decider, claim_command(5)) == ["t1"]
 
 
-def test_the_same_key_stands_for_the_same_task_and_for_no_other_request() -> None:
+def test_idempotency_key_returns_the_same_task_and_refuses_another_request() -> None:
     key = Key(ZONE, CREATOR.client_id, CREATE_OPERATION, "k")
-    here = new_decider(
+    decider = new_decider(
         task_row(task_id="old"), keys={key: KeyRecord(ZONE, CREATOR.client_id, CREATE_OPERATION, "k", "d", "old")}
     )
-    again = here.decide(create_command("new", idempotency_key="k"))
+    again = decider.decide(create_command("new", idempotency_key="k"))
     assert isinstance(again, CreatedTask)
     assert (again.task.id, again.created) == ("old", False)
-    assert (
-        require_code(here.decide(create_command("new", idempotency_key="k", request_digest="other")))
-        == "idempotency_key_conflict"
-    )
-    assert not here.new_content
+    changed = create_command("new", idempotency_key="k", request_digest="other")
+    assert require_code(decider.decide(changed)) == "idempotency_key_conflict"
+    assert not decider.new_content
 
 
-def test_within_a_batch_a_key_makes_one_task() -> None:
-    here = new_decider()
-    [first] = create_all(here, create_command("t1", idempotency_key="k"))
-    again = here.decide(create_command("t2", idempotency_key="k"))
+def test_idempotency_key_creates_one_task_within_a_batch() -> None:
+    decider = new_decider()
+    [first] = create_all(decider, create_command("t1", idempotency_key="k"))
+    again = decider.decide(create_command("t2", idempotency_key="k"))
     assert isinstance(again, CreatedTask)
     assert (again.task.id, again.created) == (first.id, False)
-    assert [each.subject_id for each in here.added_keys] == ["t1"]
+    assert [record.subject_id for record in decider.added_keys] == ["t1"]
 
 
-def test_an_id_that_is_taken_is_refused() -> None:
+def test_existing_task_id_is_refused() -> None:
     assert require_code(new_decider(task_row()).decide(create_command("t"))) == "task_exists"
 
 
-def test_an_ended_zone_takes_no_task() -> None:
-    assert (
-        require_code(new_decider(zone_problems={ZONE: Conflict("zone_ended", "")}).decide(create_command()))
-        == "zone_ended"
-    )
+def test_ended_zone_refuses_new_tasks() -> None:
+    decider = new_decider(zone_problems={ZONE: Conflict("zone_ended", "")})
+    assert require_code(decider.decide(create_command())) == "zone_ended"
 
 
-def test_an_ended_zone_gives_nothing_out() -> None:
-    here = new_decider(task_row(), zone_problems={ZONE: Conflict("zone_ended", "")})
-    assert require_code(here.decide(claim_command())) == "zone_ended"
-    assert require_code(here.decide(Assign(**BY_SERVER, agent_id=AGENT_ID, attempt_token="k"))) == NO_MOVE
+def test_ended_zone_refuses_claim_and_assign() -> None:
+    decider = new_decider(task_row(), zone_problems={ZONE: Conflict("zone_ended", "")})
+    assert require_code(decider.decide(claim_command())) == "zone_ended"
+    assert require_code(decider.decide(Assign(**BY_SERVER, agent_id=AGENT_ID, attempt_token="k"))) == STATE_CONFLICT
 
 
-def test_the_more_urgent_goes_first_and_among_equals_the_older() -> None:
-    here = new_decider()
+def test_claim_orders_by_priority_then_age() -> None:
+    decider = new_decider()
     create_all(
-        here,
+        decider,
         create_command("t1"),
         create_command("t2", priority=9),
         create_command("t3", priority=9),
         create_command("t4", priority=1),
     )
-    assert claim_ids(here, claim_command(4)) == ["t2", "t3", "t1", "t4"]
+    assert claim_ids(decider, claim_command(4)) == ["t2", "t3", "t1", "t4"]
 
 
-def test_a_claim_gets_what_its_agent_can_do_and_no_more_than_it_may_hold() -> None:
-    here = new_decider(agents={(ZONE, AGENT_ID): agent_info("python", free_slots=2)})
+def test_claim_is_limited_by_capabilities_and_free_slots() -> None:
+    decider = new_decider(agents={(ZONE, AGENT_ID): agent_info("python", free_slots=2)})
     create_all(
-        here,
+        decider,
         create_command("t1", required=("python", "rust")),
         *(create_command(f"t{n}", required=("python",)) for n in (2, 3, 4)),
     )
-    assert claim_ids(here, claim_command(10)) == ["t2", "t3"]
-    assert claim_ids(here, claim_command(10, token="again")) == []
-    assert here.held_changes == {(ZONE, AGENT_ID): 2}
+    assert claim_ids(decider, claim_command(10)) == ["t2", "t3"]
+    assert claim_ids(decider, claim_command(10, token="second")) == []
+    assert decider.held_changes == {(ZONE, AGENT_ID): 2}
 
 
-def test_a_claim_may_name_types_and_use_fewer_capabilities_than_its_agent_has() -> None:
-    here = new_decider(agents={(ZONE, AGENT_ID): agent_info("python", "rust")})
-    create_all(here, create_command("t1", required=("rust",)), create_command("t2", task_type="research"))
+def test_claim_can_be_narrowed_by_task_type_and_capabilities() -> None:
+    decider = new_decider(agents={(ZONE, AGENT_ID): agent_info("python", "rust")})
+    create_all(decider, create_command("t1", required=("rust",)), create_command("t2", task_type="research"))
     assert (
-        claim_ids(here, claim_command(5, capabilities=frozenset({"python"}), task_types=frozenset({"development"})))
+        claim_ids(decider, claim_command(5, capabilities=frozenset({"python"}), task_types=frozenset({"development"})))
         == []
     )
-    assert claim_ids(here, claim_command(5, task_types=frozenset({"research"}))) == ["t2"]
+    assert claim_ids(decider, claim_command(5, task_types=frozenset({"research"}))) == ["t2"]
 
 
-def test_a_claim_of_an_unknown_a_terminated_or_anothers_agent_is_refused() -> None:
-    assert require_code(new_decider().decide(claim_command(agent="nobody"))) == "agent_not_found"
+def test_claim_for_an_unknown_terminated_or_foreign_agent_is_refused() -> None:
+    assert require_code(new_decider().decide(claim_command(agent="unknown"))) == "agent_not_found"
     ended = agent_info(problem=Conflict("agent_terminated", ""))
     assert require_code(new_decider(agents={(ZONE, AGENT_ID): ended}).decide(claim_command())) == "agent_terminated"
-    stranger = msgspec.structs.replace(caller("other"), agent_id="b")
+    other_agent = msgspec.structs.replace(caller("other"), agent_id="b")
     assert (
-        require_code(new_decider().decide(msgspec.structs.replace(claim_command(), caller=stranger)))
+        require_code(new_decider().decide(msgspec.structs.replace(claim_command(), caller=other_agent)))
         == "agent_required"
     )
 
 
-def test_the_same_claim_id_gives_the_same_tasks_again_also_to_one_who_may_get_no_more() -> None:
+def test_repeated_claim_id_returns_the_same_tasks_even_to_a_draining_agent() -> None:
     held = msgspec.structs.replace(task_row(State.RUNNING), claim_id="c")
-    ended = agent_info(problem=Conflict("agent_draining", ""))
-    here = new_decider(held, task_row(task_id="t2"), agents={(ZONE, AGENT_ID): ended})
-    assert claim_ids(here, claim_command(1, claim_id="c")) == ["t"]
-    assert not here.events
+    draining = agent_info(problem=Conflict("agent_draining", ""))
+    decider = new_decider(held, task_row(task_id="t2"), agents={(ZONE, AGENT_ID): draining})
+    assert claim_ids(decider, claim_command(1, claim_id="c")) == ["t"]
+    assert not decider.events
 
 
-def test_what_a_budget_does_not_allow_waits_and_hides_nothing() -> None:
-    here = new_decider(over_budget=lambda row: row.id == "t1")
-    create_all(here, create_command("t1"), create_command("t2"))
-    assert claim_ids(here, claim_command(2)) == ["t2"]
-    assert here.task((ZONE, "t1")).status is State.PENDING
+def test_task_over_budget_stays_pending_and_does_not_block_others() -> None:
+    decider = new_decider(over_budget=lambda row: row.id == "t1")
+    create_all(decider, create_command("t1"), create_command("t2"))
+    assert claim_ids(decider, claim_command(2)) == ["t2"]
+    assert decider.task((ZONE, "t1")).status is State.PENDING
 
 
-def test_creators_take_turns_where_turns_are_fair() -> None:
-    here = new_decider(strategies={ZONE: Strategy.FAIR})
-    many, few, late_comer = (msgspec.structs.replace(CREATOR, subject=name) for name in ("many", "few", "late"))
+def test_fair_strategy_alternates_between_creators() -> None:
+    decider = new_decider(strategies={ZONE: Strategy.FAIR})
+    many, few, late_creator = (msgspec.structs.replace(CREATOR, subject=name) for name in ("many", "few", "late"))
     create_all(
-        here,
+        decider,
         *(create_command(f"m{n}", as_caller=many) for n in range(4)),
         create_command("f1", as_caller=few),
         create_command("f2", as_caller=few),
     )
-    assert claim_ids(here, claim_command(6)) == ["f1", "m0", "f2", "m1", "m2", "m3"]
-    [late] = create_all(here, create_command("l", as_caller=late_comer))
-    assert late.rank == 5, "one who comes late does not wait for what was served before it came"
+    assert claim_ids(decider, claim_command(6)) == ["f1", "m0", "f2", "m1", "m2", "m3"]
+    [late] = create_all(decider, create_command("l", as_caller=late_creator))
+    assert late.rank == 5, "a new creator ranks directly after the rank claimed last"
 
 
-def test_the_shortest_goes_first_where_that_is_asked_for() -> None:
-    here = new_decider(strategies={ZONE: Strategy.SJF})
+def test_sjf_strategy_claims_the_shortest_task_first() -> None:
+    decider = new_decider(strategies={ZONE: Strategy.SJF})
     create_all(
-        here,
+        decider,
         create_command("none"),
         create_command("long", estimated_duration_minutes=9),
         create_command("short", estimated_duration_minutes=1),
     )
-    assert claim_ids(here, claim_command(3)) == ["short", "long", "none"]
+    assert claim_ids(decider, claim_command(3)) == ["short", "long", "none"]
 
 
-# -- whose word counts -------------------------------------------------------------------------------------------
+# -- attempt tokens ----------------------------------------------------------------------------------------------
 
-SPEAKING: dict[str, Callable[[str | None], Complete | Fail | Progress | Start]] = {
+REPORTS: dict[str, Callable[[str | None], Complete | Fail | Progress | Start]] = {
     "complete": lambda token: complete_command(token=token),
     "fail": lambda token: fail_command(token=token),
-    "progress": lambda token: Progress(**NAMED, attempt_token=token, percent=1, step=None, checkpoint=None),
-    "start": lambda token: Start(**NAMED, attempt_token=token),
+    "progress": lambda token: Progress(**BY_CALLER, attempt_token=token, percent=1, step=None, checkpoint=None),
+    "start": lambda token: Start(**BY_CALLER, attempt_token=token),
 }
 
 
-@pytest.mark.parametrize("verb", SPEAKING)
+@pytest.mark.parametrize("verb", REPORTS)
 @pytest.mark.parametrize("status", [State.ASSIGNED, State.RUNNING])
-def test_only_the_token_of_the_present_attempt_counts(verb: str, status: State) -> None:
+def test_report_needs_the_token_of_the_current_attempt(verb: str, status: State) -> None:
     for token, expected in ((None, "attempt_token_required"), ("older", "stale_attempt")):
-        here = new_decider(task_row(status))
-        assert require_code(here.decide(SPEAKING[verb](token))) == expected
-        assert not here.originals
-        assert not here.events
-    assert require_task(new_decider(task_row(status)).decide(SPEAKING[verb]("k"))).id == "t"
+        decider = new_decider(task_row(status))
+        assert require_code(decider.decide(REPORTS[verb](token))) == expected
+        assert not decider.originals
+        assert not decider.events
+    assert require_task(new_decider(task_row(status)).decide(REPORTS[verb]("k"))).id == "t"
 
 
-@pytest.mark.parametrize("verb", SPEAKING)
-def test_an_agents_token_says_nothing_about_anothers_task(verb: str) -> None:
-    stranger = msgspec.structs.replace(caller("other"), agent_id="b")
-    ask = msgspec.structs.replace(SPEAKING[verb]("k"), caller=stranger)
-    assert require_code(new_decider(task_row(State.RUNNING)).decide(ask)) == "stale_attempt"
+@pytest.mark.parametrize("verb", REPORTS)
+def test_report_by_another_agent_is_refused_as_stale_attempt(verb: str) -> None:
+    other_agent = msgspec.structs.replace(caller("other"), agent_id="b")
+    command = msgspec.structs.replace(REPORTS[verb]("k"), caller=other_agent)
+    assert require_code(new_decider(task_row(State.RUNNING)).decide(command)) == "stale_attempt"
 
 
-def test_a_completion_that_is_said_twice_is_answered_twice_and_told_once() -> None:
-    here = new_decider(task_row(State.RUNNING))
-    assert require_task(here.decide(complete_command())).status is State.COMPLETED
-    assert require_task(here.decide(complete_command())).status is State.COMPLETED
-    assert decided_events(here) == [("task.completed", "t")]
-    assert here.held_changes == {(ZONE, AGENT_ID): -1}
-    assert require_code(here.decide(fail_command())) == "stale_attempt"
+def test_repeated_completion_succeeds_and_logs_one_event() -> None:
+    decider = new_decider(task_row(State.RUNNING))
+    assert require_task(decider.decide(complete_command())).status is State.COMPLETED
+    assert require_task(decider.decide(complete_command())).status is State.COMPLETED
+    assert decided_events(decider) == [("task.completed", "t")]
+    assert decider.held_changes == {(ZONE, AGENT_ID): -1}
+    assert require_code(decider.decide(fail_command())) == "stale_attempt"
 
 
-def test_a_failure_that_is_said_twice_is_answered_twice_and_counted_once() -> None:
-    here = new_decider(task_row(State.RUNNING))
-    assert require_task(here.decide(fail_command())).retry_count == 1
-    assert require_task(here.decide(fail_command())).retry_count == 1
-    assert decided_events(here) == [("task.failed", "t")]
+def test_repeated_failure_report_succeeds_and_counts_one_retry() -> None:
+    decider = new_decider(task_row(State.RUNNING))
+    assert require_task(decider.decide(fail_command())).retry_count == 1
+    assert require_task(decider.decide(fail_command())).retry_count == 1
+    assert decided_events(decider) == [("task.failed", "t")]
 
 
-def test_a_paused_task_is_completed_by_hand_by_those_who_may() -> None:
+def test_paused_task_can_be_completed_without_token_with_permission() -> None:
     assert (
         require_task(new_decider(task_row(State.PAUSED)).decide(complete_command(token=None))).status is State.COMPLETED
     )
-    refuse = Conflict("forbidden_role", "")
-    here = new_decider(
+    problem = Conflict("forbidden_role", "")
+    decider = new_decider(
         task_row(State.PAUSED),
-        permission_problem=lambda ask, power: refuse if power == "tasks.complete_paused" else None,
+        permission_problem=lambda command, permission: problem if permission == "tasks.complete_paused" else None,
     )
-    assert require_code(here.decide(complete_command(token=None))) == "forbidden_role"
+    assert require_code(decider.decide(complete_command(token=None))) == "forbidden_role"
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_attempt_is_followed_by_another_after_a_growing_backoff_and_then_by_none() -> None:
-    here = new_decider(task_row(State.RUNNING))
-    first = require_task(here.decide(fail_command()))
+def test_failed_attempt_is_retried_with_growing_backoff_until_retries_are_exhausted() -> None:
+    decider = new_decider(task_row(State.RUNNING))
+    first = require_task(decider.decide(fail_command()))
     assert (first.status, first.waits_for, first.available_at) == (State.FAILED, WaitsFor.TIME, NOW + 10_000)
     later = new_decider(first, now=first.available_at)
     assert require_task(later.decide(MakeAvailable(**BY_SERVER))).status is State.PENDING
@@ -281,29 +277,29 @@ def test_a_failed_attempt_is_followed_by_another_after_a_growing_backoff_and_the
     assert require_task(last.decide(MakeAvailable(**BY_SERVER))) == ended
 
 
-def test_a_failure_that_cannot_be_mended_is_final_and_alerts_nobody() -> None:
-    here = new_decider(task_row(State.RUNNING))
-    assert require_task(here.decide(fail_command(retryable=False))).final == 1
-    assert not here.events[-1].exhausted
+def test_non_retryable_failure_is_final_without_an_exhausted_alert() -> None:
+    decider = new_decider(task_row(State.RUNNING))
+    assert require_task(decider.decide(fail_command(retryable=False))).final == 1
+    assert not decider.events[-1].exhausted
 
 
-def test_nothing_is_due_before_its_moment() -> None:
+def test_task_is_not_made_available_before_its_backoff_ends() -> None:
     waiting = task_row(State.FAILED)
     assert require_task(new_decider(waiting).decide(MakeAvailable(**BY_SERVER))) == waiting
 
 
-def test_an_attempt_is_aborted_once_and_only_if_it_is_still_that_one() -> None:
-    here = new_decider(task_row(State.RUNNING))
+def test_abort_applies_once_and_only_to_the_named_attempt() -> None:
+    decider = new_decider(task_row(State.RUNNING))
     late = Abort(**BY_SERVER, attempt_token="older", reason="timeout", jitter=0.0)
-    assert require_task(here.decide(late)).status is State.RUNNING
-    aborted = require_task(here.decide(msgspec.structs.replace(late, attempt_token="k")))
+    assert require_task(decider.decide(late)).status is State.RUNNING
+    aborted = require_task(decider.decide(msgspec.structs.replace(late, attempt_token="k")))
     assert (aborted.status, aborted.retry_count, aborted.waits_for) == (State.ABORTED, 1, WaitsFor.TIME)
-    assert require_task(here.decide(msgspec.structs.replace(late, attempt_token="k"))) == aborted
-    assert here.held_changes == {(ZONE, AGENT_ID): -1}
+    assert require_task(decider.decide(msgspec.structs.replace(late, attempt_token="k"))) == aborted
+    assert decider.held_changes == {(ZONE, AGENT_ID): -1}
 
 
 @pytest.mark.parametrize(
-    ("seen", "was", "is_so"),
+    ("condition", "before", "is_aborted"),
     [
         ("out_of_time", task_row(State.RUNNING, timeout_at=NOW), True),
         ("out_of_time", task_row(State.RUNNING, timeout_at=NOW + 1), False),
@@ -314,85 +310,87 @@ def test_an_attempt_is_aborted_once_and_only_if_it_is_still_that_one() -> None:
         ("hung", task_row(State.RUNNING, warned_at=None, overdue_at=NOW), False),
     ],
 )
-def test_what_has_begun_or_moved_on_since_somebody_looked_is_left_alone(
-    seen: AbortCondition, was: Task, is_so: bool
+def test_abort_applies_only_while_its_condition_holds(
+    condition: AbortCondition, before: Task, is_aborted: bool
 ) -> None:
-    ask = Abort(**BY_SERVER, attempt_token="k", reason="r", jitter=0.0, condition=seen)
-    assert require_task(new_decider(was).decide(ask)).status is (State.ABORTED if is_so else was.status)
+    command = Abort(**BY_SERVER, attempt_token="k", reason="r", jitter=0.0, condition=condition)
+    assert require_task(new_decider(before).decide(command)).status is (State.ABORTED if is_aborted else before.status)
 
 
-def test_a_claim_begins_what_was_assigned_to_its_agent_as_the_attempt_it_was_assigned_as() -> None:
-    others = task_row(State.ASSIGNED, "other", agent_id="b")
-    here = new_decider(task_row(State.ASSIGNED), others, task_row(task_id="next"))
-    leases = here.decide(claim_command(5, token="new", claim_id="c"))
-    assert isinstance(leases, ClaimedTasks)
-    [own, following] = leases.items
-    assert (own.task.status, own.task.attempt, own.task.attempt_token) == (State.RUNNING, 1, "k")
+def test_claim_starts_the_assigned_attempts_of_its_agent_first() -> None:
+    assigned_to_other = task_row(State.ASSIGNED, "other", agent_id="b")
+    decider = new_decider(task_row(State.ASSIGNED), assigned_to_other, task_row(task_id="next"))
+    claimed = decider.decide(claim_command(5, token="new", claim_id="c"))
+    assert isinstance(claimed, ClaimedTasks)
+    [assigned, following] = claimed.items
+    assert (assigned.task.status, assigned.task.attempt, assigned.task.attempt_token) == (State.RUNNING, 1, "k")
     assert (following.task.id, following.task.attempt_token) == ("next", "new")
-    assert here.held_changes == {(ZONE, AGENT_ID): 1}, "what was assigned had been counted"
-    assert claim_ids(here, claim_command(5, claim_id="c")) == ["t", "next"]
+    assert decider.held_changes == {(ZONE, AGENT_ID): 1}, "the assigned task already uses a slot"
+    assert claim_ids(decider, claim_command(5, claim_id="c")) == ["t", "next"]
 
 
-def test_a_claim_of_which_all_is_done_is_given_nothing_new_and_does_not_wait() -> None:
-    here = new_decider(task_row(), task_row(task_id="u"))
-    assert claim_ids(here, claim_command(claim_id="c")) == ["t"]
-    here.decide(complete_command())
-    assert here.decide(claim_command(token="k2", claim_id="c")) == ClaimedTasks((), stop_waiting=True)
-    assert claim_ids(here, claim_command(token="k2", claim_id="d")) == ["u"]
+def test_repeated_claim_id_of_finished_tasks_returns_nothing_without_waiting() -> None:
+    decider = new_decider(task_row(), task_row(task_id="u"))
+    assert claim_ids(decider, claim_command(claim_id="c")) == ["t"]
+    decider.decide(complete_command())
+    assert decider.decide(claim_command(token="k2", claim_id="c")) == ClaimedTasks((), stop_waiting=True)
+    assert claim_ids(decider, claim_command(token="k2", claim_id="d")) == ["u"]
 
 
-def test_a_claim_whose_answer_reached_nobody_is_given_something_when_it_is_repeated() -> None:
-    here = new_decider(task_row())
-    assert claim_ids(here, claim_command(claim_id="c")) == ["t"]
-    here.decide(Release(**NAMED, attempt_token="k"))
-    assert claim_ids(here, claim_command(token="k2", claim_id="c")) == ["t"]
+def test_repeated_claim_id_claims_again_after_a_release() -> None:
+    decider = new_decider(task_row())
+    assert claim_ids(decider, claim_command(claim_id="c")) == ["t"]
+    decider.decide(Release(**BY_CALLER, attempt_token="k"))
+    assert claim_ids(decider, claim_command(token="k2", claim_id="c")) == ["t"]
 
 
-def test_what_cannot_begin_because_another_has_failed_is_made_and_then_fails() -> None:
-    gone = DependencyState(ZONE, "gone", State.FAILED, 1, None)
-    here = new_decider(dependency_states=[gone])
-    done = here.decide(create_command("t", depends_on=("gone",)))
-    assert isinstance(done, CreatedTask)
-    assert (done.task.status, done.task.reason) == (State.FAILED, "dependency_failed")
-    assert done.content is not None
-    assert done.content.last_error
-    assert [(each.type, each.from_state, each.task.status) for each in here.events] == [
+def test_task_with_a_failed_dependency_is_created_and_then_fails() -> None:
+    failed = DependencyState(ZONE, "failed", State.FAILED, 1, None)
+    decider = new_decider(dependency_states=[failed])
+    result = decider.decide(create_command("t", depends_on=("failed",)))
+    assert isinstance(result, CreatedTask)
+    assert (result.task.status, result.task.reason) == (State.FAILED, "dependency_failed")
+    assert result.content is not None
+    assert result.content.last_error
+    assert [(event.type, event.from_state, event.task.status) for event in decider.events] == [
         ("task.created", None, State.PENDING),
         ("task.failed", State.PENDING, State.FAILED),
     ]
 
 
-def test_a_hung_task_comes_back_one_priority_higher() -> None:
-    here = new_decider(task_row(State.RUNNING))
+def test_abort_of_a_hung_task_raises_its_priority_by_one() -> None:
+    decider = new_decider(task_row(State.RUNNING))
     hung = Abort(**BY_SERVER, attempt_token="k", reason="hung", jitter=0.0, raises_priority=True)
-    after = require_task(here.decide(hung))
+    after = require_task(decider.decide(hung))
     assert after.priority == 6
     assert after.rank < task_row().rank
 
 
-def test_a_task_that_is_given_back_is_as_if_it_had_never_been_given() -> None:
-    here = new_decider(task_row(State.RUNNING))
-    back = require_task(here.decide(Release(**NAMED, attempt_token="k")))
-    assert (back.status, back.attempt, back.agent_id, back.retry_count) == (State.PENDING, 0, None, 0)
-    assert here.held_changes == {(ZONE, AGENT_ID): -1}
-    assert claim_ids(here, claim_command(token="k2")) == ["t"]
+def test_released_task_is_pending_as_if_never_claimed() -> None:
+    decider = new_decider(task_row(State.RUNNING))
+    released = require_task(decider.decide(Release(**BY_CALLER, attempt_token="k")))
+    assert (released.status, released.attempt, released.agent_id, released.retry_count) == (State.PENDING, 0, None, 0)
+    assert decider.held_changes == {(ZONE, AGENT_ID): -1}
+    assert claim_ids(decider, claim_command(token="k2")) == ["t"]
 
 
-def test_progress_never_falls_within_an_attempt_unless_it_is_said_so() -> None:
-    here = new_decider(task_row(State.RUNNING))
-    say = Progress(**NAMED, attempt_token="k", percent=50, step="half", checkpoint='{"at":1}')
-    assert require_task(here.decide(say)).progress_percent == 50
-    assert require_task(here.decide(msgspec.structs.replace(say, percent=20))).progress_percent == 50
-    assert require_task(here.decide(msgspec.structs.replace(say, percent=20, is_reset=True))).progress_percent == 20
-    assert here.content_updates[ZONE, "t"].checkpoint_data == '{"at":1}'
-    assert decided_events(here) == [("task.progressed", "t")] * 2, "what moved nothing is not told"
+def test_progress_decreases_within_an_attempt_only_on_reset() -> None:
+    decider = new_decider(task_row(State.RUNNING))
+    report = Progress(**BY_CALLER, attempt_token="k", percent=50, step="half", checkpoint='{"at":1}')
+    assert require_task(decider.decide(report)).progress_percent == 50
+    assert require_task(decider.decide(msgspec.structs.replace(report, percent=20))).progress_percent == 50
+    assert (
+        require_task(decider.decide(msgspec.structs.replace(report, percent=20, is_reset=True))).progress_percent == 20
+    )
+    assert decider.content_updates[ZONE, "t"].checkpoint_data == '{"at":1}'
+    assert decided_events(decider) == [("task.progressed", "t")] * 2, "a report without progress logs no event"
 
 
-def test_progress_that_is_repeated_under_its_key_is_charged_once_and_moves_nothing() -> None:
-    here = new_decider(task_row(State.RUNNING))
+def test_progress_repeated_under_its_key_is_charged_once_and_changes_nothing() -> None:
+    decider = new_decider(task_row(State.RUNNING))
     cost = Cost("opus", 100, 20, 10_000)
-    say = Progress(
-        **NAMED,
+    report = Progress(
+        **BY_CALLER,
         attempt_token="k",
         percent=50,
         step=None,
@@ -401,94 +399,101 @@ def test_progress_that_is_repeated_under_its_key_is_charged_once_and_moves_nothi
         idempotency_key="p1",
         request_digest="d",
     )
-    assert require_task(here.decide(say)).usd_micros == 10_000
-    require_task(here.decide(msgspec.structs.replace(say, idempotency_key="p2", percent=60)))
-    again = require_task(here.decide(say))
+    assert require_task(decider.decide(report)).usd_micros == 10_000
+    require_task(decider.decide(msgspec.structs.replace(report, idempotency_key="p2", percent=60)))
+    again = require_task(decider.decide(report))
     assert (again.usd_micros, again.progress_percent) == (20_000, 60)
-    assert require_code(here.decide(msgspec.structs.replace(say, request_digest="other"))) == "idempotency_key_conflict"
-    assert require_code(here.decide(msgspec.structs.replace(say, attempt_token="older"))) == "stale_attempt"
-    assert [binding.subject_id for binding in here.added_keys] == ["t", "t"]
-    assert [spent for _, spent in here.costs] == [cost, cost]
+    assert (
+        require_code(decider.decide(msgspec.structs.replace(report, request_digest="other")))
+        == "idempotency_key_conflict"
+    )
+    assert require_code(decider.decide(msgspec.structs.replace(report, attempt_token="older"))) == "stale_attempt"
+    assert [record.subject_id for record in decider.added_keys] == ["t", "t"]
+    assert [reported_cost for _, reported_cost in decider.costs] == [cost, cost]
 
 
-def test_an_assigned_task_begins_when_it_was_launched_and_keeps_its_session() -> None:
-    here = new_decider(task_row(), agents={(ZONE, AGENT_ID): agent_info(free_slots=1)})
+def test_recorded_launch_starts_an_assigned_task_and_stores_its_session() -> None:
+    decider = new_decider(task_row(), agents={(ZONE, AGENT_ID): agent_info(free_slots=1)})
     assign = Assign(**BY_SERVER, agent_id=AGENT_ID, attempt_token="k")
-    assert require_task(here.decide(assign)).status is State.ASSIGNED
-    assert require_code(here.decide(assign)) == NO_MOVE
-    running = require_task(here.decide(RecordLaunch(**BY_SERVER, attempt_token="k", session_key="s")))
+    assert require_task(decider.decide(assign)).status is State.ASSIGNED
+    assert require_code(decider.decide(assign)) == STATE_CONFLICT
+    running = require_task(decider.decide(RecordLaunch(**BY_SERVER, attempt_token="k", session_key="s")))
     assert (running.status, running.session_key) == (State.RUNNING, "s")
-    assert here.held_changes == {(ZONE, AGENT_ID): 1}
+    assert decider.held_changes == {(ZONE, AGENT_ID): 1}
 
 
-def test_an_overdue_task_is_warned_of_once_and_watched_while_it_moves() -> None:
+def test_overdue_task_is_warned_once_and_progress_extends_the_hung_deadline() -> None:
     late = msgspec.structs.replace(task_row(State.RUNNING), overdue_at=NOW)
-    here = new_decider(late)
-    warned = require_task(here.decide(Warn(**BY_SERVER)))
+    decider = new_decider(late)
+    warned = require_task(decider.decide(Warn(**BY_SERVER)))
     assert (warned.warned_at, warned.overdue_at) == (NOW, NOW + TIMEOUTS.hung_ms)
-    assert require_task(here.decide(Warn(**BY_SERVER))) == warned
+    assert require_task(decider.decide(Warn(**BY_SERVER))) == warned
     later = new_decider(warned, now=NOW + 1_000)
-    moved = require_task(later.decide(Progress(**NAMED, attempt_token="k", percent=1, step=None, checkpoint=None)))
-    assert moved.overdue_at == NOW + 1_000 + TIMEOUTS.hung_ms
+    progressed = require_task(
+        later.decide(Progress(**BY_CALLER, attempt_token="k", percent=1, step=None, checkpoint=None))
+    )
+    assert progressed.overdue_at == NOW + 1_000 + TIMEOUTS.hung_ms
 
 
-# -- by hand -----------------------------------------------------------------------------------------------------
+# -- operator commands -------------------------------------------------------------------------------------------
 
-BY_HAND: dict[str, tuple[Cancel | Retry | Pause | Resume | Archive, State, str]] = {
-    "cancel": (Cancel(**NAMED, reason="r"), State.ABORTED, "PENDING ASSIGNED RUNNING PAUSED FAILED ABORTED"),
-    "retry": (Retry(**NAMED), State.PENDING, "FAILED ABORTED"),
-    "pause": (Pause(**NAMED), State.PAUSED, "PENDING ASSIGNED RUNNING PAUSED"),
-    "resume": (Resume(**NAMED), State.PENDING, "PENDING PAUSED"),
-    "archive": (Archive(**NAMED), State.ARCHIVED, "COMPLETED ABORTED ARCHIVED"),
+OPERATOR_COMMANDS: dict[str, tuple[Cancel | Retry | Pause | Resume | Archive, State, str]] = {
+    "cancel": (Cancel(**BY_CALLER, reason="r"), State.ABORTED, "PENDING ASSIGNED RUNNING PAUSED FAILED ABORTED"),
+    "retry": (Retry(**BY_CALLER), State.PENDING, "FAILED ABORTED"),
+    "pause": (Pause(**BY_CALLER), State.PAUSED, "PENDING ASSIGNED RUNNING PAUSED"),
+    "resume": (Resume(**BY_CALLER), State.PENDING, "PENDING PAUSED"),
+    "archive": (Archive(**BY_CALLER), State.ARCHIVED, "COMPLETED ABORTED ARCHIVED"),
 }
 
 
-@pytest.mark.parametrize("verb", BY_HAND)
+@pytest.mark.parametrize("verb", OPERATOR_COMMANDS)
 @pytest.mark.parametrize("status", State)
-def test_every_verb_in_every_state_moves_or_is_refused(verb: str, status: State) -> None:
-    ask, target, allowed = BY_HAND[verb]
-    here = new_decider(task_row(status))
-    outcome = here.decide(ask)
+def test_operator_command_in_every_state_transitions_or_is_refused(verb: str, status: State) -> None:
+    command, target, allowed = OPERATOR_COMMANDS[verb]
+    decider = new_decider(task_row(status))
+    outcome = decider.decide(command)
     if status in allowed.split():
         assert require_task(outcome).status is target
         expected = [] if status is target and not (verb == "cancel" and status is not State.ABORTED) else [status]
-        assert [each.from_state for each in here.events] == expected
+        assert [event.from_state for event in decider.events] == expected
     else:
-        assert require_code(outcome) == NO_MOVE
-        assert not here.originals
+        assert require_code(outcome) == STATE_CONFLICT
+        assert not decider.originals
 
 
-def test_a_task_that_is_taken_from_its_agent_leaves_it_a_free_place_and_a_stale_token() -> None:
-    for ask in (BY_HAND["cancel"][0], BY_HAND["pause"][0]):
-        here = new_decider(task_row(State.RUNNING))
-        here.decide(ask)
-        assert here.held_changes == {(ZONE, AGENT_ID): -1}
-        assert require_code(here.decide(complete_command())) == "stale_attempt"
+def test_cancel_and_pause_free_the_slot_and_invalidate_the_token() -> None:
+    for command in (OPERATOR_COMMANDS["cancel"][0], OPERATOR_COMMANDS["pause"][0]):
+        decider = new_decider(task_row(State.RUNNING))
+        decider.decide(command)
+        assert decider.held_changes == {(ZONE, AGENT_ID): -1}
+        assert require_code(decider.decide(complete_command())) == "stale_attempt"
 
 
-def test_a_canceled_task_is_over_for_good_and_a_retry_by_hand_begins_it_anew() -> None:
-    here = new_decider(task_row(State.FAILED))
-    canceled = require_task(here.decide(Cancel(**NAMED, reason="no more")))
-    assert (canceled.status, canceled.final, canceled.reason) == (State.ABORTED, 1, "no more")
-    assert require_task(here.decide(MakeAvailable(**BY_SERVER))) == canceled
-    anew = require_task(here.decide(Retry(**NAMED)))
-    assert (anew.status, anew.final, anew.retry_count, anew.waits_for) == (State.PENDING, 0, 0, WaitsFor.NOTHING)
-    assert claim_ids(here, claim_command(token="k2")) == ["t"]
+def test_canceled_task_is_final_until_a_manual_retry_resets_it() -> None:
+    decider = new_decider(task_row(State.FAILED))
+    canceled = require_task(decider.decide(Cancel(**BY_CALLER, reason="not needed")))
+    assert (canceled.status, canceled.final, canceled.reason) == (State.ABORTED, 1, "not needed")
+    assert require_task(decider.decide(MakeAvailable(**BY_SERVER))) == canceled
+    retried = require_task(decider.decide(Retry(**BY_CALLER)))
+    assert (retried.status, retried.waits_for) == (State.PENDING, WaitsFor.NOTHING)
+    assert (retried.final, retried.retry_count) == (0, 0)
+    assert claim_ids(decider, claim_command(token="k2")) == ["t"]
 
 
-def test_a_higher_priority_by_hand_moves_a_task_ahead() -> None:
-    here = new_decider(task_row(task_id="t1"), task_row(task_id="t"))
-    here.decide(Patch(**NAMED, priority=9))
-    assert claim_ids(here, claim_command(2)) == ["t", "t1"]
+def test_patched_priority_moves_a_task_ahead() -> None:
+    decider = new_decider(task_row(task_id="t1"), task_row(task_id="t"))
+    decider.decide(Patch(**BY_CALLER, priority=9))
+    assert claim_ids(decider, claim_command(2)) == ["t", "t1"]
 
 
-def test_a_change_is_made_whole_or_not_at_all() -> None:
-    here = new_decider(task_row(State.RUNNING))
-    after = require_task(here.decide(Patch(**NAMED, priority=9, status_change="pause")))
+def test_patch_is_applied_completely_or_not_at_all() -> None:
+    decider = new_decider(task_row(State.RUNNING))
+    after = require_task(decider.decide(Patch(**BY_CALLER, priority=9, status_change="pause")))
     assert (after.status, after.priority) == (State.PAUSED, 9)
     done = new_decider(task_row(State.COMPLETED))
-    assert require_code(done.decide(Patch(**NAMED, priority=9, status_change="pause"))) == NO_MOVE
+    assert require_code(done.decide(Patch(**BY_CALLER, priority=9, status_change="pause"))) == STATE_CONFLICT
     assert not done.originals
     cyclic = new_decider(task_row())
-    assert require_code(cyclic.decide(Patch(**NAMED, depends_on=("t",), status_change="pause"))) == "dependency_cycle"
+    outcome = cyclic.decide(Patch(**BY_CALLER, depends_on=("t",), status_change="pause"))
+    assert require_code(outcome) == "dependency_cycle"
     assert not cyclic.originals

@@ -1,4 +1,4 @@
-"""The board of tasks: whose word is a sign of life of an agent, and whose is not."""
+"""Which task commands count as a heartbeat of the agent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.task_rules import (
     task_row,
 )
 
-WHO = (ZONE, AGENT_ID)
+AGENT_REF = (ZONE, AGENT_ID)
 replace = msgspec.structs.replace
 
 
@@ -41,21 +41,17 @@ def progress(token: str = "k") -> Progress:
     return Progress(zone_id=ZONE, caller=CREATOR, id="t", attempt_token=token, percent=5, step=None, checkpoint=None)
 
 
-def lost(*, was_just_heard: bool = False) -> dict[tuple[str, str], AgentInfo]:
-    alive = agent_info()
+def agent_last_seen(*, recently: bool) -> dict[tuple[str, str], AgentInfo]:
+    info = agent_info()
     return {
-        WHO: AgentInfo(
-            alive.capabilities,
-            alive.free_slots,
-            alive.lease_expires_at,
-            is_stale=not was_just_heard,
-            seen_recently=was_just_heard,
+        AGENT_REF: AgentInfo(
+            info.capabilities, info.free_slots, info.lease_expires_at, is_stale=not recently, seen_recently=recently
         )
     }
 
 
 @pytest.mark.parametrize(
-    "word",
+    "command",
     [
         progress(),
         complete_command(),
@@ -63,61 +59,61 @@ def lost(*, was_just_heard: bool = False) -> dict[tuple[str, str], AgentInfo]:
         Release(zone_id=ZONE, caller=CREATOR, id="t", attempt_token="k"),
         Start(zone_id=ZONE, caller=CREATOR, id="t", attempt_token="k"),
     ],
-    ids=lambda word: type(word).__name__,
+    ids=lambda command: type(command).__name__,
 )
-def test_an_agent_is_heard_of_by_what_is_said_under_the_token_of_its_attempt(word: TaskCommand) -> None:
-    here = new_decider(task_row(State.RUNNING))
-    here.decide(word)
-    assert here.seen_agents == {WHO}
-    older = replace(word, attempt_token="older")
-    for refused, held in ((older, State.RUNNING), (word, State.PAUSED), (word, State.ABORTED)):
-        here = new_decider(task_row(held))
-        assert require_code(here.decide(refused)) == "stale_attempt"
-        assert not here.seen_agents
+def test_report_with_the_current_token_counts_as_heartbeat(command: TaskCommand) -> None:
+    decider = new_decider(task_row(State.RUNNING))
+    decider.decide(command)
+    assert decider.seen_agents == {AGENT_REF}
+    older = replace(command, attempt_token="older")
+    for stale_command, status in ((older, State.RUNNING), (command, State.PAUSED), (command, State.ABORTED)):
+        decider = new_decider(task_row(status))
+        assert require_code(decider.decide(stale_command)) == "stale_attempt"
+        assert not decider.seen_agents
 
 
 @pytest.mark.parametrize(
-    ("ask", "status"),
+    ("command", "status"),
     [
         (Cancel(zone_id=ZONE, caller=CREATOR, id="t", reason="r"), State.RUNNING),
         (Pause(zone_id=ZONE, caller=CREATOR, id="t"), State.RUNNING),
         (Patch(zone_id=ZONE, caller=CREATOR, id="t", status_change="pause"), State.RUNNING),
         (Abort(zone_id=ZONE, id="t", attempt_token="k", reason="timeout", jitter=0.0), State.RUNNING),
-        # A lease that reached nobody: the server gives it back.
+        # The server releases an attempt whose claim response was not delivered.
         (Release(zone_id=ZONE, id="t", attempt_token="k"), State.RUNNING),
         (Assign(zone_id=ZONE, id="t", agent_id=AGENT_ID, attempt_token="k"), State.PENDING),
         (RecordLaunch(zone_id=ZONE, id="t", attempt_token="k", session_key="s"), State.ASSIGNED),
     ],
-    ids=lambda asked: type(asked).__name__ if isinstance(asked, TaskCommand) else "",
+    ids=lambda value: type(value).__name__ if isinstance(value, TaskCommand) else "",
 )
-def test_an_agent_is_not_heard_of_by_what_others_do_with_its_tasks(ask: TaskCommand, status: State) -> None:
-    here = new_decider(task_row(status))
-    here.decide(ask)
-    assert here.originals, "it did something"
-    assert not here.seen_agents
+def test_commands_of_others_do_not_count_as_heartbeat_of_the_agent(command: TaskCommand, status: State) -> None:
+    decider = new_decider(task_row(status))
+    decider.decide(command)
+    assert decider.originals, "the command changed the task"
+    assert not decider.seen_agents
 
 
-def test_a_claim_is_a_sign_of_life_whether_it_is_given_something_or_not() -> None:
-    here = new_decider(task_row())
-    assert claim_ids(here, claim_command()) == ["t"]
-    assert (here.seen_agents, here.revived_agents) == ({WHO}, {})
-    for workers, is_noted in (({WHO: agent_info()}, True), (lost(was_just_heard=True), False)):
-        here = new_decider(agents=workers)
-        assert claim_ids(here, claim_command()) == []
-        assert (here.seen_agents == {WHO}) is is_noted
+def test_claim_counts_as_heartbeat_even_if_it_returns_nothing() -> None:
+    decider = new_decider(task_row())
+    assert claim_ids(decider, claim_command()) == ["t"]
+    assert (decider.seen_agents, decider.revived_agents) == ({AGENT_REF}, {})
+    for agents, is_seen in (({AGENT_REF: agent_info()}, True), (agent_last_seen(recently=True), False)):
+        decider = new_decider(agents=agents)
+        assert claim_ids(decider, claim_command()) == []
+        assert (decider.seen_agents == {AGENT_REF}) is is_seen
 
 
-def test_by_its_claim_an_agent_that_was_lost_is_back_and_is_given_work() -> None:
-    here = new_decider(task_row(), agents=lost())
-    ask = claim_command()
-    assert claim_ids(here, ask) == ["t"]
-    assert (here.seen_agents, here.revived_agents) == ({WHO}, {WHO: ask})
+def test_claim_revives_a_stale_agent_and_returns_tasks() -> None:
+    decider = new_decider(task_row(), agents=agent_last_seen(recently=False))
+    command = claim_command()
+    assert claim_ids(decider, command) == ["t"]
+    assert (decider.seen_agents, decider.revived_agents) == ({AGENT_REF}, {AGENT_REF: command})
 
 
-def test_nothing_is_assigned_to_an_agent_that_is_lost() -> None:
-    here = new_decider(task_row(), agents=lost())
+def test_assign_to_a_stale_agent_is_refused() -> None:
+    decider = new_decider(task_row(), agents=agent_last_seen(recently=False))
     assert (
-        require_code(here.decide(Assign(zone_id=ZONE, id="t", agent_id=AGENT_ID, attempt_token="k")))
+        require_code(decider.decide(Assign(zone_id=ZONE, id="t", agent_id=AGENT_ID, attempt_token="k")))
         == "task_state_conflict"
     )
-    assert not here.held_changes
+    assert not decider.held_changes

@@ -1,4 +1,4 @@
-"""Whatever is asked, by whomever, in whatever order and batches: what must hold of tasks, holds."""
+"""The invariants of tasks hold after any commands, in any order and batches."""
 
 from __future__ import annotations
 
@@ -44,61 +44,63 @@ AGENTS = ("a", "b")
 SLOTS = 2
 NAMES = st.integers(0, 9).map(str)
 TOKENS = st.integers(0, 30).map(str)
-ARROWS = {(source, target) for of in states.TASK_STATES.transitions.values() for source, target in of.items()}
+TRANSITIONS = {
+    (source, target) for targets in states.TASK_STATES.transitions.values() for source, target in targets.items()
+}
 
 
-class Tasks(RuleBasedStateMachine):
-    """A table of tasks, and batches that are decided on it."""
+class TaskMachine(RuleBasedStateMachine):
+    """A table of tasks, and batches of commands decided on it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = NOW
         self.rows: dict[TaskRef, Task] = {}
-        self.depends: dict[TaskRef, tuple[str, ...]] = {}
+        self.dependencies: dict[TaskRef, tuple[str, ...]] = {}
         self.met: set[tuple[TaskRef, str]] = set()
         self.batch: list[TaskCommand] = []
-        self.tokens = 0
+        self.token_count = 0
         self.holders: dict[tuple[str, str], str] = {}
-        """(task, token) → the agent that was given the attempt"""
-        self.done: Counter[str] = Counter()
+        """(task, token) → the agent that claimed the attempt"""
+        self.completions: Counter[str] = Counter()
 
-    # -- asking --------------------------------------------------------------------------------------------------
+    # -- commands ------------------------------------------------------------------------------------------------
 
-    @rule(name=NAMES, depends_on=st.lists(NAMES, max_size=3, unique=True), runs=st.booleans())
-    def make(self, name: str, depends_on: list[str], runs: bool) -> None:
-        on_failure = "run" if runs else "fail"
-        others = tuple(each for each in depends_on if each != name)
+    @rule(name=NAMES, depends_on=st.lists(NAMES, max_size=3, unique=True), runs_on_failure=st.booleans())
+    def create(self, name: str, depends_on: list[str], runs_on_failure: bool) -> None:
+        on_failure = "run" if runs_on_failure else "fail"
+        others = tuple(dependency for dependency in depends_on if dependency != name)
         self.batch.append(create_command(name, depends_on=others, on_dependency_failure=on_failure, max_retries=1))
 
-    @rule(agent=st.sampled_from(AGENTS), most=st.integers(1, 3))
-    def take(self, agent: str, most: int) -> None:
-        self.tokens += most
-        ask = claim_command(most, agent)
-        tokens = tuple(str(self.tokens - n) for n in range(most))
-        self.batch.append(msgspec.structs.replace(ask, attempt_tokens=tokens))
+    @rule(agent=st.sampled_from(AGENTS), limit=st.integers(1, 3))
+    def claim(self, agent: str, limit: int) -> None:
+        self.token_count += limit
+        command = claim_command(limit, agent)
+        tokens = tuple(str(self.token_count - n) for n in range(limit))
+        self.batch.append(msgspec.structs.replace(command, attempt_tokens=tokens))
 
-    @rule(name=NAMES, token=TOKENS, how=st.sampled_from(("complete", "fail", "give up", "release")))
-    def report(self, name: str, token: str, how: str) -> None:
-        self._add(name, token, how)
+    @rule(name=NAMES, token=TOKENS, outcome=st.sampled_from(("complete", "fail", "fail finally", "release")))
+    def report(self, name: str, token: str, outcome: str) -> None:
+        self._add(name, token, outcome)
 
-    @rule(place=st.integers(0, 5), how=st.sampled_from(("complete", "complete", "fail", "give up", "release")))
-    def report_truly(self, place: int, how: str) -> None:
-        """By one who holds something, so that not all of it is refused."""
+    @rule(index=st.integers(0, 5), outcome=st.sampled_from(("complete", "complete", "fail", "fail finally", "release")))
+    def report_with_valid_token(self, index: int, outcome: str) -> None:
+        """Reports with a valid token, so that not all of them are refused."""
         held = [row for row in self.rows.values() if row.status in HELD]
         if held:
-            row = held[place % len(held)]
-            self._add(row.id, str(row.attempt_token), how)
+            row = held[index % len(held)]
+            self._add(row.id, str(row.attempt_token), outcome)
 
-    def _add(self, name: str, token: str, how: str) -> None:
-        if how == "complete":
+    def _add(self, name: str, token: str, outcome: str) -> None:
+        if outcome == "complete":
             self.batch.append(complete_command(name, token))
-        elif how == "release":
+        elif outcome == "release":
             self.batch.append(Release(zone_id=ZONE, caller=CREATOR, id=name, attempt_token=token))
         else:
-            self.batch.append(fail_command(name, token, retryable=how == "fail"))
+            self.batch.append(fail_command(name, token, retryable=outcome == "fail"))
 
     @rule(name=NAMES, verb=st.sampled_from((Pause, Resume, Retry)))
-    def by_hand(self, name: str, verb: type[Pause | Resume | Retry]) -> None:
+    def operator_command(self, name: str, verb: type[Pause | Resume | Retry]) -> None:
         self.batch.append(verb(zone_id=ZONE, caller=CREATOR, id=name))
 
     @rule(name=NAMES)
@@ -106,13 +108,13 @@ class Tasks(RuleBasedStateMachine):
         self.batch.append(Cancel(zone_id=ZONE, caller=CREATOR, id=name, reason="r"))
 
     @rule(name=NAMES, depends_on=st.lists(NAMES, max_size=2, unique=True))
-    def depend_anew(self, name: str, depends_on: list[str]) -> None:
+    def change_dependencies(self, name: str, depends_on: list[str]) -> None:
         self.batch.append(Patch(zone_id=ZONE, caller=CREATOR, id=name, depends_on=tuple(depends_on)))
 
-    @rule(name=NAMES, is_present=st.booleans())
-    def abort(self, name: str, is_present: bool) -> None:
+    @rule(name=NAMES, is_current=st.booleans())
+    def abort(self, name: str, is_current: bool) -> None:
         row = self.rows.get((ZONE, name))
-        token = row.attempt_token if row is not None and is_present else "older"
+        token = row.attempt_token if row is not None and is_current else "older"
         self.batch.append(Abort(zone_id=ZONE, id=name, attempt_token=token, reason="agent_stale", jitter=0.5))
 
     @rule()
@@ -127,100 +129,105 @@ class Tasks(RuleBasedStateMachine):
     def pass_time(self, minutes: int) -> None:
         self.now += minutes * 60_000
 
-    # -- deciding ------------------------------------------------------------------------------------------------
+    # -- the batch -----------------------------------------------------------------------------------------------
 
     @rule()
     def commit(self) -> None:
         held = Counter(row.agent_id for row in self.rows.values() if row.status in HELD)
-        board = BatchDecider(self._known(held))
-        for ask in self.batch:
-            outcome = board.decide(ask)
-            if isinstance(ask, Claim) and isinstance(outcome, ClaimedTasks):
-                for each in outcome.items:
-                    key = (each.task.id, str(each.task.attempt_token))
-                    assert self.holders.setdefault(key, ask.agent_id) == ask.agent_id
-            if isinstance(outcome, Problem):
+        decider = BatchDecider(self._batch_input(held))
+        for command in self.batch:
+            result = decider.decide(command)
+            if isinstance(command, Claim) and isinstance(result, ClaimedTasks):
+                for claimed in result.items:
+                    key = (claimed.task.id, str(claimed.task.attempt_token))
+                    assert self.holders.setdefault(key, command.agent_id) == command.agent_id
+            if isinstance(result, Problem):
                 continue
-        for told in board.events:
+        for event in decider.events:
             assert (
-                told.from_state is None
-                or told.from_state == told.task.status
-                or (told.from_state, told.task.status) in ARROWS
+                event.from_state is None
+                or event.from_state == event.task.status
+                or (event.from_state, event.task.status) in TRANSITIONS
             )
-            self.done[told.task.id] += told.type == "task.completed"
-        for ref in {*board.new_content, *board.originals}:
-            self.rows[ref] = board.task(ref)
-        for ref, depends_on in board.new_dependencies.items():
-            self.met = {(who, ahead) for who, ahead in self.met if who != ref}
-            self.depends[ref] = depends_on
-        self.met = (self.met | board.met_dependencies) - board.reopened_dependencies
-        for (_, agent), by in board.held_changes.items():
-            held[agent] += by
+            self.completions[event.task.id] += event.type == "task.completed"
+        for ref in {*decider.new_content, *decider.originals}:
+            self.rows[ref] = decider.task(ref)
+        for ref, depends_on in decider.new_dependencies.items():
+            self.met = {(task_ref, dependency) for task_ref, dependency in self.met if task_ref != ref}
+            self.dependencies[ref] = depends_on
+        self.met = (self.met | decider.met_dependencies) - decider.reopened_dependencies
+        for (_, agent_id), change in decider.held_changes.items():
+            held[agent_id] += change
         assert +held == Counter(row.agent_id for row in self.rows.values() if row.status in HELD)
         self.batch = []
 
-    def _known(self, held: Counter[str | None]) -> BatchInput:
-        waited = [(ref, ahead) for ref, of in self.depends.items() for ahead in of if (ref, ahead) not in self.met]
+    def _batch_input(self, held: Counter[str | None]) -> BatchInput:
+        unmet = [
+            (ref, dependency)
+            for ref, depends_on in self.dependencies.items()
+            for dependency in depends_on
+            if (ref, dependency) not in self.met
+        ]
         blocked: dict[TaskRef, list[TaskRef]] = {}
-        for ref, ahead in waited:
-            blocked.setdefault((ZONE, ahead), []).append(ref)
+        for ref, dependency in unmet:
+            blocked.setdefault((ZONE, dependency), []).append(ref)
         return BatchInput(
             now=self.now,
             timeouts=TIMEOUTS,
-            permission_problem=lambda ask, power: None,
+            permission_problem=lambda command, permission: None,
             zone_problems={ZONE: None},
             tasks=[*self.rows.values()],
             agents={(ZONE, name): agent_info(free_slots=SLOTS - held[name]) for name in AGENTS},
             classes={(ZONE, row.class_id): TaskClass(row.task_type, frozenset()) for row in self.rows.values()},
             ready=[row for row in self.rows.values() if is_ready(row)],
             dependents=blocked,
-            dependencies=self.depends,
+            dependencies=self.dependencies,
         )
 
-    # -- what must hold ------------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------
 
     @invariant()
-    def nobody_holds_more_than_it_may(self) -> None:
+    def no_agent_exceeds_its_slots(self) -> None:
         held = Counter(row.agent_id for row in self.rows.values() if row.status in HELD)
         assert all(number <= SLOTS for number in held.values())
 
     @invariant()
-    def a_task_is_done_once(self) -> None:
-        assert all(number <= 1 for number in self.done.values())
+    def task_completes_at_most_once(self) -> None:
+        assert all(number <= 1 for number in self.completions.values())
 
     @invariant()
-    def what_may_begin_waits_for_nothing(self) -> None:
+    def ready_task_has_no_unmet_dependencies(self) -> None:
         for ref, row in self.rows.items():
-            waited = [ahead for ahead in self.depends.get(ref, ()) if (ref, ahead) not in self.met]
+            unmet = [dependency for dependency in self.dependencies.get(ref, ()) if (ref, dependency) not in self.met]
             if row.status in (State.PENDING, State.PAUSED):
-                assert row.unmet_dependencies == len(waited)
+                assert row.unmet_dependencies == len(unmet)
             if is_ready(row):
-                assert not waited
+                assert not unmet
             if row.status is State.PENDING and row.unmet_dependencies:
                 assert row.waits_for == WaitsFor.DEPENDENCIES
 
     @invariant()
-    def what_waits_for_what_is_done_will_hear_of_it(self) -> None:
+    def waiting_task_will_be_unblocked(self) -> None:
         for ref, row in self.rows.items():
             if row.status not in (State.PENDING, State.PAUSED):
                 continue
-            for ahead in self.depends.get(ref, ()):
-                other = self.rows[ZONE, ahead]
-                if (ref, ahead) not in self.met:
-                    assert not other.final or other.dependents_pending, "nobody would ever tell it"
+            for dependency in self.dependencies.get(ref, ()):
+                other = self.rows[ZONE, dependency]
+                if (ref, dependency) not in self.met:
+                    assert not other.final or other.dependents_pending, "the dependent would never be unblocked"
                     assert other.completed_at is None or other.dependents_pending
 
     @invariant()
-    def nothing_waits_for_itself(self) -> None:
-        waited = {
-            name: [ahead for ahead in of if ((zone, name), ahead) not in self.met]
-            for (zone, name), of in self.depends.items()
+    def no_task_waits_for_itself(self) -> None:
+        unmet = {
+            name: [dependency for dependency in depends_on if ((zone, name), dependency) not in self.met]
+            for (zone, name), depends_on in self.dependencies.items()
             if self.rows[zone, name].status in (State.PENDING, State.PAUSED)
         }
-        assert not find_stuck(waited)
+        assert not find_stuck(unmet)
 
     @invariant()
-    def whoever_holds_something_has_its_token(self) -> None:
+    def attempt_is_held_by_the_agent_that_claimed_it(self) -> None:
         for row in self.rows.values():
             if row.status in HELD:
                 assert self.holders[row.id, str(row.attempt_token)] == row.agent_id
@@ -228,5 +235,5 @@ class Tasks(RuleBasedStateMachine):
                 assert row.status in (State.FAILED, State.ABORTED, State.ARCHIVED)
 
 
-TestTasks = Tasks.TestCase
+TestTasks = TaskMachine.TestCase
 TestTasks.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)

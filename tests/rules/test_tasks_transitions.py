@@ -1,7 +1,7 @@
-"""Every verb in every state: the board moves a task where the table of arrows says, and nowhere else.
+"""Every verb in every state: the decider makes exactly the transitions of the table.
 
-A verb is walked by each command that stands for it. Beside its state a task is as that command needs it, so that
-nothing but the state decides: it has its token, it waits for another, its backoff is over.
+Each verb is tried with every command that causes it. Apart from its state the task is as the command needs it: it has
+its token, it waits for a dependency, its backoff has ended. So only the state decides.
 """
 
 from __future__ import annotations
@@ -48,33 +48,33 @@ from tests.support.task_rules import (
 )
 
 
-class ByHand(TypedDict):
+class CallerFields(TypedDict):
     zone_id: str
     caller: Caller
     id: str
 
 
-class ByServer(TypedDict):
+class ServerFields(TypedDict):
     zone_id: str
     id: str
 
 
-HAND: ByHand = {"zone_id": ZONE, "caller": CREATOR, "id": "t"}
-SERVER: ByServer = {"zone_id": ZONE, "id": "t"}
+BY_CALLER: CallerFields = {"zone_id": ZONE, "caller": CREATOR, "id": "t"}
+BY_SERVER: ServerFields = {"zone_id": ZONE, "id": "t"}
 LATER = NOW + 3_600_000
 
 
-def over(status: State) -> Task:
-    """What has failed has failed for good."""
+def final_if_failed(status: State) -> Task:
+    """A task in this state. A failed one is final."""
     return task_row(status, final=1, waits_for=WaitsFor.NOTHING) if status is State.FAILED else task_row(status)
 
 
-def trying(status: State) -> Task:
-    """What has failed, or was aborted, is tried again when its backoff is over."""
+def retrying(status: State) -> Task:
+    """A task in this state. A failed or aborted one is retried after its backoff."""
     if status is not State.ABORTED:
         return task_row(status)
-    why = states.Failure("timeout", 0.0)
-    return states.fail(task_row(State.RUNNING), State.ABORTED, why, TIMEOUTS.backoff_max_ms, NOW - 1)
+    failure = states.Failure("timeout", 0.0)
+    return states.fail(task_row(State.RUNNING), State.ABORTED, failure, TIMEOUTS.backoff_max_ms, NOW - 1)
 
 
 def blocked_by_another(status: State) -> Task:
@@ -87,87 +87,91 @@ def blocked_by_another(status: State) -> Task:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A command that stands for a verb."""
+class CommandCase:
+    """A command that causes a verb."""
 
     verb: Verb
-    ask: Callable[[Task], TaskCommand]
-    stands: Callable[[State], Task] = over
+    command: Callable[[Task], TaskCommand]
+    build_task: Callable[[State], Task] = final_if_failed
 
 
-WAYS = {
-    "assign": Way(Verb.ASSIGN, lambda t: Assign(**SERVER, agent_id=AGENT_ID, attempt_token="new")),
-    "claim": Way(Verb.CLAIM, lambda t: claim_command(token="new")),
-    "start": Way(Verb.START, lambda t: Start(**HAND, attempt_token=t.attempt_token)),
-    "launched": Way(
+CASES = {
+    "assign": CommandCase(Verb.ASSIGN, lambda t: Assign(**BY_SERVER, agent_id=AGENT_ID, attempt_token="new")),
+    "claim": CommandCase(Verb.CLAIM, lambda t: claim_command(token="new")),
+    "start": CommandCase(Verb.START, lambda t: Start(**BY_CALLER, attempt_token=t.attempt_token)),
+    "record launch": CommandCase(
         Verb.START,
-        lambda t: RecordLaunch(**SERVER, attempt_token=t.attempt_token or "", session_key="session"),
+        lambda t: RecordLaunch(**BY_SERVER, attempt_token=t.attempt_token or "", session_key="session"),
         lambda status: task_row(status, session_key="session"),
     ),
-    "pause": Way(Verb.PAUSE, lambda t: Pause(**HAND)),
-    "patch to PAUSED": Way(Verb.PAUSE, lambda t: Patch(**HAND, status_change="pause")),
-    "resume": Way(Verb.RESUME, lambda t: Resume(**HAND)),
-    "patch to PENDING": Way(Verb.RESUME, lambda t: Patch(**HAND, status_change="resume")),
-    "complete": Way(Verb.COMPLETE, lambda t: complete_command(token=t.attempt_token)),
-    "fail": Way(Verb.FAIL, lambda t: fail_command(token=t.attempt_token)),
-    "spread": Way(Verb.FAIL_DEPENDENCY, lambda t: UnblockDependents(zone_id=ZONE, id="ahead"), blocked_by_another),
-    "cut": Way(Verb.FAIL_DEPENDENCY, lambda t: FailForCycle(**SERVER, cycle=("t", "t")), blocked_by_another),
-    "release": Way(Verb.RELEASE, lambda t: Release(**HAND, attempt_token=t.attempt_token)),
-    "cancel": Way(Verb.CANCEL, lambda t: Cancel(**HAND, reason="r"), trying),
-    "due": Way(Verb.REQUEUE, lambda t: MakeAvailable(**SERVER), trying),
-    "retry": Way(Verb.REQUEUE, lambda t: Retry(**HAND)),
-    "archive": Way(Verb.ARCHIVE, lambda t: Archive(**HAND)),
+    "pause": CommandCase(Verb.PAUSE, lambda t: Pause(**BY_CALLER)),
+    "patch to PAUSED": CommandCase(Verb.PAUSE, lambda t: Patch(**BY_CALLER, status_change="pause")),
+    "resume": CommandCase(Verb.RESUME, lambda t: Resume(**BY_CALLER)),
+    "patch to PENDING": CommandCase(Verb.RESUME, lambda t: Patch(**BY_CALLER, status_change="resume")),
+    "complete": CommandCase(Verb.COMPLETE, lambda t: complete_command(token=t.attempt_token)),
+    "fail": CommandCase(Verb.FAIL, lambda t: fail_command(token=t.attempt_token)),
+    "unblock dependents": CommandCase(
+        Verb.FAIL_DEPENDENCY, lambda t: UnblockDependents(zone_id=ZONE, id="dependency"), blocked_by_another
+    ),
+    "fail for cycle": CommandCase(
+        Verb.FAIL_DEPENDENCY, lambda t: FailForCycle(**BY_SERVER, cycle=("t", "t")), blocked_by_another
+    ),
+    "release": CommandCase(Verb.RELEASE, lambda t: Release(**BY_CALLER, attempt_token=t.attempt_token)),
+    "cancel": CommandCase(Verb.CANCEL, lambda t: Cancel(**BY_CALLER, reason="r"), retrying),
+    "make available": CommandCase(Verb.REQUEUE, lambda t: MakeAvailable(**BY_SERVER), retrying),
+    "retry": CommandCase(Verb.REQUEUE, lambda t: Retry(**BY_CALLER)),
+    "archive": CommandCase(Verb.ARCHIVE, lambda t: Archive(**BY_CALLER)),
 }
 
 
-def moved(here: BatchDecider, task: Task, ask: TaskCommand) -> State | None:
-    """Where the task has come to; None if it did not move, whatever was answered."""
-    here.decide(ask)
-    told = [each for each in here.events if each.task.id == task.id]
-    if not told:
-        assert here.task((ZONE, task.id)) == task, "what does not move does not change"
+def apply(decider: BatchDecider, task: Task, command: TaskCommand) -> State | None:
+    """The new state of the task; None if there was no transition."""
+    decider.decide(command)
+    events = [event for event in decider.events if event.task.id == task.id]
+    if not events:
+        assert decider.task((ZONE, task.id)) == task, "no change without a transition"
         return None
-    [one] = told
-    assert one.from_state is task.status
-    return one.task.status
+    [event] = events
+    assert event.from_state is task.status
+    return event.task.status
 
 
-def knowing(task: Task) -> BatchDecider:
-    """Of the task, and of one that it may wait for and that has failed for good."""
-    ahead = task_row(State.FAILED, "ahead", final=1, waits_for=WaitsFor.NOTHING, dependents_pending=1)
+def decider_with(task: Task) -> BatchDecider:
+    """A decider with the task and a finally failed task that it may depend on."""
+    dependency = task_row(State.FAILED, "dependency", final=1, waits_for=WaitsFor.NOTHING, dependents_pending=1)
     return new_decider(
-        task, ahead, now=LATER, dependents=dependents({"ahead": ["t"]} if task.unmet_dependencies else {})
+        task, dependency, now=LATER, dependents=dependents({"dependency": ["t"]} if task.unmet_dependencies else {})
     )
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("status", State)
-def test_a_command_moves_a_task_where_its_verb_leads_and_nowhere_else(name: str, status: State) -> None:
-    way = WAYS[name]
-    task = way.stands(status)
+def test_command_makes_exactly_the_transition_of_its_verb(name: str, status: State) -> None:
+    case = CASES[name]
+    task = case.build_task(status)
     assert task.status is status
-    assert moved(knowing(task), task, way.ask(task)) is states.TASK_STATES.next_state(way.verb, status)
+    assert apply(decider_with(task), task, case.command(task)) is states.TASK_STATES.next_state(case.verb, status)
 
 
 @pytest.mark.parametrize("status", State)
-def test_what_an_agent_has_is_aborted_by_the_server_and_what_nobody_has_by_hand(status: State) -> None:
-    """The one verb of two commands: each of them covers a part of its arrows, and together they do all."""
-    task = over(status)
-    aborted = Abort(**SERVER, attempt_token=task.attempt_token, reason="timeout", jitter=0.0)
-    by_server = moved(knowing(task), task, aborted)
-    by_hand = moved(knowing(task), task, Cancel(**HAND, reason="r"))
+def test_server_aborts_only_held_tasks_and_cancel_any_abortable_task(status: State) -> None:
+    """Two commands share this verb: each covers a part of its transitions, and together they cover all."""
+    task = final_if_failed(status)
+    abort = Abort(**BY_SERVER, attempt_token=task.attempt_token, reason="timeout", jitter=0.0)
+    by_server = apply(decider_with(task), task, abort)
+    by_cancel = apply(decider_with(task), task, Cancel(**BY_CALLER, reason="r"))
     target = states.TASK_STATES.next_state(Verb.ABORT, status)
     assert by_server is (target if status in states.HELD else None)
-    assert by_hand is target
+    assert by_cancel is target
 
 
-def test_every_verb_of_the_table_is_walked() -> None:
-    assert {way.verb for way in WAYS.values()} | {Verb.ABORT} == {*Verb} == {*states.TASK_STATES.transitions}
+def test_every_verb_of_the_table_is_tested() -> None:
+    assert {case.verb for case in CASES.values()} | {Verb.ABORT} == {*Verb} == {*states.TASK_STATES.transitions}
 
 
-def test_an_agents_last_failure_is_where_a_failure_leads_too() -> None:
-    """Without retries left an abort ends as FAILED: the arrow of a failure, from the same states."""
+def test_abort_without_retries_left_makes_the_transition_of_a_failure() -> None:
+    """Without retries left an abort ends in FAILED: the transition of a failure, from the same states."""
     for status in states.HELD:
         task = msgspec.structs.replace(task_row(status), max_retries=0)
-        ask = Abort(**SERVER, attempt_token=task.attempt_token, reason="timeout", jitter=0.0)
-        assert moved(knowing(task), task, ask) is states.TASK_STATES.next_state(Verb.FAIL, status)
+        command = Abort(**BY_SERVER, attempt_token=task.attempt_token, reason="timeout", jitter=0.0)
+        assert apply(decider_with(task), task, command) is states.TASK_STATES.next_state(Verb.FAIL, status)

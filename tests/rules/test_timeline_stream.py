@@ -1,4 +1,4 @@
-"""What a fleet's live timeline tells, by the events it finds: of each entry once, and nothing is missed."""
+"""The live timeline of a fleet: events of one entry are merged, and a reconnect misses nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def event(pos: int, subject: int, kind: str = "sent", fleet: int = 1, origin: in
     return Event(pos, "e", "z", f"message.{kind}", str(subject), "a", None, None, data, None, 1)
 
 
-def test_what_happens_to_an_entry_is_told_with_it_and_later_by_itself_and_of_other_fleets_nothing() -> None:
-    found = [
+def test_changes_are_merged_into_new_entries_and_other_fleets_are_ignored() -> None:
+    events = [
         event(10, 7, origin=7),
         event(11, 9),
         event(12, 5, fleet=2),
@@ -23,7 +23,7 @@ def test_what_happens_to_an_entry_is_told_with_it_and_later_by_itself_and_of_oth
         event(15, 3, "canceled", origin=1),
         event(16, 9, "acknowledged"),
     ]
-    assert collect_entries(found, 1, 20) == [
+    assert collect_entries(events, 1, 20) == [
         PendingEntry(7, 10, is_new=True, last_pos=10),
         PendingEntry(9, 11, is_new=True, last_pos=13),
         PendingEntry(1, 14, is_new=False, changed_messages={2, 3}, last_pos=20),
@@ -31,7 +31,7 @@ def test_what_happens_to_an_entry_is_told_with_it_and_later_by_itself_and_of_oth
     assert collect_entries([event(1, 1, fleet=2)], 1, 5) == []
 
 
-def test_wherever_a_live_timeline_is_cut_and_taken_up_again_nothing_is_missed() -> None:
+def test_stream_resumed_at_any_entry_misses_no_change() -> None:
     log = [
         event(1, 1, origin=1),
         event(2, 2, "acknowledged", origin=1),
@@ -40,16 +40,16 @@ def test_wherever_a_live_timeline_is_cut_and_taken_up_again_nothing_is_missed() 
         event(6, 3, "acknowledged", origin=1),
         event(7, 5),
     ]
-    for begin in range(8):
-        told = collect_entries([each for each in log if each.pos > begin], 1, 7)
-        for cut in range(len(told)):
-            seen = told[: cut + 1]
-            again = collect_entries([each for each in log if each.pos > seen[-1].last_pos], 1, 7)
-            assert _heard([*seen, *again]) >= _heard(told), (begin, cut)
-            assert [each.last_pos for each in told] == sorted({each.last_pos for each in told})
+    for start in range(8):
+        entries = collect_entries([log_event for log_event in log if log_event.pos > start], 1, 7)
+        for cut in range(len(entries)):
+            sent = entries[: cut + 1]
+            resumed = collect_entries([log_event for log_event in log if log_event.pos > sent[-1].last_pos], 1, 7)
+            assert _changes([*sent, *resumed]) >= _changes(entries), (start, cut)
+            assert [entry.last_pos for entry in entries] == sorted({entry.last_pos for entry in entries})
 
 
-def _heard(told: list[PendingEntry]) -> set[tuple[int, int | None]]:
-    return {(each.entry_id, None) for each in told if each.is_new} | {
-        (each.entry_id, message) for each in told for message in each.changed_messages
+def _changes(entries: list[PendingEntry]) -> set[tuple[int, int | None]]:
+    return {(entry.entry_id, None) for entry in entries if entry.is_new} | {
+        (entry.entry_id, message) for entry in entries for message in entry.changed_messages
     }

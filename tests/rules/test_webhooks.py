@@ -1,4 +1,4 @@
-"""The pure part of webhooks: what is told, when it is tried again, what an answer means, which URLs there may be."""
+"""Rules of webhooks: payloads, retry schedule, results of an attempt, and endpoint URLs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOW = 1_738_161_000_000
 HOUR = 60 * MINUTE
 
 
-def happened(kind: str, before: str | None = None, after: str | None = None, **data: object) -> Payload:
+def payload_of(kind: str, before: str | None = None, after: str | None = None, **data: object) -> Payload:
     event = Event(7, "e1", "ws-1", kind, "task-123", "tester", before, after, json.dumps(data), None, NOW)
     message = build_payload(event)
     assert message is not None
@@ -43,22 +43,24 @@ ENDPOINT = Endpoint(
 )
 
 
-def sent(**row: object) -> Delivery:
-    made = states.new_delivery(ENDPOINT, happened("task.started", "ASSIGNED", "RUNNING"), ("e1", 7, None), NOW)
-    return msgspec.structs.replace(made, **row)
+def delivery(**fields: object) -> Delivery:
+    pending_delivery = states.new_delivery(
+        ENDPOINT, payload_of("task.started", "ASSIGNED", "RUNNING"), ("e1", 7, None), NOW
+    )
+    return msgspec.structs.replace(pending_delivery, **fields)
 
 
-def report(**said: object) -> ReportAttempt:
-    plain = {"zone_id": "ws-1", "endpoint_id": "w1", "id": "e1", "lease_expires_at": 0, "attempt": 1}
-    return build_struct(ReportAttempt, **(plain | said))
+def report(**fields: object) -> ReportAttempt:
+    defaults = {"zone_id": "ws-1", "endpoint_id": "w1", "id": "e1", "lease_expires_at": 0, "attempt": 1}
+    return build_struct(ReportAttempt, **(defaults | fields))
 
 
-# -- what is told
+# -- payloads
 
 
-def test_a_change_of_status_is_told_as_published() -> None:
-    told = happened("task.completed", "RUNNING", "COMPLETED", taskType="review", agentId="a1", priority=5)
-    assert json.loads(told.body) == {
+def test_status_change_has_the_published_payload() -> None:
+    payload = payload_of("task.completed", "RUNNING", "COMPLETED", taskType="review", agentId="a1", priority=5)
+    assert json.loads(payload.body) == {
         "event": "task.status_changed",
         "taskId": "task-123",
         "previousStatus": "RUNNING",
@@ -70,15 +72,15 @@ def test_a_change_of_status_is_told_as_published() -> None:
         "taskType": "review",
         "agentId": "a1",
     }
-    assert told.types == {"*", "task.completed", "task.status_changed"}
+    assert payload.types == {"*", "task.completed", "task.status_changed"}
 
 
-def test_what_is_no_change_of_status_is_told_as_the_log_has_it() -> None:
-    told = happened("task.created", None, "PENDING", priority=5)
-    assert told.event == "task.created"
-    assert told.types == {"*", "task.created"}
-    assert json.loads(told.body)["data"] == {"priority": 5}
-    agent = json.loads(happened("agent.registered", None, "IDLE").body)
+def test_other_events_keep_their_type_and_data_in_the_payload() -> None:
+    payload = payload_of("task.created", None, "PENDING", priority=5)
+    assert payload.event == "task.created"
+    assert payload.types == {"*", "task.created"}
+    assert json.loads(payload.body)["data"] == {"priority": 5}
+    agent = json.loads(payload_of("agent.registered", None, "IDLE").body)
     assert (agent["event"], agent["agentId"], agent["type"]) == ("agent.registered", "task-123", "agent.registered")
 
 
@@ -91,21 +93,21 @@ def test_what_is_no_change_of_status_is_told_as_the_log_has_it() -> None:
         ("webhook.disabled", {"reason": "gone"}, "webhook_disabled"),
     ],
 )
-def test_what_somebody_ought_to_look_at_is_an_alert(kind: str, data: dict[str, object], alert: str) -> None:
-    told = happened(kind, "RUNNING", "FAILED", **data)
-    assert json.loads(told.body)["alert"] == alert
-    assert event_types.ALERT in told.types
-    assert json.loads(told.body).get("cycle") == data.get("cycle")
+def test_critical_event_is_an_alert(kind: str, data: dict[str, object], alert: str) -> None:
+    payload = payload_of(kind, "RUNNING", "FAILED", **data)
+    assert json.loads(payload.body)["alert"] == alert
+    assert event_types.ALERT in payload.types
+    assert json.loads(payload.body).get("cycle") == data.get("cycle")
 
 
-def test_a_failure_that_is_tried_again_is_no_alert_and_nothing_else_is_told_at_all() -> None:
-    assert event_types.ALERT not in happened("task.failed", "RUNNING", "FAILED", exhausted=False).types
+def test_retried_failure_is_no_alert_and_other_events_have_no_payload() -> None:
+    assert event_types.ALERT not in payload_of("task.failed", "RUNNING", "FAILED", exhausted=False).types
     for kind in ("session.spawn", "webhook.created", "zone.end", "key.create"):
         event = Event(1, "e", "z", kind, "s", "a", None, None, "{}", None, NOW)
         assert build_payload(event) is None
 
 
-def test_only_what_there_is_may_be_named_each_once() -> None:
+def test_types_are_deduplicated_and_unknown_types_are_refused() -> None:
     assert rules.normalize_types(None) == ("task.status_changed", "alert")
     assert rules.normalize_types(["*", "*", "agent.stale"]) == ("*", "agent.stale")
     assert rules.types_problem(event_types.ALLOWED_TYPES) is None
@@ -114,42 +116,42 @@ def test_only_what_there_is_may_be_named_each_once() -> None:
     assert (refused.code, refused.members["field"]) == ("invalid_webhook_type", "types")
 
 
-KEPT_UNDER = {"task.create", "task.claim", "task.progress", "agent.begin"}
-"""What keys are kept under: no events."""
+KEY_OPERATIONS = {"task.create", "task.claim", "task.progress", "agent.begin"}
+"""Operations of idempotency keys, not events."""
 
 
-def test_every_type_that_is_emitted_about_tasks_and_agents_may_be_named() -> None:
-    rooms = parse_modules("src/quarterdeck/domain/tasks", "src/quarterdeck/domain/agents")
-    words = {
+def test_every_emitted_task_and_agent_event_type_is_allowed() -> None:
+    modules = parse_modules("src/quarterdeck/domain/tasks", "src/quarterdeck/domain/agents")
+    constants = {
         node.value
-        for module in rooms
+        for module in modules
         for node in module.walk()
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    emitted = {word for word in words if re.fullmatch(r"(task|agent)\.[a-z_]+", word)} - KEPT_UNDER
+    emitted = {constant for constant in constants if re.fullmatch(r"(task|agent)\.[a-z_]+", constant)} - KEY_OPERATIONS
     named = {kind for kind in event_types.ALLOWED_TYPES if kind.startswith(event_types.EVENT_PREFIXES)}
     assert emitted == named - {event_types.STATUS_CHANGED}
 
 
-# -- when it is tried again
+# -- retries
 
 
-def test_the_schedule_is_the_standards_and_chance_only_adds_to_it() -> None:
+def test_retry_schedule_is_the_standard_and_jitter_only_adds() -> None:
     schedule = RetrySchedule()
-    pauses = [schedule.delay(attempt, 0.0) for attempt in range(1, 11)]
-    assert pauses == [
+    delays = [schedule.delay(attempt, 0.0) for attempt in range(1, 11)]
+    assert delays == [
         5 * SECOND, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR, None,
     ]  # fmt: skip
     assert schedule.delay(1, 0.999) == 5_500
-    assert sum(filter(None, pauses)) > 3 * DAY
+    assert sum(filter(None, delays)) > 3 * DAY
 
 
 @pytest.mark.parametrize(
-    ("said", "state", "pause"),
+    ("fields", "state", "delay"),
     [
         ({"answer_status": 200}, DeliveryState.DELIVERED, None),
         ({"answer_status": 500, "error": "it answered 500"}, DeliveryState.PENDING, 5 * SECOND),
-        ({"error": "no answer within 15 s", "attempt": 3}, DeliveryState.PENDING, 30 * MINUTE),
+        ({"error": "no response within 15 s", "attempt": 3}, DeliveryState.PENDING, 30 * MINUTE),
         ({"answer_status": 429, "error": "…", "retry_after_ms": 60 * SECOND}, DeliveryState.PENDING, 60 * SECOND),
         ({"answer_status": 503, "error": "…", "retry_after_ms": SECOND}, DeliveryState.PENDING, 5 * SECOND),
         ({"answer_status": 503, "error": "…", "retry_after_ms": 9 * DAY}, DeliveryState.PENDING, DAY),
@@ -157,24 +159,26 @@ def test_the_schedule_is_the_standards_and_chance_only_adds_to_it() -> None:
         ({"answer_status": 410, "error": "it answered 410"}, DeliveryState.FAILED, None),
     ],
 )
-def test_what_a_delivery_is_after_an_attempt(said: dict[str, object], state: DeliveryState, pause: int | None) -> None:
-    after = states.apply_report(sent(), report(**said), NOW, RetrySchedule())
-    assert (after.status, after.next_at) == (state, None if pause is None else NOW + pause)
+def test_report_sets_delivery_state_and_next_attempt(
+    fields: dict[str, object], state: DeliveryState, delay: int | None
+) -> None:
+    after = states.apply_report(delivery(), report(**fields), NOW, RetrySchedule())
+    assert (after.status, after.next_at) == (state, None if delay is None else NOW + delay)
     assert (after.queue is not None) == (state is DeliveryState.PENDING)
     assert (after.delivered_at is not None) == (state is DeliveryState.DELIVERED)
 
 
-def test_every_verb_leads_where_the_table_says() -> None:
+def test_transitions_of_a_delivery_match_the_table() -> None:
     assert DELIVERY_STATES.next_state(DeliveryVerb.DELIVER, DeliveryState.DELIVERED) is None
     assert DELIVERY_STATES.next_state(DeliveryVerb.GIVE_UP, DeliveryState.FAILED) is None
     assert {DELIVERY_STATES.next_state(DeliveryVerb.REPLAY, state) for state in DeliveryState} == {
         DeliveryState.PENDING
     }
-    assert states.replay(sent(status=DeliveryState.FAILED, attempts=10), NOW).attempts == 0
+    assert states.replay(delivery(status=DeliveryState.FAILED, attempts=10), NOW).attempts == 0
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "pause"),
+    ("status", "header", "delay"),
     [
         (503, "120", 120 * SECOND),
         (429, "Wed, 29 Jan 2025 14:31:00 GMT", MINUTE),
@@ -188,12 +192,12 @@ def test_every_verb_leads_where_the_table_says() -> None:
         (500, "120", 0),
     ],
 )
-def test_a_pause_is_kept_where_it_may_be_asked_for_and_can_be_read(status: int, said: str | None, pause: int) -> None:
-    assert states.retry_after_ms(status, said, NOW) == pause
+def test_retry_after_is_read_only_for_429_and_503_and_valid_values(status: int, header: str | None, delay: int) -> None:
+    assert states.retry_after_ms(status, header, NOW) == delay
 
 
 @pytest.mark.parametrize(
-    ("since", "said", "why"),
+    ("failing_since", "fields", "reason"),
     [
         (None, {"answer_status": 410, "error": "…"}, DisableReason.GONE),
         (NOW - 5 * DAY, {"error": "…"}, DisableReason.FAILING),
@@ -202,14 +206,14 @@ def test_a_pause_is_kept_where_it_may_be_asked_for_and_can_be_read(status: int, 
         (NOW - 9 * DAY, {"answer_status": 200}, None),
     ],
 )
-def test_when_an_endpoint_is_to_hear_of_nothing_more(
-    since: int | None, said: dict[str, object], why: DisableReason | None
+def test_endpoint_is_disabled_when_gone_or_failing_too_long(
+    failing_since: int | None, fields: dict[str, object], reason: DisableReason | None
 ) -> None:
-    endpoint = msgspec.structs.replace(ENDPOINT, failing_since=since)
-    assert states.disable_reason(endpoint, report(**said), NOW, 5 * DAY) is why
+    endpoint = msgspec.structs.replace(ENDPOINT, failing_since=failing_since)
+    assert states.disable_reason(endpoint, report(**fields), NOW, 5 * DAY) is reason
 
 
-# -- which URLs there may be
+# -- endpoint URLs
 
 
 @pytest.mark.parametrize(
@@ -221,14 +225,14 @@ def test_when_an_endpoint_is_to_hear_of_nothing_more(
         "https://metadata.google.internal/", "https://example.com:0/", "https://" + "x" * 3_000,
     ],
 )  # fmt: skip
-def test_a_url_that_leads_into_a_network_of_ours_or_is_no_plain_https_is_refused(url: str) -> None:
+def test_private_or_non_https_url_is_refused(url: str) -> None:
     problem = rules.url_problem(url, private_allowed=False)
     assert problem is not None
     assert (problem.code, problem.members["field"]) == ("invalid_webhook_url", "url")
     assert problem.detail.endswith(".") and ".." not in problem.detail
 
 
-def test_public_https_is_taken_and_in_a_lab_everything_of_plain_form() -> None:
+def test_public_https_url_is_accepted_and_private_http_only_if_allowed() -> None:
     for url in ("https://example.com/hook?x=1", "https://93.184.216.34:8443/", "HTTPS://Example.com"):
         assert rules.url_problem(url, private_allowed=False) is None
     assert rules.url_problem("http://127.0.0.1:9/", private_allowed=True) is None
@@ -244,5 +248,5 @@ def test_public_https_is_taken_and_in_a_lab_everything_of_plain_form() -> None:
         ("https://example.com", "example.com"),
     ],
 )
-def test_of_a_url_only_its_host_is_told(url: str, host: str) -> None:
+def test_url_host_reveals_only_the_host(url: str, host: str) -> None:
     assert url_host(url) == host

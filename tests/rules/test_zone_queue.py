@@ -1,4 +1,4 @@
-"""Whose turn it is, and who is refused at the door."""
+"""The fair queue of zones: order, pausing, and eviction when it is full."""
 
 from __future__ import annotations
 
@@ -12,154 +12,154 @@ from quarterdeck.engine.zone_queue import ZoneQueue
 
 
 @dataclass(frozen=True)
-class Ticket:
+class Entry:
     zone_id: str
     position: int
 
 
-def queue_of(zones: str, room: int = 10_000) -> tuple[ZoneQueue[Ticket], list[Ticket]]:
-    """A queue with one ticket for each letter, a letter being a zone."""
-    queue: ZoneQueue[Ticket] = ZoneQueue(room)
-    tickets = [Ticket(zone, place) for place, zone in enumerate(zones, 1)]
-    for ticket in tickets:
-        assert queue.put(ticket) is None
-    return queue, tickets
+def queue_of(zones: str, capacity: int = 10_000) -> tuple[ZoneQueue[Entry], list[Entry]]:
+    """A queue with one entry per letter. The letter is the zone."""
+    queue: ZoneQueue[Entry] = ZoneQueue(capacity)
+    entries = [Entry(zone, position) for position, zone in enumerate(zones, 1)]
+    for entry in entries:
+        assert queue.put(entry) is None
+    return queue, entries
 
 
-def letters(tickets: list[Ticket]) -> str:
-    return "".join(ticket.zone_id for ticket in tickets)
+def zone_letters(entries: list[Entry]) -> str:
+    return "".join(entry.zone_id for entry in entries)
 
 
-def test_what_fits_into_one_batch_is_taken_whole_in_order_of_arrival() -> None:
-    queue, tickets = queue_of("abacaba")
-    assert queue.take(7) == tickets
+def test_entries_that_fit_into_one_batch_are_taken_in_arrival_order() -> None:
+    queue, entries = queue_of("abacaba")
+    assert queue.take(7) == entries
     assert len(queue) == 0
     assert not queue.has_ready()
     assert queue.take(7) == []
 
 
-def test_a_zone_with_a_thousand_waiting_delays_another_by_one_place() -> None:
-    queue, tickets = queue_of("a" * 1_000 + "b")
+def test_zone_with_a_thousand_entries_delays_another_by_one() -> None:
+    queue, entries = queue_of("a" * 1_000 + "b")
     first = queue.take(2)
-    assert first == [tickets[0], tickets[-1]]
+    assert first == [entries[0], entries[-1]]
     assert len(queue) == 999
 
 
-def test_when_not_all_fit_zones_take_turns_and_each_keeps_its_own_order() -> None:
+def test_zones_alternate_when_not_all_fit_and_keep_their_own_order() -> None:
     queue, _ = queue_of("aaaaabbbc")
     batches = [queue.take(4), queue.take(4), queue.take(4)]
-    assert [Counter(letters(batch)) for batch in batches] == [Counter("aabc"), Counter("aabb"), Counter("a")]
-    served = [ticket for batch in batches for ticket in batch]
+    assert [Counter(zone_letters(batch)) for batch in batches] == [Counter("aabc"), Counter("aabb"), Counter("a")]
+    served = [entry for batch in batches for entry in batch]
     for zone in "abc":
-        own = [ticket.position for ticket in served if ticket.zone_id == zone]
-        assert own == sorted(own)
+        positions = [entry.position for entry in served if entry.zone_id == zone]
+        assert positions == sorted(positions)
 
 
-def test_a_batch_too_small_for_all_zones_begins_where_the_last_one_stopped() -> None:
+def test_batch_smaller_than_the_zones_continues_where_the_last_one_stopped() -> None:
     queue, _ = queue_of("abcdeabcde")
-    assert [letters(queue.take(3)) for _ in range(4)] == ["abc", "dea", "bcd", "e"]
+    assert [zone_letters(queue.take(3)) for _ in range(4)] == ["abc", "dea", "bcd", "e"]
 
 
-def test_entries_that_could_not_be_served_stand_first_again() -> None:
-    queue, tickets = queue_of("aabb")
+def test_entries_put_back_are_first_again() -> None:
+    queue, entries = queue_of("aabb")
     taken = queue.take(2)
-    assert letters(taken) == "ab"
+    assert zone_letters(taken) == "ab"
     queue.put_back(taken)
     assert len(queue) == 4
-    assert queue.take(4) == tickets
+    assert queue.take(4) == entries
 
 
-def test_a_zone_that_was_busy_has_the_first_turn_of_the_next_batch() -> None:
-    queue, tickets = queue_of("abcdef")
+def test_zone_with_entries_put_back_is_served_first_in_the_next_batch() -> None:
+    queue, entries = queue_of("abcdef")
     taken = queue.take(2)
     queue.put_back(taken)
-    assert queue.take(2) == taken == tickets[:2]
+    assert queue.take(2) == taken == entries[:2]
 
 
-def test_what_has_been_let_in_is_taken_back_even_into_a_full_queue() -> None:
-    queue, _ = queue_of("aaaa", room=4)
+def test_entries_can_be_put_back_into_a_full_queue() -> None:
+    queue, _ = queue_of("aaaa", capacity=4)
     taken = queue.take(2)
-    assert queue.put(Ticket("a", 5)) is None
-    assert queue.put(Ticket("a", 6)) is None
+    assert queue.put(Entry("a", 5)) is None
+    assert queue.put(Entry("a", 6)) is None
     queue.put_back(taken)
     assert len(queue) == 6
-    assert [ticket.position for ticket in queue.take(10)] == [1, 2, 3, 4, 5, 6]
+    assert [entry.position for entry in queue.take(10)] == [1, 2, 3, 4, 5, 6]
 
 
-# -- holding
+# -- pausing
 
 
-def test_a_held_zone_is_passed_over_until_it_is_released() -> None:
-    queue, tickets = queue_of("abab")
+def test_paused_zone_is_skipped_until_it_is_resumed() -> None:
+    queue, entries = queue_of("abab")
     queue.pause_zone("a")
-    assert letters(queue.take(10)) == "bb"
+    assert zone_letters(queue.take(10)) == "bb"
     assert not queue.has_ready()
     assert queue.take(10) == []
     assert len(queue) == 2
     queue.resume_zone("a")
     assert queue.has_ready()
-    assert queue.take(10) == [tickets[0], tickets[2]]
+    assert queue.take(10) == [entries[0], entries[2]]
 
 
-def test_whoever_waits_for_a_held_zone_takes_its_entries_in_order_and_no_others() -> None:
-    queue, tickets = queue_of("ababa")
+def test_take_zone_returns_only_entries_of_the_paused_zone_in_order() -> None:
+    queue, entries = queue_of("ababa")
     queue.pause_zone("a")
-    assert queue.take_zone("a", 2) == [tickets[0], tickets[2]]
-    assert queue.take_zone("a", 2) == [tickets[4]]
+    assert queue.take_zone("a", 2) == [entries[0], entries[2]]
+    assert queue.take_zone("a", 2) == [entries[4]]
     assert queue.take_zone("a", 2) == []
-    assert queue.take_zone("nobody", 2) == []
+    assert queue.take_zone("unknown", 2) == []
     assert len(queue) == 2
 
 
-# -- at the door
+# -- a full queue
 
 
-def test_a_full_queue_refuses_the_newcomer_of_the_zone_that_fills_it() -> None:
-    queue, _ = queue_of("aaaa", room=4)
-    newcomer = Ticket("a", 5)
-    assert queue.put(newcomer) is newcomer
+def test_full_queue_refuses_a_new_entry_of_the_zone_that_fills_it() -> None:
+    queue, _ = queue_of("aaaa", capacity=4)
+    new_entry = Entry("a", 5)
+    assert queue.put(new_entry) is new_entry
     assert len(queue) == 4
 
 
-def test_at_the_door_a_zone_with_less_than_its_share_takes_the_place_of_the_newest_of_the_zone_with_most() -> None:
-    queue, tickets = queue_of("aaab", room=4)
-    assert queue.put(Ticket("c", 5)) is tickets[2]
+def test_zone_below_its_share_evicts_the_newest_entry_of_the_largest_zone() -> None:
+    queue, entries = queue_of("aaab", capacity=4)
+    assert queue.put(Entry("c", 5)) is entries[2]
     assert len(queue) == 4
-    assert letters(queue.take(10)) == "aabc"
+    assert zone_letters(queue.take(10)) == "aabc"
 
 
-def test_zones_of_equal_shares_do_not_push_each_other_out() -> None:
-    queue, _ = queue_of("abab", room=4)
+def test_zones_with_equal_shares_do_not_evict_each_other() -> None:
+    queue, _ = queue_of("abab", capacity=4)
     for zone in "ab":
-        newcomer = Ticket(zone, 9)
-        assert queue.put(newcomer) is newcomer
-    third = queue.put(Ticket("c", 10))
+        new_entry = Entry(zone, 9)
+        assert queue.put(new_entry) is new_entry
+    third = queue.put(Entry("c", 10))
     assert third is not None
-    assert third.zone_id in "ab", "a zone that has nothing waiting gets in"
+    assert third.zone_id in "ab", "a zone with an empty queue is admitted"
 
 
-def test_a_queue_with_room_for_one_refuses_the_second() -> None:
-    queue, _ = queue_of("a", room=1)
-    newcomer = Ticket("b", 2)
-    assert queue.put(newcomer) is newcomer
+def test_queue_of_capacity_one_refuses_the_second_entry() -> None:
+    queue, _ = queue_of("a", capacity=1)
+    new_entry = Entry("b", 2)
+    assert queue.put(new_entry) is new_entry
 
 
-@pytest.mark.parametrize("room", [1, 2, 7])
-@given(zones=st.text("abcd", max_size=40), most=st.integers(1, 9))
-def test_whatever_arrives_is_served_once_or_refused_once(room: int, zones: str, most: int) -> None:
-    queue: ZoneQueue[Ticket] = ZoneQueue(room)
-    refused: list[Ticket] = []
-    served: list[Ticket] = []
-    for place, zone in enumerate(zones):
-        evicted = queue.put(Ticket(zone, place))
+@pytest.mark.parametrize("capacity", [1, 2, 7])
+@given(zones=st.text("abcd", max_size=40), limit=st.integers(1, 9))
+def test_every_entry_is_served_once_or_refused_once(capacity: int, zones: str, limit: int) -> None:
+    queue: ZoneQueue[Entry] = ZoneQueue(capacity)
+    refused: list[Entry] = []
+    served: list[Entry] = []
+    for position, zone in enumerate(zones):
+        evicted = queue.put(Entry(zone, position))
         refused += [evicted] if evicted else []
-        assert len(queue) <= room
-        if place % 5 == 4:
-            taken = queue.take(most)
-            assert len(taken) <= most
+        assert len(queue) <= capacity
+        if position % 5 == 4:
+            taken = queue.take(limit)
+            assert len(taken) <= limit
             queue.put_back(taken[:1])
             served += taken[1:]
     while queue.has_ready():
-        served += queue.take(most)
+        served += queue.take(limit)
     assert len(queue) == 0
-    assert sorted(ticket.position for ticket in [*refused, *served]) == list(range(len(zones)))
+    assert sorted(entry.position for entry in [*refused, *served]) == list(range(len(zones)))
