@@ -366,10 +366,10 @@ async def test_draining_agent_gets_no_tasks_and_terminates_after_its_last_one(ag
     assert (await agent_harness.read()).status is State.IDLE
     await agent_harness.adjust_held({(ZONE, AGENT_ID): -1})
     ended = await agent_harness.read()
-    assert (ended.status, ended.status_reason, ended.look_at) == (State.TERMINATED, "over", None)
+    assert (ended.status, ended.status_reason, ended.look_at) == (State.TERMINATED, "finished", None)
     assert await agent_harness.event_types() == ["agent.registered", "agent.draining", "agent.terminated"]
     [event] = [event for event in await agent_harness.runtime.read_log() if event.type == "agent.terminated"]
-    assert msgspec.json.decode(event.data) == {"graceful": True, "reason": "over"}
+    assert msgspec.json.decode(event.data) == {"graceful": True, "reason": "finished"}
     problem = agents.claim_problem(ended)
     assert problem is not None and problem.code == "agent_terminated"
 

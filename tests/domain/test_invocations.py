@@ -367,7 +367,7 @@ async def test_waiting_claim_fails_when_its_service_is_unregistered(runtime: Run
 async def test_two_waiting_requests_with_one_claim_id_get_the_same_invocation(service: InvocationHarness) -> None:
     polls = [poll_for_claim(service.claim_command(claim_id="c")) for _ in range(2)]
     for poll in polls:
-        await service.submit_claim(msgspec.structs.replace(poll.claim, waiter=poll))
+        await service.submit_claim(msgspec.structs.replace(poll.request, waiter=poll))
     first = await service.create()
     waiting, service.runtime.claim_polls._by_key = service.runtime.claim_polls._by_key, {}
     assert [row.id for row in polls[0].take_delivered()] == [first.id]

@@ -157,7 +157,7 @@ async def test_agent_behind_another_program_stays_registered_unless_forced(membe
     with pytest.raises(Conflict) as problem:
         await member_panes.delete(created)
     assert problem.value.code == "member_still_there"
-    assert "heard /edit" in str(problem.value.members["tail"])
+    assert "received /edit" in str(problem.value.members["tail"])
     assert "--force" in str(problem.value.frees)
     assert (await member_panes.count_members(), is_alive(pid)) == (1, True)
     assert (await member_panes.delete(created, force=True)).pane == "killed"

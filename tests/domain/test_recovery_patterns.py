@@ -191,7 +191,7 @@ async def test_pattern_4_database_failure(runtime: RuntimeHarness, caplog: pytes
 
 async def test_first_wakeup_after_an_outage_ends_a_long_pause(runtime: RuntimeHarness) -> None:
     work, wakeups = FailingWork(), Wakeups()
-    retry = Policy(max_attempts=0, base_ms=10, multiplier=10_000.0, cap_ms=100_000, jitter=0.0)
+    retry = Policy(max_attempts=0, base_ms=10, multiplier=10_000.0, cap_ms=100_000, jitter_ratio=0.0)
     leader_loop = LeaderLoop(
         "coordinator",
         runtime.cross_zone_engine,

@@ -280,7 +280,7 @@ async def test_long_poll_skips_each_unmatched_line_once(
 
     def has_moved_on() -> bool:
         polls = log_poll[1].waiting(ref)
-        return bool(polls) and polls[0].claim.position is not None and polls[0].claim.position.number == 1
+        return bool(polls) and polls[0].request.position is not None and polls[0].request.position.number == 1
 
     await eventually(_as_async(has_moved_on), "the reader found no match and is waiting again")
     await detail_harness.add_lines(task, "grave", level=Level.ERROR)
