@@ -45,7 +45,7 @@ ORPHANED = "orphaned"
 def sweeps(
     cross_zone_engine: Engine, cascades: CascadeRunner, settings: SessionSettings, retention_every_ms: int = 900_000
 ) -> list[Sweep]:
-    """The cross-zone engine finds sessions, and deletes those whose retention time is over.
+    """The cross-zone engine finds sessions, and deletes those whose retention time has passed.
 
     The lanes that terminate sessions see only the zones concerned.
     """
@@ -66,7 +66,7 @@ def sweeps(
         return len(refs)
 
     async def delete_expired(batch: int) -> int:
-        """Here, expired means that the retention time is over, not the TTL."""
+        """Here, expired means that the retention time has passed, not the TTL."""
         retention_ms = round(settings.session_retention_days * DAY)
         deleted = 0
         # One level of the trees per transaction: deleting children makes their parents deletable.
