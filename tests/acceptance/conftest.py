@@ -1,4 +1,4 @@
-"""Fixtures of the promises that hold through any number of replicas."""
+"""Fixtures: one server on SQLite, several replicas on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.support.server import ServerProcess, Servers
 def postgres_replicas(
     postgres_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[ServerProcess]]:
-    started = Servers(tmp_path_factory.mktemp("replicas"))
+    servers = Servers(tmp_path_factory.mktemp("replicas"))
     try:
-        yield asyncio.run(add_replicas(postgres_server, started, 2))
+        yield asyncio.run(add_replicas(postgres_server, servers, 2))
     finally:
-        started.close()
+        servers.close()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def replicas(request: pytest.FixtureRequest) -> list[ServerProcess]:
-    """As many servers on one database as the engine can have: one on SQLite, three on PostgreSQL."""
+    """The servers on one database: one on SQLite, three on PostgreSQL."""
     if request.param == "sqlite":
         return [request.getfixturevalue("sqlite_server")]
-    found: list[ServerProcess] = request.getfixturevalue("postgres_replicas")
-    return found
+    all_replicas: list[ServerProcess] = request.getfixturevalue("postgres_replicas")
+    return all_replicas

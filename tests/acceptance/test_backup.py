@@ -1,4 +1,4 @@
-"""A backup taken under load and restored elsewhere is whole: it checks, it proves, and a server starts on it."""
+"""A backup taken under load restores completely: it passes `qd check` and `qd audit verify`, and a server starts."""
 
 from __future__ import annotations
 
@@ -29,108 +29,110 @@ KEY = "signing-key.pem"
 SECRETS = "secret-keys"
 
 
-class Busy:
-    """A server under load that has sealed already, and what was acknowledged before its backup was begun."""
+class BackupSource:
+    """A server under load with at least one seal, and the spawns acknowledged before the backup."""
 
     def __init__(self, server: ServerProcess, load: SpawnLoad) -> None:
         self.server = server
         self.load = load
-        self.before = set(load.acknowledged.items())
+        self.acknowledged_before = set(load.acknowledged.items())
 
     @property
     def key(self) -> Path:
         return self.server.launch.data / KEY
 
 
-async def busy(servers: Servers, launch: Launch) -> Busy:
+async def start_source(servers: Servers, launch: Launch) -> BackupSource:
     server = await servers.start(launch.with_environment(QD_SEAL_INTERVAL_MS="50"))
     load = SpawnLoad(await create_zone(server), clients=8)
     await load.wait_for_acknowledged(100)
 
-    async def sealed() -> bool:
+    async def has_seal() -> bool:
         return DirectDatabase(launch.database_url).count("seals") > 0
 
-    await eventually(sealed, "something was sealed")
-    return Busy(server, load)
+    await eventually(has_seal, "the log has a seal")
+    return BackupSource(server, load)
 
 
-async def assert_whole(servers: Servers, made: Busy, restored: Launch, anchor: str) -> None:
-    """What was restored checks and proves, holds everything that was acknowledged before, and serves."""
-    url, zone_id = restored.database_url, made.load.zone.id
+async def assert_restored(servers: Servers, source: BackupSource, restored: Launch, anchor: str) -> None:
+    """Assert that the restored database is consistent and verified, contains every acknowledged spawn, and works."""
+    url, zone_id = restored.database_url, source.load.zone.id
     qd = Qd(restored.data, QD_DATABASE_URL=url)
-    told = qd.run_json("check")
-    assert told["well"] is True
-    told = qd.run_json("audit", "verify", "--anchor", anchor)
-    assert told["proven"] is True
-    assert told["events"] > 0
-    assert made.before <= set(stored_keys(url, zone_id))
+    check = qd.run_json("check")
+    assert check["well"] is True
+    audit = qd.run_json("audit", "verify", "--anchor", anchor)
+    assert audit["proven"] is True
+    assert audit["events"] > 0
+    assert source.acknowledged_before <= set(stored_keys(url, zone_id))
     server = await servers.start(restored.with_environment(QD_SEAL_INTERVAL_MS="50"))
     zone = FreshZone(server, zone_id)
     async with zone.client() as client:
-        answer = await client.post(zone.sessions_path, json={"application_id": APP})
-        assert answer.status_code == 201, answer.text
-        for key, session in made.before:
-            again = await client.post(
+        response = await client.post(zone.sessions_path, json={"application_id": APP})
+        assert response.status_code == 201, response.text
+        for key, session in source.acknowledged_before:
+            repeated = await client.post(
                 zone.sessions_path,
                 json={"application_id": APP, "metadata": {"key": key}},
                 headers={"Idempotency-Key": key},
             )
-            assert (again.status_code, again.json()["id"]) == (200, session)
+            assert (repeated.status_code, repeated.json()["id"]) == (200, session)
             break
 
-    async def sealed_on() -> bool:
-        return int(qd.run_json("audit", "verify", "--anchor", anchor)["seals"]) > int(told["seals"])
+    async def has_new_seal() -> bool:
+        return int(qd.run_json("audit", "verify", "--anchor", anchor)["seals"]) > int(audit["seals"])
 
-    await eventually(sealed_on, "the chain went on")
+    await eventually(has_new_seal, "the chain of seals continued")
     assert await server.stop() == 0
     assert qd.run_json("check")["well"] is True
 
 
-async def test_a_copy_of_sqlite_taken_under_load_is_whole(servers: Servers, sqlite_url: str, tmp_path: Path) -> None:
+async def test_sqlite_backup_taken_under_load_restores_completely(
+    servers: Servers, sqlite_url: str, tmp_path: Path
+) -> None:
     path = sqlite_path(sqlite_url)
     assert path
-    made = await busy(servers, Launch(path.parent))
+    source = await start_source(servers, Launch(path.parent))
     qd, file = Qd(path.parent), tmp_path / "backups" / "today.db"
     file.parent.mkdir()
     copied = await asyncio.to_thread(qd.run_json, "db", "backup", str(file))
-    await made.load.wait_for_acknowledged(10)
-    await made.load.stop()
-    await made.server.stop()
+    await source.load.wait_for_acknowledged(10)
+    await source.load.stop()
+    await source.server.stop()
     assert copied["file"] == str(file)
     assert copied["bytes"] == file.stat().st_size
     assert file.stat().st_mode & 0o777 == 0o600
-    assert [found.name for found in file.parent.iterdir()] == ["today.db"]
+    assert [path.name for path in file.parent.iterdir()] == ["today.db"]
 
-    elsewhere = Launch(tmp_path / "elsewhere")
-    elsewhere.data.mkdir()
-    shutil.copyfile(file, elsewhere.data / "quarterdeck.db")
-    shutil.copy2(made.key, elsewhere.data / KEY)
-    shutil.copy2(made.key.with_name(SECRETS), elsewhere.data / SECRETS)
-    assert DirectDatabase(elsewhere.database_url).scalar("select pos from log_head") == copied["position"]
-    await assert_whole(servers, made, elsewhere, copied["anchor"])
+    target = Launch(tmp_path / "restored")
+    target.data.mkdir()
+    shutil.copyfile(file, target.data / "quarterdeck.db")
+    shutil.copy2(source.key, target.data / KEY)
+    shutil.copy2(source.key.with_name(SECRETS), target.data / SECRETS)
+    assert DirectDatabase(target.database_url).scalar("select pos from log_head") == copied["position"]
+    await assert_restored(servers, source, target, copied["anchor"])
 
 
-async def test_a_dump_of_postgresql_taken_under_load_is_whole_in_another_cluster(
+async def test_pg_dump_taken_under_load_restores_completely_in_another_cluster(
     servers: Servers, postgres_url: str, own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    made = await busy(servers, Launch(tmp_path / "data", postgres_url))
+    source = await start_source(servers, Launch(tmp_path / "data", postgres_url))
     anchor = Qd(tmp_path / "data", QD_DATABASE_URL=postgres_url).run("audit", "anchor")
     dump = tmp_path / "today.dump"
     await asyncio.to_thread(run, "pg_dump", "--format=custom", f"--file={dump}", postgres_url)
-    await made.load.wait_for_acknowledged(10)
-    await made.load.stop()
-    await made.server.stop()
+    await source.load.wait_for_acknowledged(10)
+    await source.load.stop()
+    await source.server.stop()
 
     with psycopg.connect(own_postgres.url(), autocommit=True) as connection:
         connection.execute(create_roles_sql().encode())
         connection.execute("create database restored")
     url = own_postgres.url("restored")
     run("pg_restore", "--no-owner", "--exit-on-error", f"--dbname={url}", str(dump))
-    elsewhere = Launch(tmp_path / "elsewhere", url)
-    elsewhere.data.mkdir()
-    shutil.copy2(made.key, elsewhere.data / KEY)
-    shutil.copy2(made.key.with_name(SECRETS), elsewhere.data / SECRETS)
-    await assert_whole(servers, made, elsewhere, anchor)
+    target = Launch(tmp_path / "restored", url)
+    target.data.mkdir()
+    shutil.copy2(source.key, target.data / KEY)
+    shutil.copy2(source.key.with_name(SECRETS), target.data / SECRETS)
+    await assert_restored(servers, source, target, anchor)
 
 
 def run(tool: str, *arguments: str) -> None:
@@ -140,25 +142,25 @@ def run(tool: str, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# -- what a copy is not
+# -- errors and arguments
 
 
-def test_nothing_is_overwritten_and_nothing_is_left_behind(sqlite_url: str, tmp_path: Path) -> None:
+def test_backup_overwrites_no_file_and_leaves_none_after_an_error(sqlite_url: str, tmp_path: Path) -> None:
     file = tmp_path / "backups" / "copy.db"
     file.parent.mkdir()
-    file.write_text("precious")
-    with pytest.raises(Conflict, match="nothing is overwritten"):
+    file.write_text("existing")
+    with pytest.raises(Conflict, match="overwrites nothing"):
         backup.create_backup(sqlite_url, file)
-    assert file.read_text() == "precious"
+    assert file.read_text() == "existing"
     with pytest.raises(StoreError, match="There is no database"):
         backup.create_backup(f"sqlite:///{tmp_path / 'none.db'}", file.with_name("another.db"))
     (tmp_path / "noise.db").write_bytes(b"noise" * 1_000)
     with pytest.raises(StoreError):
         backup.create_backup(f"sqlite:///{tmp_path / 'noise.db'}", file.with_name("another.db"))
-    assert [found.name for found in file.parent.iterdir()] == ["copy.db"]
+    assert [path.name for path in file.parent.iterdir()] == ["copy.db"]
 
 
-def test_a_damaged_file_makes_no_backup(sqlite_url: str, tmp_path: Path) -> None:
+def test_damaged_database_creates_no_backup(sqlite_url: str, tmp_path: Path) -> None:
     path = sqlite_path(sqlite_url)
     assert path
     with sqlite3.connect(path) as connection:
@@ -172,15 +174,13 @@ def test_a_damaged_file_makes_no_backup(sqlite_url: str, tmp_path: Path) -> None
     assert not (tmp_path / "copy.db").exists()
 
 
-def test_on_postgresql_the_sentence_says_what_to_use(tmp_path: Path) -> None:
+def test_backup_of_postgresql_recommends_pg_dump(tmp_path: Path) -> None:
     done = Qd(tmp_path)("db", "backup", "copy.db", "--database", "postgresql://db/quarterdeck")
     assert done.returncode == 1
     assert "pg_dump --format=custom" in done.stderr
 
 
-def test_a_name_that_begins_with_a_dash_is_a_name(
-    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_name_may_start_with_a_dash(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Qd(tmp_path).run("db", "backup", "--", "-copy.db")
     assert (tmp_path / "-copy.db").exists()

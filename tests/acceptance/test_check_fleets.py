@@ -1,4 +1,4 @@
-"""`qd check` of fleets: whatever is wrong with them, their members, panes, monitors and messages is found and named."""
+"""`qd check` finds every kind of damage to fleets, members, panes, monitors and messages."""
 
 from __future__ import annotations
 
@@ -17,77 +17,77 @@ from tests.support.fleets import ADMINISTRATOR, ALICE, BOB, DIRECTOR, FleetHarne
 from tests.support.runtime import DirectDatabase, open_runtime
 
 FLEET_CHECKS = {check.name for check in CHECKS if check.statement in FLEET_QUERIES}
-CAROL, STRANGER, LAST_DIRECTOR = 5, 6, 8
-"""Who has left; the director of fleet 2; that of fleet 3, which is deleted."""
+CAROL, OTHER_DIRECTOR, DELETED_DIRECTOR = 5, 6, 8
+"""A deregistered member; the director of fleet 2; the director of fleet 3, which is deleted."""
 WAITING, DONE, CANCELED, SUMMARY, TO_ALICE, TO_BOB = 1, 2, 3, 4, 5, 6
 
 
-class Hands:
-    """Do harm in a transaction of their own, in which they look at it, and take it back."""
+class DamageProbe:
+    """Causes damage in a transaction, runs a check in it, and rolls back."""
 
     def __init__(self, connection: sqlite3.Connection | psycopg.Connection) -> None:
         self._connection = connection
 
-    def found(self, harm: str, check: Check) -> set[str]:
-        """The ids that a check finds after this."""
+    def found_ids(self, statement: str, check: Check) -> set[str]:
+        """The ids that the check finds after the statement."""
         if isinstance(self._connection, sqlite3.Connection):
-            self._connection.execute(harm)
+            self._connection.execute(statement)
             rows = self._connection.execute(check.statement.sqlite).fetchall()
         else:
-            self._connection.execute(harm.encode())
+            self._connection.execute(statement.encode())
             rows = self._connection.execute(check.statement.postgresql.encode()).fetchall()
         self._connection.rollback()
         return {str(row[1]) for row in rows}
 
 
 @contextlib.contextmanager
-def hands_on(url: str) -> Iterator[Hands]:
+def open_probe(url: str) -> Iterator[DamageProbe]:
     path = sqlite_path(url)
     connection = psycopg.connect(url) if path is None else sqlite3.connect(path, timeout=10)
     with contextlib.closing(connection):
-        yield Hands(connection)
+        yield DamageProbe(connection)
 
 
 @pytest.fixture
 async def fleet_database_url(engine_url: str) -> str:
-    """A database with fleets: one at work, one that has just begun, and one that is deleted."""
-    async with open_runtime(engine_url) as keel:
-        await keel.put_zone()
-        fleeting = FleetHarness(keel)
-        await fleeting.create(location=pane_location())
-        # Words of a caller's own, which make no administrator.
+    """A database with three fleets: one with members and messages, one new, one deleted."""
+    async with open_runtime(engine_url) as runtime:
+        await runtime.put_zone()
+        harness = FleetHarness(runtime)
+        await harness.create(location=pane_location())
+        # A member's own skills do not make it an administrator.
         skills = '[{"cafleet":{"kind":"builtin-administrator"}}]'
         for name in ("alice", "bob", "carol"):
-            await fleeting.register(name, director_id=DIRECTOR, location=pane_location(None), skills=skills)
-        await fleeting.deregister(CAROL)
-        await fleeting.fleet_lane.submit(claim_monitor_command())
-        await fleeting.create()
-        last = await fleeting.create(location=pane_location())
-        await fleeting.delete(last.fleet.fleet_id)
+            await harness.register(name, director_id=DIRECTOR, location=pane_location(None), skills=skills)
+        await harness.deregister(CAROL)
+        await harness.fleet_lane.submit(claim_monitor_command())
+        await harness.create()
+        deleted = await harness.create(location=pane_location())
+        await harness.delete(deleted.fleet.fleet_id)
         for _ in (WAITING, DONE, CANCELED):
-            await fleeting.send(ALICE)
-        await fleeting.ack(DONE)
-        await fleeting.cancel(CANCELED)
-        await fleeting.broadcast()
-        await fleeting.receipt(TO_ALICE)
+            await harness.send(ALICE)
+        await harness.ack(DONE)
+        await harness.cancel(CANCELED)
+        await harness.broadcast()
+        await harness.receipt(TO_ALICE)
     return engine_url
 
 
 Damage = tuple[str, str, int | str]
-"""(the check that must find it, what is done, by which id it is named)"""
+"""The check that must find the damage, the statement that causes it, the id in the finding."""
 
 
-def of_fleets() -> list[Damage]:
+def fleet_damages() -> list[Damage]:
     member, fleet = "update members set {} where agent_id = {}", "update fleets set {} where fleet_id = {}"
-    gone = "status = 'deregistered', deregistered_at = 1"
-    mark = f"(select m.agent_card_json from members m where m.agent_id = {ADMINISTRATOR})"
+    deregistered = "status = 'deregistered', deregistered_at = 1"
+    administrator_card = f"(select m.agent_card_json from members m where m.agent_id = {ADMINISTRATOR})"
     return [
-        ("fleets", member.format(gone, ADMINISTRATOR), 1),
+        ("fleets", member.format(deregistered, ADMINISTRATOR), 1),
         ("fleets", member.format("registry_id = null", ALICE), 1),
-        ("fleets", member.format(gone, DIRECTOR), 1),
-        ("fleets", member.format("status = 'active', deregistered_at = null", LAST_DIRECTOR), 3),
+        ("fleets", member.format(deregistered, DIRECTOR), 1),
+        ("fleets", member.format("status = 'active', deregistered_at = null", DELETED_DIRECTOR), 3),
         ("fleets", fleet.format("director_agent_id = null", 2), 2),
-        ("fleets", fleet.format(f"director_agent_id = {STRANGER}", 1), 1),
+        ("fleets", fleet.format(f"director_agent_id = {OTHER_DIRECTOR}", 1), 1),
         ("fleets", fleet.format(f"director_agent_id = {ADMINISTRATOR}", 1), 1),
         ("fleets", fleet.format("deleted_at = 1", 2), 2),
         ("fleet-members", member.format("status = 'gone'", ALICE), ALICE),
@@ -96,7 +96,7 @@ def of_fleets() -> list[Damage]:
         ("fleet-members", member.format("registry_id = 'fleet-2-3'", ALICE), ALICE),
         ("fleet-members", member.format("registry_id = 'fleet-1-2'", ADMINISTRATOR), ADMINISTRATOR),
         ("fleet-members", member.format("agent_card_json = '{}'", ADMINISTRATOR), ADMINISTRATOR),
-        ("fleet-members", member.format(f"agent_card_json = {mark}", ALICE), ALICE),
+        ("fleet-members", member.format(f"agent_card_json = {administrator_card}", ALICE), ALICE),
         ("fleet-registry", "update agents set status = 'TERMINATED' where id = 'fleet-1-3'", ALICE),
         ("fleet-registry", "delete from agents where id = 'fleet-1-3'", ALICE),
         ("fleet-registry", "update agents set status = 'IDLE' where id = 'fleet-1-5'", CAROL),
@@ -107,11 +107,11 @@ def of_fleets() -> list[Damage]:
     ]
 
 
-def of_panes() -> list[Damage]:
+def pane_damages() -> list[Damage]:
     pane = "update agent_placements set {} where agent_id = {}"
-    left = "update members set status = 'deregistered', deregistered_at = 1 where agent_id = {}"
+    deregister = "update members set status = 'deregistered', deregistered_at = 1 where agent_id = {}"
     return [
-        ("fleet-panes", left.format(BOB), BOB),
+        ("fleet-panes", deregister.format(BOB), BOB),
         ("fleet-panes", pane.format(f"agent_id = {ADMINISTRATOR}", ALICE), ADMINISTRATOR),
         ("fleet-panes", pane.format(f"director_agent_id = {BOB}", ALICE), ALICE),
         ("fleet-panes", pane.format("director_agent_id = null", ALICE), ALICE),
@@ -124,12 +124,12 @@ def of_panes() -> list[Damage]:
     ]
 
 
-def of_messages() -> list[Damage]:
+def message_damages() -> list[Damage]:
     message = "update messages set {} where task_id = {}"
     return [
         *(
-            ("messages", message.format(wrong, WAITING), WAITING)
-            for wrong in (
+            ("messages", message.format(change, WAITING), WAITING)
+            for change in (
                 "type = 'letter'",
                 "status_state = 'read'",
                 "status_timestamp = status_timestamp + 1",
@@ -139,8 +139,8 @@ def of_messages() -> list[Damage]:
             )
         ),
         *(
-            ("messages", message.format(wrong, SUMMARY), SUMMARY)
-            for wrong in (
+            ("messages", message.format(change, SUMMARY), SUMMARY)
+            for change in (
                 f"to_agent_id = {ALICE}",
                 f"context_id = {ALICE}",
                 "status_state = 'canceled'",
@@ -152,9 +152,9 @@ def of_messages() -> list[Damage]:
             )
         ),
         ("message-ends", message.format("from_agent_id = 77", WAITING), WAITING),
-        ("message-ends", message.format(f"from_agent_id = {STRANGER}", SUMMARY), SUMMARY),
+        ("message-ends", message.format(f"from_agent_id = {OTHER_DIRECTOR}", SUMMARY), SUMMARY),
         ("message-ends", message.format("to_agent_id = 77", WAITING), WAITING),
-        ("message-ends", message.format(f"to_agent_id = {STRANGER}", WAITING), WAITING),
+        ("message-ends", message.format(f"to_agent_id = {OTHER_DIRECTOR}", WAITING), WAITING),
         ("message-ends", message.format(f"to_agent_id = {ADMINISTRATOR}", WAITING), WAITING),
         ("broadcasts", message.format("text = 'Broadcast sent to 3 recipients'", SUMMARY), SUMMARY),
         ("broadcasts", f"delete from messages where task_id = {TO_BOB}", SUMMARY),
@@ -169,26 +169,26 @@ def of_messages() -> list[Damage]:
     ]
 
 
-def test_whatever_is_wrong_with_fleets_is_found_and_named(fleet_database_url: str) -> None:
+def test_every_kind_of_fleet_damage_is_found_by_its_check(fleet_database_url: str) -> None:
     checks = {check.name: check for check in CHECKS if check.name in FLEET_CHECKS}
-    planted = [*of_fleets(), *of_panes(), *of_messages()]
+    planted = [*fleet_damages(), *pane_damages(), *message_damages()]
     assert {name for name, _, _ in planted} == checks.keys()
-    with hands_on(fleet_database_url) as hands:
-        for name, harm, named in planted:
-            assert str(named) in hands.found(harm, checks[name]), harm
+    with open_probe(fleet_database_url) as probe:
+        for name, statement, expected_id in planted:
+            assert str(expected_id) in probe.found_ids(statement, checks[name]), statement
     report = check_database(fleet_database_url)
     assert report.is_consistent, report.text()
 
 
-def test_what_is_wrong_with_a_fleet_is_a_sentence_and_one_wrong_row_is_one_line(fleet_database_url: str) -> None:
-    side, text = DirectDatabase(fleet_database_url), "update messages set text = ? where task_id = ?"
-    right = side.scalar(f"select text from messages where task_id = {SUMMARY}")
-    side.execute(text, "x\ny", SUMMARY)
+def test_one_wrong_fleet_row_is_one_finding_with_a_readable_text(fleet_database_url: str) -> None:
+    database, text = DirectDatabase(fleet_database_url), "update messages set text = ? where task_id = ?"
+    original = database.scalar(f"select text from messages where task_id = {SUMMARY}")
+    database.execute(text, "x\ny", SUMMARY)
     [finding] = check_database(fleet_database_url).findings
     assert finding.text() == (
-        r"broadcasts: zone z: the broadcast 4 says 'x\\ny', and has 2 deliveries to 2 members, up to 6"
+        r"broadcasts: zone z: broadcast 4 has the text 'x\\ny', but has 2 deliveries to 2 members, up to id 6"
     )
-    side.execute(text, right, SUMMARY)
-    side.execute("update fleet_counters set messages = 5")
+    database.execute(text, original, SUMMARY)
+    database.execute("update fleet_counters set messages = 5")
     [finding] = check_database(fleet_database_url).findings
-    assert finding.text() == "fleet-ids: zone z: the counter of messages says 5, and the highest id is 6"
+    assert finding.text() == "fleet-ids: zone z: the counter of messages is 5, but the highest id is 6"

@@ -1,4 +1,4 @@
-"""The examples run, and print what their page says they print."""
+"""The examples run and print the output shown in examples/README.md."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ EXAMPLES = ROOT / "examples"
 LIMIT = 60.0
 
 
-def printed_by(example: str) -> str:
-    """What the page shows below the command that runs this example."""
-    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    found = re.search(rf"^\$ python examples/{re.escape(example)}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert found, f"the page does not show {example}"
-    return found[1]
+def documented_output(example: str) -> str:
+    """The output that the README shows below the command of this example."""
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    match = re.search(rf"^\$ python examples/{re.escape(example)}\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    assert match, f"the README does not show {example}"
+    return match[1]
 
 
 async def start(example: str, zone: FreshZone) -> Process:
@@ -36,7 +36,7 @@ async def start(example: str, zone: FreshZone) -> Process:
 
 
 @contextlib.asynccontextmanager
-async def running(example: str, zone: FreshZone) -> AsyncIterator[Process]:
+async def run_example(example: str, zone: FreshZone) -> AsyncIterator[Process]:
     process = await start(example, zone)
     try:
         yield process
@@ -47,10 +47,10 @@ async def running(example: str, zone: FreshZone) -> AsyncIterator[Process]:
 
 
 async def output_of(example: str, zone: FreshZone) -> str:
-    async with asyncio.timeout(LIMIT), running(example, zone) as process:
-        told, wrong = await process.communicate()
-        assert process.returncode == 0, wrong.decode()
-        return told.decode()
+    async with asyncio.timeout(LIMIT), run_example(example, zone) as process:
+        stdout, stderr = await process.communicate()
+        assert process.returncode == 0, stderr.decode()
+        return stdout.decode()
 
 
 async def first_line(process: Process) -> str:
@@ -59,41 +59,43 @@ async def first_line(process: Process) -> str:
         return (await process.stderr.readline()).decode().strip()
 
 
-async def test_a_tree_is_spawned_drawn_put_to_sleep_and_stopped(zone: FreshZone) -> None:
-    assert await output_of("tree.py", zone) == printed_by("tree.py")
+async def test_tree_example_prints_the_documented_output(zone: FreshZone) -> None:
+    assert await output_of("tree.py", zone) == documented_output("tree.py")
 
 
-@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
-async def test_a_worker_serves_its_caller_until_it_is_told_to_stop(zone: FreshZone, told: signal.Signals) -> None:
-    async with running("summarise/worker.py", zone) as worker:
-        said = await first_line(worker)
-        shown = printed_by("summarise/worker.py").strip()
-        assert said.rpartition(" ")[0] == shown.rpartition(" ")[0]
-        assert await output_of("summarise/caller.py", zone) == printed_by("summarise/caller.py")
-        worker.send_signal(told)
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+async def test_summarise_worker_serves_its_caller_until_a_signal(
+    zone: FreshZone, signal_number: signal.Signals
+) -> None:
+    async with run_example("summarise/worker.py", zone) as worker:
+        line = await first_line(worker)
+        expected = documented_output("summarise/worker.py").strip()
+        assert line.rpartition(" ")[0] == expected.rpartition(" ")[0]
+        assert await output_of("summarise/caller.py", zone) == documented_output("summarise/caller.py")
+        worker.send_signal(signal_number)
         async with asyncio.timeout(LIMIT):
             assert await worker.wait() == 0
 
 
-async def test_an_agent_reads_books_until_it_is_told_to_stop(zone: FreshZone) -> None:
-    async with running("tasks/worker.py", zone) as worker:
-        assert await first_line(worker) == printed_by("tasks/worker.py").strip()
-        assert await output_of("tasks/caller.py", zone) == printed_by("tasks/caller.py")
+async def test_task_worker_serves_its_caller_until_sigterm(zone: FreshZone) -> None:
+    async with run_example("tasks/worker.py", zone) as worker:
+        assert await first_line(worker) == documented_output("tasks/worker.py").strip()
+        assert await output_of("tasks/caller.py", zone) == documented_output("tasks/caller.py")
         worker.send_signal(signal.SIGTERM)
         async with asyncio.timeout(LIMIT):
             assert await worker.wait() == 0
 
 
-async def test_a_program_with_a_server_inside_needs_no_other() -> None:
+async def test_embedded_example_runs_without_a_server() -> None:
     program = [sys.executable, "-u", str(EXAMPLES / "embedded.py")]
     process = await asyncio.create_subprocess_exec(*program, stdout=PIPE, stderr=PIPE, env=minimal_environment())
-    told, wrong = await asyncio.wait_for(process.communicate(), LIMIT)
-    assert process.returncode == 0, wrong.decode()
-    assert told.decode() == printed_by("embedded.py")
+    stdout, stderr = await asyncio.wait_for(process.communicate(), LIMIT)
+    assert process.returncode == 0, stderr.decode()
+    assert stdout.decode() == documented_output("embedded.py")
 
 
-async def test_a_caller_without_a_worker_is_told_that_nobody_serves(zone: FreshZone) -> None:
-    async with running("summarise/caller.py", zone) as caller:
-        _, wrong = await asyncio.wait_for(caller.communicate(), LIMIT)
+async def test_summarise_caller_without_a_worker_exits_with_an_error(zone: FreshZone) -> None:
+    async with run_example("summarise/caller.py", zone) as caller:
+        _, stderr = await asyncio.wait_for(caller.communicate(), LIMIT)
         assert caller.returncode == 1
-        assert "offers no service here" in wrong.decode()
+        assert "has no service in this zone" in stderr.decode()

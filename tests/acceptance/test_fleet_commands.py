@@ -1,4 +1,4 @@
-"""A fleet from the command line, inside a real tmux: its director types what agents type, to the letter."""
+"""The fleet commands of `qd` in a real tmux server, run as a director and as a member."""
 
 from __future__ import annotations
 
@@ -22,53 +22,55 @@ CREATE = ("member", "create", "--agent-id", "1", "--name")
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, sqlite_databases: SqliteDatabases) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("commands")
-    started = Servers(directory)
+    servers = Servers(directory)
     try:
         launch = launch_on(sqlite_databases.create_migrated(directory), directory)
-        yield asyncio.run(started.start(launch.with_environment(QD_FLEET_EXIT_SECONDS="0.5")))
+        yield asyncio.run(servers.start(launch.with_environment(QD_FLEET_EXIT_SECONDS="0.5")))
     finally:
-        started.close()
+        servers.close()
 
 
-def test_a_director_makes_members_talks_to_them_and_lets_them_go(
+def test_director_creates_messages_and_deletes_members_from_the_command_line(
     server: ServerProcess, shared_tmux: TmuxServer
 ) -> None:
-    inside = shared_tmux.pane_environment()
-    where = {"TMUX": inside["TMUX"], "TMUX_PANE": inside["TMUX_PANE"]}
-    qd = Qd(server.launch.data, QD_FLEET_ID="1", **where)
-    made = qd.run_json("fleet", "create", "--label", "review")
-    assert (made["fleet_id"], made["director"]["placement"]["tmux_pane_id"]) == (1, shared_tmux.pane)
+    pane_environment = shared_tmux.pane_environment()
+    tmux_variables = {"TMUX": pane_environment["TMUX"], "TMUX_PANE": pane_environment["TMUX_PANE"]}
+    qd = Qd(server.launch.data, QD_FLEET_ID="1", **tmux_variables)
+    created = qd.run_json("fleet", "create", "--label", "review")
+    assert (created["fleet_id"], created["director"]["placement"]["tmux_pane_id"]) == (1, shared_tmux.pane)
     line = qd.run(*CREATE, "alice", "--description", "reviews", "--", "look at", "page 7")
-    found = re.fullmatch(r"3 alice backend=claude pane=(%\d+)", line)
-    assert found is not None
-    pane = found[1]
+    match = re.fullmatch(r"3 alice backend=claude pane=(%\d+)", line)
+    assert match is not None
+    pane = match[1]
     alice = shared_tmux.pid_of(pane)
     assert shared_tmux.wait_for_agent_log(alice).argv[-1] == "look at page 7"
-    own = {name: value for name, value in shared_tmux.wait_for_agent_log(alice).environment.items() if "QD_" in name}
-    as_alice = Qd(server.launch.data, **own)
+    member_environment = {
+        name: value for name, value in shared_tmux.wait_for_agent_log(alice).environment.items() if "QD_" in name
+    }
+    as_alice = Qd(server.launch.data, **member_environment)
     assert as_alice.run("message", "poll") == "No messages found."
     assert qd.run("message", "broadcast", "--agent-id", "1", "--text", "$(hi)") == (
         "broadcast id=1 recipients=1 delivered=1"
     )
-    eventually_sync(lambda: len(shared_tmux.wait_for_agent_log(alice).lines) == 1, "alice was told")
+    eventually_sync(lambda: len(shared_tmux.wait_for_agent_log(alice).lines) == 1, "alice got the notice")
     assert "$(hi)" in shared_tmux.wait_for_agent_log(alice).lines[0]
     assert as_alice.run("message", "ack", "--task-id", "2") == "Message acknowledged."
-    other = as_alice("message", "send", "--agent-id", "1", "--to", "3", "--text", "x")
-    assert (other.returncode, other.stderr) == (1, "Error: This token cannot act as agent 1\n")
-    to = ("--member-id", "3")
-    assert qd.run("member", "exec", *to, "git log") == f"Sent a command to member 3 ({pane})."
-    assert qd.run("member", "ping", *to) == f"Pinged member 3 ({pane})."
-    eventually_sync(lambda: "heard ! git log" in qd.run("member", "capture", *to), "its pane shows it")
-    assert as_alice("member", "exec", *to, "id").returncode == 1, "its token reaches into no pane"
-    assert qd.run("member", "delete", *to) == f"Member deleted.\nPane {pane} has closed."
+    refused = as_alice("message", "send", "--agent-id", "1", "--to", "3", "--text", "x")
+    assert (refused.returncode, refused.stderr) == (1, "Error: This token cannot act as agent 1\n")
+    member = ("--member-id", "3")
+    assert qd.run("member", "exec", *member, "git log") == f"Sent a command to member 3 ({pane})."
+    assert qd.run("member", "ping", *member) == f"Pinged member 3 ({pane})."
+    eventually_sync(lambda: "received ! git log" in qd.run("member", "capture", *member), "the pane shows the command")
+    assert as_alice("member", "exec", *member, "id").returncode == 1, "a member's token cannot type into panes"
+    assert qd.run("member", "delete", *member) == f"Member deleted.\nPane {pane} was closed."
     assert pane not in shared_tmux.list_panes()
     shared_tmux.run_tmux("set-environment", "-g", "FAKE", "stubborn")
     bob = qd.run_json(*CREATE, "bob", "--description", "tests", "--coding-agent", "codex")
-    late = qd("member", "delete", "--member-id", "4")
-    assert (late.returncode, "codex is ready" in late.stderr) == (2, True)
+    timed_out = qd("member", "delete", "--member-id", "4")
+    assert (timed_out.returncode, "codex is ready" in timed_out.stderr) == (2, True)
     assert "4 bob active" in qd.run("agent", "list")
     assert qd.run("member", "delete", "--member-id", "4", "--force").endswith("was killed.")
     assert bob["placement"]["tmux_pane_id"] not in shared_tmux.list_panes()
     done = qd("fleet", "delete", "1")
     assert done.stdout == "Deleted fleet 1. Deregistered 2 agents.\n"
-    assert shared_tmux.pane in shared_tmux.list_panes(), "the director's own pane is its user's"
+    assert shared_tmux.pane in shared_tmux.list_panes(), "the director's own pane stays open"

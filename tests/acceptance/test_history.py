@@ -1,5 +1,7 @@
-"""`qd check --history`: a real run of every kind of client passes, and whatever is then put wrong, in the database or
-in what clients wrote down, is found under the promise that it breaks."""
+"""`qd check --history` passes after a real run and finds every violation planted in the database or in a history.
+
+Each violation must be reported under the invariant that it breaks.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,21 @@ from tests.support.session_plane_attack.run_state import RunState
 from tests.support.session_plane_attack.server_pool import ServerPool
 
 CALLS = 700
-OF_TASKS_ALONE = {"dependencies", "resumed"}
-"""What is put wrong with tasks is put wrong after a run of theirs (`tests/chaos/test_work_plane.py`)."""
+TASK_INVARIANTS = {"dependencies", "resumed"}
+"""Violations of these invariants are planted by `tests/chaos/test_work_plane.py`."""
 TABLES = ("events", "agent_sessions", "idempotency_keys", "agent_invocations", "delegation_edges", "cascades")
 
 
 @dataclass(frozen=True)
-class World:
-    """A database at rest, and the history of those who worked with it."""
+class Scenario:
+    """An idle database and the history that its clients recorded."""
 
     url: str
     data: Path
     history: Path
 
     @property
-    def side(self) -> DirectDatabase:
+    def database(self) -> DirectDatabase:
         return DirectDatabase(self.url)
 
     def report(self) -> ConsistencyReport:
@@ -48,7 +50,7 @@ class World:
         return [json.loads(line) for line in self.history.read_text().splitlines()]
 
     def rows(self) -> dict[str, list[tuple[SqlValue, ...]]]:
-        return {table: self.side.execute(f"select * from {table}") for table in TABLES}
+        return {table: self.database.execute(f"select * from {table}") for table in TABLES}
 
     def restore(self, rows: dict[str, list[tuple[SqlValue, ...]]]) -> None:
         with owner_transaction(self.url) as (run, each):
@@ -59,72 +61,74 @@ class World:
 
 
 @pytest.fixture
-async def scenario(servers: Servers, launch: Launch) -> World:
+async def scenario(servers: Servers, launch: Launch) -> Scenario:
     server = await servers.start(launch.with_environment(**SHORT_INTERVALS))
-    fleet = ServerPool(servers, [server])
-    recorder = HistoryWriter(servers.directory / "history.jsonl")
-    plane = RunState("a short run", fleet, recorder, ("narrow", "stopped"))
-    await create_zones(fleet)
+    pool = ServerPool(servers, [server])
+    history = HistoryWriter(servers.directory / "history.jsonl")
+    state = RunState("a short run", pool, history, ("narrow", "stopped"))
+    await create_zones(pool)
 
-    async def enough() -> None:
-        async def is_so() -> bool:
-            seen = [
-                recorder.count_calls("complete", 200),
-                recorder.count_calls("suspend", 200),
-                recorder.count_calls("revoke", 200),
+    async def run_long_enough() -> None:
+        async def is_enough() -> bool:
+            counts = [
+                history.count_calls("complete", 200),
+                history.count_calls("suspend", 200),
+                history.count_calls("revoke", 200),
             ]
-            return len(recorder) >= CALLS and min(seen) >= 2 and recorder.count_calls("spawn", 429) > 0
+            return len(history) >= CALLS and min(counts) >= 2 and history.count_calls("spawn", 429) > 0
 
-        await eventually(is_so, f"{CALLS} calls were made", limit=90)
+        await eventually(is_enough, f"{CALLS} calls were made", limit=90)
 
-    await run_clients(plane, enough())
-    await wait_until_idle(fleet, launch.database_url)
+    await run_clients(state, run_long_enough())
+    await wait_until_idle(pool, launch.database_url)
     assert await server.stop() == 0
     while DirectDatabase(launch.database_url).count("cascades", "finished_at is null"):
-        # A session came to its time in the very moment of the stop. Whoever starts next finishes what that began.
-        fleet = ServerPool(servers, [server := await servers.start(launch.with_environment(**SHORT_INTERVALS))])
-        await wait_until_idle(fleet, launch.database_url)
+        # A session expired during the stop. The next server finishes its cascade.
+        pool = ServerPool(servers, [server := await servers.start(launch.with_environment(**SHORT_INTERVALS))])
+        await wait_until_idle(pool, launch.database_url)
         assert await server.stop() == 0
-    return World(launch.database_url, launch.data, recorder.file)
+    return Scenario(launch.database_url, launch.data, history.file)
 
 
-# -- what is put wrong: each gives the promise that must find it, and does it
+# -- violations
 
-Damage = Callable[[World], None]
+Damage = Callable[[Scenario], None]
 
 
-def event_of(world: World, kind: str, where: str = "1 = 1", *params: SqlValue) -> tuple[int, str, dict[str, object]]:
-    """(position, subject, data) of one event of this kind."""
-    rows = world.side.execute(
-        f"select pos, subject, data from events where type = ? and {where} order by pos", kind, *params
+def read_event(
+    scenario: Scenario, event_type: str, where: str = "1 = 1", *params: SqlValue
+) -> tuple[int, str, dict[str, object]]:
+    """Position, subject and data of one event of this type."""
+    rows = scenario.database.execute(
+        f"select pos, subject, data from events where type = ? and {where} order by pos", event_type, *params
     )
-    assert rows, f"no {kind} where {where}"
+    assert rows, f"no {event_type} where {where}"
     pos, subject, data = rows[len(rows) // 2]
     return int(str(pos)), str(subject), json.loads(str(data))
 
 
-def an_event_gone(world: World) -> None:
-    pos, *_ = event_of(world, "session.suspend")
-    world.side.execute("delete from events where pos = ?", pos)
+def delete_event(scenario: Scenario) -> None:
+    pos, *_ = read_event(scenario, "session.suspend")
+    scenario.database.execute("delete from events where pos = ?", pos)
 
 
-def a_spawn_that_never_was(world: World) -> None:
-    pos, *_ = event_of(world, "session.spawn")
-    world.side.execute("update events set type = 'session.note' where pos = ?", pos)
+def retype_spawn_event(scenario: Scenario) -> None:
+    pos, *_ = read_event(scenario, "session.spawn")
+    scenario.database.execute("update events set type = 'session.note' where pos = ?", pos)
 
 
-def a_key_that_jumps(world: World) -> None:
-    """To a session that lives, away from another that does."""
-    rows = world.side.execute(
+def point_key_to_other_session(scenario: Scenario) -> None:
+    """Point the key of one live session to another live session."""
+    rows = scenario.database.execute(
         "select k.key, k.zone_id, k.application_id from idempotency_keys k join agent_sessions s"
         " on s.zone_id = k.zone_id and s.id = k.subject_id"
         " where k.operation = 'spawn' and s.terminated_at is null and s.zone_id = 'narrow' order by s.id"
     )
     (first, zone, application), (other, *_) = rows[0], rows[-1]
-    target = world.side.scalar(
+    target = scenario.database.scalar(
         "select subject_id from idempotency_keys where zone_id = ? and key = ? and operation = 'spawn'", zone, other
     )
-    world.side.execute(
+    scenario.database.execute(
         "update idempotency_keys set subject_id = ? where zone_id = ? and application_id = ? and key = ?",
         target,
         zone,
@@ -133,151 +137,153 @@ def a_key_that_jumps(world: World) -> None:
     )
 
 
-def a_limit_that_was_lower(world: World) -> None:
-    _, subject, _ = event_of(world, "session.spawn", "zone_id = 'narrow'")
-    [[limits]] = world.side.execute("select limits from agent_sessions where id = ?", subject)
+def lower_limit(scenario: Scenario) -> None:
+    _, subject, _ = read_event(scenario, "session.spawn", "zone_id = 'narrow'")
+    [[limits]] = scenario.database.execute("select limits from agent_sessions where id = ?", subject)
     lower = {**json.loads(str(limits)), "max_tree_spawns": 0}
-    world.side.execute("update agent_sessions set limits = ? where id = ?", json.dumps(lower), subject)
+    scenario.database.execute("update agent_sessions set limits = ? where id = ?", json.dumps(lower), subject)
 
 
-def begun_twice(world: World) -> None:
-    pos, *_ = event_of(world, "invocation.started")
-    world.side.execute("update events set type = 'invocation.note' where pos = ?", pos)
+def retype_start_event(scenario: Scenario) -> None:
+    pos, *_ = read_event(scenario, "invocation.started")
+    scenario.database.execute("update events set type = 'invocation.note' where pos = ?", pos)
 
 
-def a_success_that_was_a_retry(world: World) -> None:
-    pos, subject, _ = event_of(world, "invocation.succeeded")
-    world.side.execute("update events set type = 'invocation.retried', to_state = 'pending' where pos = ?", pos)
-    world.side.execute("update agent_invocations set status = 'pending' where id = ?", subject)
+def turn_success_into_retry(scenario: Scenario) -> None:
+    pos, subject, _ = read_event(scenario, "invocation.succeeded")
+    scenario.database.execute("update events set type = 'invocation.retried', to_state = 'pending' where pos = ?", pos)
+    scenario.database.execute("update agent_invocations set status = 'pending' where id = ?", subject)
 
 
-def a_refusal_that_bound_its_key(world: World) -> None:
-    refused = next(line for line in world.lines() if line["op"] == "spawn" and line["status"] == 429)
-    asked = refused["asked"]
-    assert isinstance(asked, dict)
-    made = [line["asked"] for line in world.lines() if line["op"] == "spawn" and line["status"] in (200, 201, None)]
-    done = {str(each["idempotency_key"]) for each in made if isinstance(each, dict)}
-    assert asked["idempotency_key"] not in done
-    _, subject, _ = event_of(world, "session.spawn")
-    world.side.execute(
+def store_key_of_refused_spawn(scenario: Scenario) -> None:
+    refused = next(line for line in scenario.lines() if line["op"] == "spawn" and line["status"] == 429)
+    refused_request = refused["asked"]
+    assert isinstance(refused_request, dict)
+    requests = [
+        line["asked"] for line in scenario.lines() if line["op"] == "spawn" and line["status"] in (200, 201, None)
+    ]
+    used_keys = {str(request["idempotency_key"]) for request in requests if isinstance(request, dict)}
+    assert refused_request["idempotency_key"] not in used_keys
+    _, subject, _ = read_event(scenario, "session.spawn")
+    scenario.database.execute(
         "insert into idempotency_keys values (?, ?, 'spawn', ?, 'd', ?, 1)",
         str(refused["zone"]),
-        asked["application_id"],
-        asked["idempotency_key"],
+        refused_request["application_id"],
+        refused_request["idempotency_key"],
         subject,
     )
 
 
-def a_child_of_the_dead(world: World) -> None:
-    [[subject, pos, data]] = world.side.execute(
+def spawn_under_ended_parent(scenario: Scenario) -> None:
+    [[subject, pos, data]] = scenario.database.execute(
         "select t.subject, s.pos, s.data from events t join events s on s.zone_id = t.zone_id and s.pos > t.pos"
         " where t.type = 'session.terminate' and s.type = 'session.spawn' order by t.pos, s.pos desc limit 1"
     )
-    told = {**json.loads(str(data)), "parent_id": subject}
-    world.side.execute("update events set data = ? where pos = ?", json.dumps(told), pos)
+    changed = {**json.loads(str(data)), "parent_id": subject}
+    scenario.database.execute("update events set data = ? where pos = ?", json.dumps(changed), pos)
 
 
-def authority_out_of_nothing(world: World) -> None:
-    pos, _, data = event_of(world, "delegation.create")
-    told = {**data, "scopes": ["everything"], "parent_edge_id": "nobody's"}
-    world.side.execute("update events set data = ? where pos = ?", json.dumps(told), pos)
+def delegate_without_authority(scenario: Scenario) -> None:
+    pos, _, data = read_event(scenario, "delegation.create")
+    changed = {**data, "scopes": ["unknown-scope"], "parent_edge_id": "missing-edge"}
+    scenario.database.execute("update events set data = ? where pos = ?", json.dumps(changed), pos)
 
 
-def an_answer_before_its_turn(world: World) -> None:
-    """Two creations far from each other change places in the log."""
-    rows = world.side.execute("select pos from events where type = 'session.spawn' order by pos")
+def swap_spawn_positions(scenario: Scenario) -> None:
+    """Swap the log positions of the first and the last spawn."""
+    rows = scenario.database.execute("select pos from events where type = 'session.spawn' order by pos")
     early, late = int(str(rows[0][0])), int(str(rows[-1][0]))
     for old, new in ((early, -1), (late, early), (-1, late)):
-        world.side.execute("update events set pos = ? where pos = ?", new, old)
+        scenario.database.execute("update events set pos = ? where pos = ?", new, old)
 
 
-def a_row_gone(world: World) -> None:
-    world.side.execute("delete from delegation_edges where status = 'revoked'")
+def delete_edge_rows(scenario: Scenario) -> None:
+    scenario.database.execute("delete from delegation_edges where status = 'revoked'")
 
 
-def a_row_moved(world: World) -> None:
-    world.side.execute("update agent_invocations set status = 'dead' where status = 'succeeded'")
+def change_invocation_status(scenario: Scenario) -> None:
+    scenario.database.execute("update agent_invocations set status = 'dead' where status = 'succeeded'")
 
 
-def a_cascade_open(world: World) -> None:
-    world.side.execute("update cascades set finished_at = null, settled = settled - 1")
+def reopen_cascades(scenario: Scenario) -> None:
+    scenario.database.execute("update cascades set finished_at = null, settled = settled - 1")
 
 
-def left_to_the_dead(world: World) -> None:
-    world.side.execute(
+def reopen_invocation_of_ended_session(scenario: Scenario) -> None:
+    scenario.database.execute(
         "update agent_invocations set status = 'running' where id = (select i.id from agent_invocations i join"
         " agent_sessions s on s.zone_id = i.zone_id and s.id = i.source_session_id where s.terminated_at is not null"
         " order by i.id limit 1)"
     )
 
 
-def held_for_ever(world: World) -> None:
-    """By nobody's session, so that only its deadline speaks against it."""
-    world.side.execute(
+def reopen_invocation_past_deadline(scenario: Scenario) -> None:
+    """The invocation has no session, so that only its deadline is violated."""
+    scenario.database.execute(
         "update agent_invocations set status = 'running', deadline_at = 1 where id = (select i.id from"
         " agent_invocations i where i.source_session_id is null and i.target_session_id is null order by i.id limit 1)"
     )
 
 
 DAMAGES: dict[Damage, str] = {
-    an_event_gone: "story",
-    a_spawn_that_never_was: "acknowledged",
-    a_key_that_jumps: "one-key",
-    a_limit_that_was_lower: "limits",
-    begun_twice: "one-holder",
-    a_success_that_was_a_retry: "stale",
-    a_refusal_that_bound_its_key: "refused",
-    a_child_of_the_dead: "after-the-end",
-    authority_out_of_nothing: "narrowing",
-    an_answer_before_its_turn: "order",
-    a_row_gone: "agreement",
-    a_row_moved: "agreement",
-    a_cascade_open: "rest",
-    left_to_the_dead: "rest",
-    held_for_ever: "rest",
+    delete_event: "story",
+    retype_spawn_event: "acknowledged",
+    point_key_to_other_session: "one-key",
+    lower_limit: "limits",
+    retype_start_event: "one-holder",
+    turn_success_into_retry: "stale",
+    store_key_of_refused_spawn: "refused",
+    spawn_under_ended_parent: "after-the-end",
+    delegate_without_authority: "narrowing",
+    swap_spawn_positions: "order",
+    delete_edge_rows: "agreement",
+    change_invocation_status: "agreement",
+    reopen_cascades: "rest",
+    reopen_invocation_of_ended_session: "rest",
+    reopen_invocation_past_deadline: "rest",
 }
 
 
-def test_a_real_run_keeps_every_promise_and_whatever_is_then_put_wrong_is_found(scenario: World) -> None:
+def test_history_check_passes_after_a_run_and_finds_every_planted_violation(scenario: Scenario) -> None:
     report = scenario.report()
     assert report.is_consistent, report.text()
     assert report.history
     assert report.history.calls["done"] >= CALLS // 3
-    assert set(DAMAGES.values()) == set(INVARIANTS) - OF_TASKS_ALONE
-    whole = scenario.rows()
-    for damage, promise in DAMAGES.items():
-        # What the log and the clients say is judged alike wherever it was read; rows are read by each engine's own.
-        if not sqlite_path(scenario.url) and promise not in ("agreement", "rest"):
+    assert set(DAMAGES.values()) == set(INVARIANTS) - TASK_INVARIANTS
+    original = scenario.rows()
+    for damage, invariant in DAMAGES.items():
+        # Checks of log and history are the same on both engines. Checks of rows have a query for each engine.
+        if not sqlite_path(scenario.url) and invariant not in ("agreement", "rest"):
             continue
         damage(scenario)
-        found = scenario.report().history
-        assert found
-        assert promise in found.counts, f"{damage.__name__}: {found.text()}"
-        scenario.restore(whole)
+        history = scenario.report().history
+        assert history
+        assert invariant in history.counts, f"{damage.__name__}: {history.text()}"
+        scenario.restore(original)
     assert scenario.report().is_consistent
-    assert_the_command_says_the_same(scenario)
+    assert_command_agrees(scenario)
 
 
-def assert_the_command_says_the_same(world: World) -> None:
-    qd = Qd(world.data, QD_DATABASE_URL=world.url)
-    told = qd.run("check", "--history", str(world.history)).splitlines()
-    assert told[-1].startswith("every promise was kept: ")
-    assert qd.run_json("check", "--history", str(world.history))["history"]["findings"] == []
-    for lie in (a_lost_spawn, a_line_cut_in_two):
-        lying = world.history.with_name("lying.jsonl")
-        lying.write_text("\n".join(lie(world)) + "\n")
-        done = qd("check", "--history", str(world.history), "--history", str(lying))
+def assert_command_agrees(scenario: Scenario) -> None:
+    qd = Qd(scenario.data, QD_DATABASE_URL=scenario.url)
+    lines = qd.run("check", "--history", str(scenario.history)).splitlines()
+    assert lines[-1].startswith("no violations: ")
+    assert qd.run_json("check", "--history", str(scenario.history))["history"]["findings"] == []
+    for forge in (forge_spawn_line, truncate_line):
+        forged = scenario.history.with_name("forged.jsonl")
+        forged.write_text("\n".join(forge(scenario)) + "\n")
+        done = qd("check", "--history", str(scenario.history), "--history", str(forged))
         assert done.returncode == 1
-        said = done.stdout + done.stderr
-        assert "lying.jsonl:1" in said, said
-    done = qd("check", "--json", "--history", str(world.history), "--history", str(lying.with_name("none")))
+        output = done.stdout + done.stderr
+        assert "forged.jsonl:1" in output, output
+    done = qd("check", "--json", "--history", str(scenario.history), "--history", str(forged.with_name("none")))
     assert (done.returncode, json.loads(done.stderr)["error"]) == (1, "invalid_history")
 
 
-def a_lost_spawn(world: World) -> Iterator[str]:
-    line = next(line for line in world.lines() if line["op"] == "spawn" and line["status"] == 201)
-    yield json.dumps({**line, "client": "liar", "asked": {}, "answer": {"id": "never"}})
+def forge_spawn_line(scenario: Scenario) -> Iterator[str]:
+    line = next(line for line in scenario.lines() if line["op"] == "spawn" and line["status"] == 201)
+    yield json.dumps({**line, "client": "forged", "asked": {}, "answer": {"id": "never"}})
 
 
-def a_line_cut_in_two(world: World) -> Iterator[str]:
-    yield '{"client": "liar", '
+def truncate_line(scenario: Scenario) -> Iterator[str]:
+    yield '{"client": "forged", '

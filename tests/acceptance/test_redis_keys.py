@@ -1,5 +1,4 @@
-"""What Redis shows of tasks and agents beside a real server: written after each commit, late when Redis is away, whole
-again when it is back or was wiped, and never believed."""
+"""Redis keys of tasks and agents: written after each commit, restored after an outage or a wipe, never trusted."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ from tests.support.zone import assert_problem
 
 ZONE = key_layout.DEFAULT_ZONE
 TASKS, AGENTS = "/api/v1/agent-tasks", "/api/v1/agents"
-PASSING = ("agent:heartbeat:", "coordinator:lock:", "session:context:")
-"""Keys that end by themselves."""
-SEEDS = (
+EXPIRING = ("agent:heartbeat:", "coordinator:lock:", "session:context:")
+"""Prefixes of keys that expire."""
+ALERTED_METRICS = (
     "coordinator_cycle_duration_seconds",
     "coordinator_stale_agents",
     "tasks_pending",
@@ -51,8 +50,8 @@ def redis_backed_server(
     redis_server: RedisServer, sqlite_databases: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("redis-keys")
-    started = Servers(directory)
-    told = launch_on(sqlite_databases.create_migrated(directory), directory).with_environment(
+    servers = Servers(directory)
+    launch = launch_on(sqlite_databases.create_migrated(directory), directory).with_environment(
         REDIS_URL=redis_server.url,
         STREAMS_HMAC_KEY="a key that is long enough",
         OUTBOX_INTERVAL_MS="100",
@@ -60,15 +59,15 @@ def redis_backed_server(
         QD_COORDINATOR_INTERVAL_MS="600000",
     )
     try:
-        yield asyncio.run(started.start(told))
+        yield asyncio.run(servers.start(launch))
     finally:
-        started.close()
+        servers.close()
 
 
 @pytest.fixture
 async def client(redis_backed_server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
-    async with redis_backed_server.client() as asking:
-        yield asking
+    async with redis_backed_server.client() as client:
+        yield client
 
 
 @pytest.fixture
@@ -76,151 +75,155 @@ def redis(redis_server: RedisServer) -> DirectRedis:
     return redis_server.direct
 
 
-async def done(answer: Awaitable[httpx.Response]) -> dict[str, Any]:
-    got = await answer
-    assert got.status_code in (200, 201), got.text
-    found: dict[str, Any] = got.json()
-    return found
+async def fetch(request: Awaitable[httpx.Response]) -> dict[str, Any]:
+    response = await request
+    assert response.status_code in (200, 201), response.text
+    content: dict[str, Any] = response.json()
+    return content
 
 
-async def makes(client: httpx.AsyncClient, **said: object) -> str:
-    asked = {"title": "t", "taskType": "development", "retryBackoffSeconds": 3_600, **said}
-    return str((await done(client.post(TASKS, json=asked)))["id"])
+async def create_task(client: httpx.AsyncClient, **fields: object) -> str:
+    body = {"title": "t", "taskType": "development", "retryBackoffSeconds": 3_600, **fields}
+    return str((await fetch(client.post(TASKS, json=body)))["id"])
 
 
-async def claims(client: httpx.AsyncClient, agent: str, most: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await done(client.post(f"{AGENTS}/{agent}/claim", json={"max": most})))["tasks"]
-    return found
+async def claim(client: httpx.AsyncClient, agent: str, max_tasks: int) -> list[dict[str, Any]]:
+    tasks: list[dict[str, Any]] = (await fetch(client.post(f"{AGENTS}/{agent}/claim", json={"max": max_tasks})))[
+        "tasks"
+    ]
+    return tasks
 
 
-def becomes(look: Callable[[], object], wanted: object) -> Callable[[], Awaitable[bool]]:
-    async def ask() -> bool:
-        return look() == wanted
+def equals(read: Callable[[], object], expected: object) -> Callable[[], Awaitable[bool]]:
+    async def is_equal() -> bool:
+        return read() == expected
 
-    return ask
+    return is_equal
 
 
-async def test_every_step_of_a_task_is_seen_under_the_seeds_keys(client: httpx.AsyncClient, redis: DirectRedis) -> None:
-    seen = redis.client
-    await done(client.put(f"{AGENTS}/one", json={"maxConcurrentTasks": 5}))
-    task = await makes(client, priority=8)
+async def test_redis_keys_follow_every_step_of_a_task(client: httpx.AsyncClient, redis: DirectRedis) -> None:
+    keys = redis.client
+    await fetch(client.put(f"{AGENTS}/one", json={"maxConcurrentTasks": 5}))
+    task = await create_task(client, priority=8)
     pending, active = f"tasks:pending:{ZONE}", f"tasks:active:{ZONE}"
-    await eventually(becomes(lambda: seen.zrange(pending, 0, -1), [task]), "the task was pending")
-    assert 2 * 10**13 < float(str(seen.zscore(pending, task))) < 3 * 10**13
-    [lease] = await claims(client, "one", 1)
-    await eventually(becomes(lambda: seen.hkeys("agent:tasks:one"), [task]), "the task was held")
-    assert seen.smembers(active) == {f"{task}:"}
-    assert not seen.exists(pending)
-    await done(client.post(f"{AGENTS}/one/heartbeat", json={"currentTaskId": task}))
-    await eventually(becomes(lambda: seen.exists("agent:heartbeat:one"), 1), "the heartbeat was seen")
-    beat = json.loads(str(seen.get("agent:heartbeat:one")))
+    await eventually(equals(lambda: keys.zrange(pending, 0, -1), [task]), "the task was pending")
+    assert 2 * 10**13 < float(str(keys.zscore(pending, task))) < 3 * 10**13
+    [lease] = await claim(client, "one", 1)
+    await eventually(equals(lambda: keys.hkeys("agent:tasks:one"), [task]), "the task was held")
+    assert keys.smembers(active) == {f"{task}:"}
+    assert not keys.exists(pending)
+    await fetch(client.post(f"{AGENTS}/one/heartbeat", json={"currentTaskId": task}))
+    await eventually(equals(lambda: keys.exists("agent:heartbeat:one"), 1), "the heartbeat was written")
+    beat = json.loads(str(keys.get("agent:heartbeat:one")))
     assert (beat["status"], beat["task_id"]) == ("running", task)
     report = {"attemptToken": lease["attemptToken"], "outputResult": {}}
-    await done(client.post(f"{TASKS}/{task}/complete", json=report))
-    await eventually(becomes(lambda: seen.exists("agent:tasks:one", active), 0), "nothing was held")
-    await eventually(becomes(lambda: seen.hget("agent:status:one", "status"), "idle"), "the agent was idle")
-    await done(client.post(f"{AGENTS}/one/terminate", json={}))
-    await eventually(becomes(lambda: [*seen.scan_iter("agent:*:one")], []), "nothing of the agent was left")
+    await fetch(client.post(f"{TASKS}/{task}/complete", json=report))
+    await eventually(equals(lambda: keys.exists("agent:tasks:one", active), 0), "nothing was held")
+    await eventually(equals(lambda: keys.hget("agent:status:one", "status"), "idle"), "the agent was idle")
+    await fetch(client.post(f"{AGENTS}/one/terminate", json={}))
+    await eventually(equals(lambda: [*keys.scan_iter("agent:*:one")], []), "every key of the agent was deleted")
 
 
-async def test_who_coordinates_is_shown_and_a_command_only_makes_it_look_again(
+async def test_coordinator_lock_is_mirrored_and_a_command_only_triggers_a_cycle(
     client: httpx.AsyncClient, redis: DirectRedis
 ) -> None:
     lock = f"coordinator:lock:{ZONE}"
-    await eventually(becomes(lambda: redis.client.exists(lock), 1), "the lock was shown")
+    await eventually(equals(lambda: redis.client.exists(lock), 1), "the lock was mirrored")
     assert 0 < redis.client.ttl(lock) <= 30
     before = redis.client.get(lock)
 
-    async def cycles() -> int:
+    async def cycle_count() -> int:
         return int((await client.get("/health/coordinator")).json()["coordinator"]["cycleCount"])
 
-    known = await cycles()
+    count_before = await cycle_count()
     redis.client.publish(f"coordinator:commands:{ZONE}", '{"command":"reassign_task","task_id":"any"}')
 
-    async def has_looked() -> bool:
-        return await cycles() > known
+    async def has_run() -> bool:
+        return await cycle_count() > count_before
 
-    await eventually(has_looked, "the coordinator looked again")
+    await eventually(has_run, "the coordinator ran another cycle")
     assert redis.client.get(lock) == before
-    redis.client.set(lock, "a liar")
-    await eventually(becomes(lambda: redis.client.get(lock), before), "who coordinates was shown again")
+    redis.client.set(lock, "other-holder")
+    await eventually(equals(lambda: redis.client.get(lock), before), "the lock was mirrored again")
 
 
-async def work_of_every_kind(client: httpx.AsyncClient) -> None:
-    await done(client.put(f"{AGENTS}/busy", json={"maxConcurrentTasks": 5}))
+async def run_tasks(client: httpx.AsyncClient) -> None:
+    await fetch(client.put(f"{AGENTS}/busy", json={"maxConcurrentTasks": 5}))
     for _ in range(4):
-        await makes(client)
-    first, *_ = await claims(client, "busy", 2)
-    await done(client.post(f"{TASKS}/{first['id']}/fail", json={"attemptToken": first["attemptToken"], "error": "e"}))
+        await create_task(client)
+    first, *_ = await claim(client, "busy", 2)
+    await fetch(client.post(f"{TASKS}/{first['id']}/fail", json={"attemptToken": first["attemptToken"], "error": "e"}))
 
 
-def standing(redis: DirectRedis) -> dict[str, object]:
-    return read_keys(redis, *PASSING)
+def lasting_keys(redis: DirectRedis) -> dict[str, object]:
+    return read_keys(redis, *EXPIRING)
 
 
-async def test_wiped_keys_come_back_by_themselves_and_by_hand(client: httpx.AsyncClient, redis: DirectRedis) -> None:
-    await work_of_every_kind(client)
+async def test_wiped_keys_are_restored_by_the_server_and_by_a_rebuild(
+    client: httpx.AsyncClient, redis: DirectRedis
+) -> None:
+    await run_tasks(client)
     recovery = f"coordinator:recovery_queue:{ZONE}"
-    await eventually(becomes(lambda: redis.client.llen(recovery), 1), "all of it was told")
-    before = standing(redis)
+    await eventually(equals(lambda: redis.client.llen(recovery), 1), "all keys were written")
+    before = lasting_keys(redis)
     assert len(before) == 5
     redis.wipe()
-    await eventually(becomes(lambda: standing(redis), before), "everything was there again")
-    redis.client.zadd(f"tasks:pending:{ZONE}", {"ghost": 1})
-    rebuilt = await done(client.post("/redis/rebuild"))
+    await eventually(equals(lambda: lasting_keys(redis), before), "all keys were restored")
+    redis.client.zadd(f"tasks:pending:{ZONE}", {"unknown-task": 1})
+    rebuilt = await fetch(client.post("/redis/rebuild"))
     assert rebuilt["state"] == "whole"
-    assert standing(redis) == before
-    assert (await done(client.get("/redis")))["state"] == "whole"
+    assert lasting_keys(redis) == before
+    assert (await fetch(client.get("/redis")))["state"] == "whole"
 
 
-async def test_with_redis_away_every_call_answers_and_the_keys_are_right_when_it_returns(
+async def test_requests_succeed_during_a_redis_outage_and_keys_are_correct_after_it(
     client: httpx.AsyncClient, redis_server: RedisServer
 ) -> None:
     recovery = f"coordinator:recovery_queue:{ZONE}"
     waiting = redis_server.direct.client.llen(recovery)
     redis_server.stop()
-    await work_of_every_kind(client)
+    await run_tasks(client)
     assert (await client.get("/ready")).status_code == 200
 
     async def is_degraded() -> bool:
         return bool((await client.get("/health/coordinator")).json()["valkey"] == "disconnected")
 
-    await eventually(is_degraded, "the coordinator's health told of it")
+    await eventually(is_degraded, "the coordinator's health reported the outage")
     assert_problem(await client.post("/redis/rebuild"), 503, "redis_away")
     text = (await client.get("/metrics")).text
     [errors] = [line for line in text.splitlines() if line.startswith("valkey_connection_errors_total{")]
     assert float(errors.split()[-1]) > 0
     redis_server.start()
-    await eventually(becomes(lambda: redis_server.direct.client.llen(recovery), waiting + 1), "the keys were right")
-    listed = (await done(client.get("/sinks")))["items"]
-    assert [each["name"] for each in listed] == ["redis-keys", "redis-streams", "webhooks"]
+    await eventually(equals(lambda: redis_server.direct.client.llen(recovery), waiting + 1), "the keys were correct")
+    sinks = (await fetch(client.get("/sinks")))["items"]
+    assert [sink["name"] for sink in sinks] == ["redis-keys", "redis-streams", "webhooks"]
 
 
-async def test_every_figure_that_the_alert_rules_name_is_exported_and_every_figure_of_the_seed_has_a_rule(
-    client: httpx.AsyncClient,
-) -> None:
+async def test_alert_rules_use_exported_metrics_and_cover_every_required_metric(client: httpx.AsyncClient) -> None:
     text = resources.files("quarterdeck").joinpath("ops", "alerts.yml").read_text(encoding="utf-8")
-    told = prometheus_rules.parse_rules(text)
-    assert isinstance(told, dict)
-    assert isinstance(told["groups"], list)
-    [group] = told["groups"]
+    rules = prometheus_rules.parse_rules(text)
+    assert isinstance(rules, dict)
+    assert isinstance(rules["groups"], list)
+    [group] = rules["groups"]
     assert isinstance(group, dict)
     expressions = {str(rule["alert"]): str(rule["expr"]) for rule in group["rules"] if isinstance(rule, dict)}
-    assert len(expressions) == len(group["rules"]) >= len(SEEDS)
+    assert len(expressions) == len(group["rules"]) >= len(ALERTED_METRICS)
     exported = {
         line.partition("{")[0].partition(" ")[0]
         for line in (await client.get("/metrics")).text.splitlines()
         if not line.startswith("#")
     }
-    known = {"sum", "max", "min", "increase", "rate"}
-    named = {name for expression in expressions.values() for name in prometheus_rules.metric_names(expression)} - known
-    assert named <= exported
-    for figure in SEEDS:
-        assert any(name.startswith(figure) for name in named), f"nobody is told about {figure}"
+    functions = {"sum", "max", "min", "increase", "rate"}
+    used = {
+        name for expression in expressions.values() for name in prometheus_rules.metric_names(expression)
+    } - functions
+    assert used <= exported
+    for metric in ALERTED_METRICS:
+        assert any(name.startswith(metric) for name in used), f"no alert rule uses {metric}"
 
 
-async def test_a_server_without_redis_says_that_it_has_none(sqlite_server: ServerProcess) -> None:
+async def test_server_without_redis_reports_not_configured(sqlite_server: ServerProcess) -> None:
     async with sqlite_server.client() as client:
-        assert (await done(client.get("/redis")))["state"] == "not_configured"
+        assert (await fetch(client.get("/redis")))["state"] == "not_configured"
         assert_problem(await client.post("/redis/rebuild"), 409, "redis_not_configured")
         assert "valkey_connection_errors_total" in (await client.get("/metrics")).text

@@ -1,8 +1,7 @@
-"""The promise against runaway trees: a session that spawns two more, each of which spawns two more, for ever, is held
-by any one bound alone, however many clients and replicas it comes through.
+"""Any single bound stops a runaway tree, in which every session spawns two more, through many clients and replicas.
 
-Every other bound stands at its ceiling. What was true at every instant is read from the log, which is in the order of
-the commits; the rabbit itself must have come to a stop.
+All other bounds are at their ceilings. Peak counts are computed from the event log, which is in commit order, and the
+spawner must have stopped.
 """
 
 from __future__ import annotations
@@ -25,77 +24,77 @@ CODES = {bound.name: bound.code for bound in BOUNDS}
 
 
 @dataclass(frozen=True)
-class Hold:
-    """One bound that is narrow, and what becomes of a rabbit under it."""
+class BoundCase:
+    """One low bound and the expected result of a runaway tree under it."""
 
     bound: str
     limit: int
     alive: int | None
-    """How many sessions there are in the end; None where that depends on who came first."""
+    """The number of live sessions at the end. None if it depends on the order of the requests."""
     trees: int = 1
-    nature: SpawnBehaviour = field(default_factory=SpawnBehaviour)
-    also: tuple[str, ...] = ()
-    """Bounds at their ceilings that it may run into as well."""
+    behaviour: SpawnBehaviour = field(default_factory=SpawnBehaviour)
+    other_bounds: tuple[str, ...] = ()
+    """Bounds at their ceilings that may refuse too."""
 
     def __str__(self) -> str:
         return self.bound
 
 
-HOLDS = (
-    Hold("max_depth", 4, alive=2**5 - 1),
-    # One child each makes a line, and a line ends at the ceiling of depths.
-    Hold("max_children", 1, alive=CEILINGS["max_depth"] + 1, also=("max_depth",)),
-    Hold("max_tree_size", 20, alive=3 * 20, trees=3),
-    Hold("max_concurrent", 20, alive=3 + 20, trees=3),
-    Hold("max_sessions", 20, alive=20, trees=3),
-    Hold("max_sessions_per_application", 20, alive=2 * 20, nature=SpawnBehaviour(applications=(APP, "other"))),
-    # Spawn, finish, spawn: at no time are there many, and without this bound it would never end.
-    Hold("max_tree_spawns", 60, alive=None, trees=2, nature=SpawnBehaviour(ends_max=NO_BUDGET)),
+BOUND_CASES = (
+    BoundCase("max_depth", 4, alive=2**5 - 1),
+    # One child each makes a chain, which ends at the ceiling of max_depth.
+    BoundCase("max_children", 1, alive=CEILINGS["max_depth"] + 1, other_bounds=("max_depth",)),
+    BoundCase("max_tree_size", 20, alive=3 * 20, trees=3),
+    BoundCase("max_concurrent", 20, alive=3 + 20, trees=3),
+    BoundCase("max_sessions", 20, alive=20, trees=3),
+    BoundCase("max_sessions_per_application", 20, alive=2 * 20, behaviour=SpawnBehaviour(applications=(APP, "other"))),
+    # Spawn, end, spawn: few sessions are live at any time, and only this bound stops it.
+    BoundCase("max_tree_spawns", 60, alive=None, trees=2, behaviour=SpawnBehaviour(ends_max=NO_BUDGET)),
 )
 
 
-async def let_loose(replicas: list[ServerProcess], hold: Hold) -> tuple[FreshZone, RunawaySpawner]:
-    """Returns when the rabbit has come to a stop in a zone of its own."""
-    zone = await create_zone(replicas[0], **{hold.bound: hold.limit})
-    async with zone.client() as client, open_clients(replicas, CLIENTS) as callers:
-        roots = [(await spawn(client, zone))["id"] for _ in range(hold.trees)]
-        rabbit = RunawaySpawner(zone, hold.nature)
-        await rabbit.run(callers, roots)
-    return zone, rabbit
+async def run_spawner(replicas: list[ServerProcess], case: BoundCase) -> tuple[FreshZone, RunawaySpawner]:
+    """Run a runaway spawner in a new zone until it stops."""
+    zone = await create_zone(replicas[0], **{case.bound: case.limit})
+    async with zone.client() as client, open_clients(replicas, CLIENTS) as clients:
+        roots = [(await spawn(client, zone))["id"] for _ in range(case.trees)]
+        spawner = RunawaySpawner(zone, case.behaviour)
+        await spawner.run(clients, roots)
+    return zone, spawner
 
 
-@pytest.mark.parametrize("hold", HOLDS, ids=str)
-async def test_a_rabbit_is_held_by_each_bound_alone(replicas: list[ServerProcess], hold: Hold) -> None:
+@pytest.mark.parametrize("case", BOUND_CASES, ids=str)
+async def test_each_bound_alone_stops_a_runaway_tree(replicas: list[ServerProcess], case: BoundCase) -> None:
     for _ in range(max(1, ROUNDS // 3)):
-        zone, rabbit = await let_loose(replicas, hold)
+        zone, spawner = await run_spawner(replicas, case)
         log = await read_full_log(zone)
-        most = peak_counts(log)
-        assert most[hold.bound] == hold.limit, "reached, and never exceeded"
-        assert rabbit.refusals.keys() == {CODES[name] for name in (hold.bound, *hold.also)}
-        assert rabbit.ended > 0, "some of them in a place that another had held"
-        if hold.alive is not None:
-            assert len(sessions_alive(log)) == hold.alive
+        peaks = peak_counts(log)
+        assert peaks[case.bound] == case.limit, "the limit is reached and never exceeded"
+        assert spawner.refusals.keys() == {CODES[name] for name in (case.bound, *case.other_bounds)}
+        assert spawner.ended > 0, "slots of ended sessions are used again"
+        if case.alive is not None:
+            assert len(sessions_alive(log)) == case.alive
         assert_zone_counts_match_rows(replicas[0].launch.database_url, zone.id)
 
 
-async def test_spawn_finish_spawn_is_held_though_three_are_alive_at_most(replicas: list[ServerProcess]) -> None:
-    """How one task became nine hundred sub-agents: no bound on what is alive would ever have refused it."""
-    every_one_ends = SpawnBehaviour(keep_every=NO_BUDGET, ends_max=NO_BUDGET)
-    hold = Hold("max_tree_spawns", 100, alive=1, nature=every_one_ends)
-    zone, rabbit = await let_loose(replicas, hold)
+async def test_max_tree_spawns_stops_a_tree_that_ends_its_sessions(replicas: list[ServerProcess]) -> None:
+    """At most three sessions are live, so no bound on live sessions refuses a spawn."""
+    ends_every_session = SpawnBehaviour(keep_every=NO_BUDGET, ends_max=NO_BUDGET)
+    case = BoundCase("max_tree_spawns", 100, alive=1, behaviour=ends_every_session)
+    zone, spawner = await run_spawner(replicas, case)
     log = await read_full_log(zone)
-    most = peak_counts(log)
-    assert most["max_tree_spawns"] == hold.limit
-    assert most["max_tree_size"] == 1 + every_one_ends.children
-    assert rabbit.admitted == rabbit.ended == hold.limit - 1
-    assert len(sessions_alive(log)) == hold.alive
+    peaks = peak_counts(log)
+    assert peaks["max_tree_spawns"] == case.limit
+    assert peaks["max_tree_size"] == 1 + ends_every_session.children
+    assert spawner.admitted == spawner.ended == case.limit - 1
+    assert len(sessions_alive(log)) == case.alive
 
 
-async def test_a_greedy_rabbit_has_no_more_children_anywhere_than_it_may(replicas: list[ServerProcess]) -> None:
-    """Three children each are no bound on a tree; only its own budget brings this one to a stop."""
-    hold = Hold("max_children", 3, alive=None, nature=SpawnBehaviour(children=5, sessions_max=150))
-    zone, rabbit = await let_loose(replicas, hold)
-    assert peak_counts(await read_full_log(zone))["max_children"] == hold.limit
-    assert rabbit.admitted >= hold.nature.sessions_max
-    assert rabbit.refusals.keys() == {CODES["max_children"]}
+async def test_max_children_holds_for_every_session_of_a_runaway_tree(replicas: list[ServerProcess]) -> None:
+    """Three children each do not limit a tree; only the spawner's own budget stops it."""
+    case = BoundCase("max_children", 3, alive=None, behaviour=SpawnBehaviour(children=5, sessions_max=150))
+    zone, spawner = await run_spawner(replicas, case)
+    assert peak_counts(await read_full_log(zone))["max_children"] == case.limit
+    assert spawner.admitted >= case.behaviour.sessions_max
+    assert spawner.refusals.keys() == {CODES["max_children"]}
     assert_zone_counts_match_rows(replicas[0].launch.database_url, zone.id)

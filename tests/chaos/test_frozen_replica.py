@@ -1,5 +1,4 @@
-"""A replica that freezes between its lock and its commit: the others wait no longer than the time-outs, and when it
-wakes nothing of it is half-done."""
+"""A replica frozen between lock and commit delays the others only by the timeouts and leaves no partial transaction."""
 
 from __future__ import annotations
 
@@ -20,86 +19,85 @@ from tests.support.zone import FreshZone, create_zone
 
 FROZEN_SECONDS = 20.0
 DELAY_MAX = 2.0 + 1.0 + 3.0
-"""Seconds: the frozen one's transaction is ended after two; somebody may have begun to wait for its lock just before,
-and try again in a second; the rest is for a machine that is busy with three servers."""
-LOGIN = "the_frozen_one"
-IN_ITS_TRANSACTION = """
+"""Seconds: PostgreSQL ends the frozen transaction after 2; a request that began to wait just before retries after 1;
+3 more for a machine that runs three servers."""
+LOGIN = "frozen_replica"
+HELD_TRANSACTIONS = """
 select a.pid from pg_stat_activity a
 join pg_locks l on l.pid = a.pid and l.granted and l.relation = 'zones'::regclass and l.mode = 'RowShareLock'
 where a.usename = ? and a.state = 'idle in transaction'
 """
-AT_WORK = "select count(*) from pg_stat_activity where usename = ? and state = 'active'"
+ACTIVE_COUNT = "select count(*) from pg_stat_activity where usename = ? and state = 'active'"
 
 
-def url_of_its_own(postgres: PostgresServer) -> str:
-    """A login for one replica, by which PostgreSQL can tell its connections from the others'."""
-    side = DirectDatabase(postgres.url())
-    side.execute(f"create role {LOGIN} login password 'pass'")
-    side.execute(f"grant {', '.join(ROLES)} to {LOGIN}")
+def create_login(postgres: PostgresServer) -> str:
+    """Create a login for one replica, which identifies its connections. Returns the URL."""
+    database = DirectDatabase(postgres.url())
+    database.execute(f"create role {LOGIN} login password 'pass'")
+    database.execute(f"grant {', '.join(ROLES)} to {LOGIN}")
     return urlsplit(postgres.url())._replace(netloc=f"{LOGIN}:pass@127.0.0.1:{postgres.port}").geturl()
 
 
-async def frozen_in_mid_transaction(server: ServerProcess, load: SpawnLoad, side: DirectDatabase) -> int:
-    """Freezes the server until it is found to hold a zone's lock in a transaction that only it could end; by which
-    of its connections."""
+async def freeze_in_transaction(server: ServerProcess, load: SpawnLoad, database: DirectDatabase) -> int:
+    """Freeze the server at a moment when it holds a zone's lock in an idle transaction. Returns the backend's pid."""
     for _ in range(500):
         server.freeze()
 
-        async def has_come_to_rest() -> bool:
-            return side.scalar(AT_WORK, LOGIN) == 0
+        async def is_idle() -> bool:
+            return database.scalar(ACTIVE_COUNT, LOGIN) == 0
 
-        await eventually(has_come_to_rest, "PostgreSQL had done what it was asked")
-        if held := side.execute(IN_ITS_TRANSACTION, LOGIN):
+        await eventually(is_idle, "no statement was running")
+        if held := database.execute(HELD_TRANSACTIONS, LOGIN):
             return int(str(held[0][0]))
         server.thaw()
         await load.wait_for_acknowledged(1)
-    raise AssertionError("it was never frozen between a lock and a commit")
+    raise AssertionError("the server was never frozen between lock and commit")
 
 
-async def longest_wait(load: SpawnLoad, until: float) -> float:
-    """Between two spawns that were acknowledged, in seconds."""
+async def longest_gap(load: SpawnLoad, until: float) -> float:
+    """The longest time between two acknowledged spawns, in seconds."""
     longest = 0.0
-    while (began := time.monotonic()) < until:
+    while (started := time.monotonic()) < until:
         await load.wait_for_acknowledged(1)
-        longest = max(longest, time.monotonic() - began)
+        longest = max(longest, time.monotonic() - started)
     return longest
 
 
-async def test_a_replica_frozen_for_20_s_under_the_lock_delays_the_others_by_the_time_outs_and_leaves_nothing_half_done(
+async def test_replica_frozen_in_a_transaction_delays_others_only_by_the_timeouts(
     servers: Servers, own_postgres: PostgresServer
 ) -> None:
     url = own_postgres.url()
     upgrade(url)
-    side = DirectDatabase(url)
-    awake = await start_replicas(servers, url, 2)
-    key = str(awake[0].launch.data / "signing-key.pem")
-    shared = {"QD_SIGNING_KEY": key, "QD_SECRET_KEYS": awake[0].secret_keys}
-    own = Launch(servers.directory / "frozen", url_of_its_own(own_postgres)).with_environment(**shared)
-    frozen = await servers.start(own)
-    zone = await create_zone(awake[0])
+    database = DirectDatabase(url)
+    running = await start_replicas(servers, url, 2)
+    key = str(running[0].launch.data / "signing-key.pem")
+    shared = {"QD_SIGNING_KEY": key, "QD_SECRET_KEYS": running[0].secret_keys}
+    frozen_launch = Launch(servers.directory / "frozen", create_login(own_postgres)).with_environment(**shared)
+    frozen = await servers.start(frozen_launch)
+    zone = await create_zone(running[0])
     loads = [
         SpawnLoad(FreshZone(server, zone.id), clients=8, name=f"{number}-")
-        for number, server in enumerate([frozen, *awake])
+        for number, server in enumerate([frozen, *running])
     ]
     await asyncio.gather(*(load.wait_for_acknowledged(50) for load in loads))
 
-    holder = await frozen_in_mid_transaction(frozen, loads[0], side)
-    acknowledged = len(loads[0].acknowledged)
+    holder_pid = await freeze_in_transaction(frozen, loads[0], database)
+    count_when_frozen = len(loads[0].acknowledged)
     until = time.monotonic() + FROZEN_SECONDS
-    waits = await asyncio.gather(*(longest_wait(load, until) for load in loads[1:]))
-    assert max(waits) <= DELAY_MAX
-    assert side.count("pg_stat_activity", "pid = ?", holder) == 0, "PostgreSQL ended its transaction"
-    assert len(loads[0].acknowledged) == acknowledged, "or it was not frozen at all"
+    gaps = await asyncio.gather(*(longest_gap(load, until) for load in loads[1:]))
+    assert max(gaps) <= DELAY_MAX
+    assert database.count("pg_stat_activity", "pid = ?", holder_pid) == 0, "PostgreSQL ended the transaction"
+    assert len(loads[0].acknowledged) == count_when_frozen, "the replica was frozen"
 
     frozen.thaw()
     await asyncio.gather(*(load.wait_for_acknowledged(50) for load in loads))
     await asyncio.gather(*(load.stop() for load in loads))
-    answered: dict[str, str] = {}
+    acknowledged: dict[str, str] = {}
     for load in loads:
         assert load.statuses.keys() <= {200, 201, 503}
         assert not load.unanswered
         assert not load.cut_short
-        answered |= load.acknowledged
-    assert_one_session_per_key(url, zone.id, list(answered.items()))
-    assert len(stored_keys(url, zone.id)) == len(answered), "what was never answered for is not there"
-    await assert_check_passes(servers, awake[0].launch)
+        acknowledged |= load.acknowledged
+    assert_one_session_per_key(url, zone.id, list(acknowledged.items()))
+    assert len(stored_keys(url, zone.id)) == len(acknowledged), "no session exists without a response"
+    await assert_check_passes(servers, running[0].launch)

@@ -1,5 +1,8 @@
-"""The server is killed in the middle of broadcasts: what it answered has reached everybody once, what it did not answer
-has reached everybody or nobody, and whoever asks again with the same key is told of the one that was sent."""
+"""The server is killed during broadcasts.
+
+An answered message reached every recipient once. An unanswered one reached all recipients or none. A repeated request
+with the same key returns the message that was sent.
+"""
 
 from __future__ import annotations
 
@@ -15,131 +18,137 @@ from tests.support.server import Launch, Servers
 from tests.support.spawn_load import SpawnLoad
 from tests.support.zone import FreshZone, create_zone
 
-ONE = "/api/v1/fleets/1"
+FLEET = "/api/v1/fleets/1"
 DIRECTOR, ADMINISTRATOR = 1, 2
 MEMBERS = 12
 RECIPIENTS = range(ADMINISTRATOR + 1, ADMINISTRATOR + 1 + MEMBERS)
 KILLS = max(1, ROUNDS // 2)
 
 
-class Messages(SpawnLoad):
-    """Each client sends one message after the other: one client in four to one member, the others to all of them. What
-    is said is the key, by which it is found again."""
+class MessageLoad(SpawnLoad):
+    """Each client sends one message after the other: one client in four to one member, the others to all members.
+
+    The text of a message is its key.
+    """
 
     def build_request(self, key: str) -> bytes:
-        body = {"from_agent_id": DIRECTOR, "to_agent_id": to_whom(key), "text": key}
-        return build_request("POST", f"{ONE}/messages", self.token, body, Idempotency_Key=key)
+        body = {"from_agent_id": DIRECTOR, "to_agent_id": recipient_of(key), "text": key}
+        return build_request("POST", f"{FLEET}/messages", self.token, body, Idempotency_Key=key)
 
     def created_id(self, response: RawResponse) -> str:
-        told = response.json()
-        return str(told.get("summary", told)["id"])
+        content = response.json()
+        return str(content.get("summary", content)["id"])
 
 
-def to_whom(key: str) -> int | str:
-    _, client, turn = map(int, key.split("-"))
-    return RECIPIENTS[turn % MEMBERS] if client % 4 == 0 else "*"
+def recipient_of(key: str) -> int | str:
+    _, client, number = map(int, key.split("-"))
+    return RECIPIENTS[number % MEMBERS] if client % 4 == 0 else "*"
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What the database holds of one key."""
+class StoredMessage:
+    """A stored message or broadcast."""
 
     id: str
-    """Of the message, or of the summary of the broadcast."""
+    """The id of the message, or of the broadcast's summary."""
     recipients: list[int]
 
-    def is_whole(self, key: str) -> bool:
-        whom = to_whom(key)
-        return self.recipients == ([*RECIPIENTS] if whom == "*" else [whom])
+    def is_complete(self, key: str) -> bool:
+        recipient = recipient_of(key)
+        return self.recipients == ([*RECIPIENTS] if recipient == "*" else [recipient])
 
 
-async def test_what_a_killed_server_had_answered_is_delivered_once_and_the_rest_to_all_or_to_nobody(
+async def test_killed_server_delivers_answered_messages_once_and_others_to_all_or_none(
     servers: Servers, launch: Launch
 ) -> None:
     server = await servers.start(launch)
     zone = await create_zone(server)
-    await crewed(zone)
-    known: dict[str, str] = {}
+    await create_fleet(zone)
+    acknowledged: dict[str, str] = {}
     for number in range(KILLS):
-        load = Messages(zone, name=f"{number}-")
+        load = MessageLoad(zone, name=f"{number}-")
         await load.wait_for_acknowledged(40 + number % 20)
         server.kill()
         await load.wait_until_done()
         assert load.statuses.keys() == {201}
-        known |= load.acknowledged
-        unheard = load.unanswered | load.cut_short
-        assert unheard, "nobody was being answered when it was killed"
-        assert_delivered(stored(launch.database_url, zone.id), known, unheard)
+        acknowledged |= load.acknowledged
+        unanswered = load.unanswered | load.cut_short
+        assert unanswered, "no request was in flight when the server was killed"
+        assert_delivered(read_stored(launch.database_url, zone.id), acknowledged, unanswered)
 
         server = await servers.start(launch)
         zone = FreshZone(server, zone.id)
-        known |= await repeated(zone, load, sorted(unheard))
-        again = sorted(load.acknowledged)[:MEMBERS]
-        assert await repeated(zone, load, again, {200}) == {key: known[key] for key in again}
-        assert_delivered(stored(launch.database_url, zone.id), known)
-    await assert_polled_once(zone, known)
+        acknowledged |= await repeat(zone, load, sorted(unanswered))
+        repeated_keys = sorted(load.acknowledged)[:MEMBERS]
+        assert await repeat(zone, load, repeated_keys, {200}) == {key: acknowledged[key] for key in repeated_keys}
+        assert_delivered(read_stored(launch.database_url, zone.id), acknowledged)
+    await assert_polled_once(zone, acknowledged)
 
 
-async def crewed(zone: FreshZone) -> None:
+async def create_fleet(zone: FreshZone) -> None:
     async with zone.client(zone.token(role=Role.OWNER)) as client:
-        asked: list[tuple[str, dict[str, str]]] = [("/api/v1/fleets", {})]
-        asked += [(f"{ONE}/members", {"name": f"m{n}", "description": ""}) for n in RECIPIENTS]
-        for path, body in asked:
-            answer = await client.post(path, json=body)
-            assert answer.status_code == 201, answer.text
+        requests: list[tuple[str, dict[str, str]]] = [("/api/v1/fleets", {})]
+        requests += [(f"{FLEET}/members", {"name": f"m{n}", "description": ""}) for n in RECIPIENTS]
+        for path, body in requests:
+            response = await client.post(path, json=body)
+            assert response.status_code == 201, response.text
 
 
-async def repeated(
-    zone: FreshZone, load: Messages, keys: list[str], statuses: Collection[int] = (200, 201)
+async def repeat(
+    zone: FreshZone, load: MessageLoad, keys: list[str], statuses: Collection[int] = (200, 201)
 ) -> dict[str, str]:
-    """What those are told who ask again: it was sent then, or is sent now."""
-    answers = await send_all(zone.server.url, [load.build_request(key) for key in keys])
-    assert {answer.status for answer in answers} <= set(statuses)
-    return {key: load.created_id(answer) for key, answer in zip(keys, answers, strict=True)}
+    """Repeat the requests of these keys. Returns the ids: of the message sent before, or of a new one."""
+    responses = await send_all(zone.server.url, [load.build_request(key) for key in keys])
+    assert {response.status for response in responses} <= set(statuses)
+    return {key: load.created_id(response) for key, response in zip(keys, responses, strict=True)}
 
 
-def stored(url: str, zone_id: str) -> dict[str, list[Stored]]:
-    """By key, everything that was sent with it; a broadcast by its summary."""
+def read_stored(url: str, zone_id: str) -> dict[str, list[StoredMessage]]:
+    """All stored messages by key. A broadcast has the id of its summary."""
     rows = DirectDatabase(url).execute(
         "select coalesce(origin_task_id, task_id), to_agent_id, text, type from messages where zone_id = ? "
         "order by to_agent_id",
         zone_id,
     )
-    summaries = {str(id) for id, _, _, kind in rows if kind == "broadcast_summary"}
-    parts: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for id, to, text, kind in rows:
-        if kind == "unicast":
-            parts[str(text), str(id)].append(int(str(to)))
-    found: dict[str, list[Stored]] = defaultdict(list)
-    for (key, id), recipients in parts.items():
-        assert to_whom(key) != "*" or id in summaries, "a delivery without its broadcast"
-        found[key].append(Stored(id, recipients))
-    assert summaries == {each.id for key in found if to_whom(key) == "*" for each in found[key]}
-    return found
+    summaries = {str(id) for id, _, _, message_type in rows if message_type == "broadcast_summary"}
+    recipients_by_id: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for id, recipient, text, message_type in rows:
+        if message_type == "unicast":
+            recipients_by_id[str(text), str(id)].append(int(str(recipient)))
+    messages_by_key: dict[str, list[StoredMessage]] = defaultdict(list)
+    for (key, id), recipients in recipients_by_id.items():
+        assert recipient_of(key) != "*" or id in summaries, "a delivery without its broadcast summary"
+        messages_by_key[key].append(StoredMessage(id, recipients))
+    assert summaries == {
+        message.id for key in messages_by_key if recipient_of(key) == "*" for message in messages_by_key[key]
+    }
+    return messages_by_key
 
 
-def assert_delivered(found: dict[str, list[Stored]], known: dict[str, str], unheard: Iterable[str] = ()) -> None:
-    """Everything that is known once, to each of its recipients; of what nobody heard of, the same or nothing; and
-    nothing else."""
-    assert found.keys() - known.keys() <= {*unheard}
-    for key, sent in found.items():
-        [one] = sent
-        assert one.is_whole(key), f"{key} reached {one.recipients}"
-        assert one.id == known.get(key, one.id)
-    assert not known.keys() - found.keys(), "what was answered is not there"
+def assert_delivered(
+    stored: dict[str, list[StoredMessage]], acknowledged: dict[str, str], unanswered: Iterable[str] = ()
+) -> None:
+    """Assert that each acknowledged message is stored once for each recipient, that each unanswered one is stored
+    likewise or not at all, and that nothing else is stored."""
+    assert stored.keys() - acknowledged.keys() <= {*unanswered}
+    for key, messages in stored.items():
+        [message] = messages
+        assert message.is_complete(key), f"{key} reached {message.recipients}"
+        assert message.id == acknowledged.get(key, message.id)
+    assert not acknowledged.keys() - stored.keys(), "an acknowledged message is missing"
 
 
-async def assert_polled_once(zone: FreshZone, known: dict[str, str]) -> None:
-    """Whoever polls finds each of those that are for it, once."""
-    expected = sorted(key for key in known if to_whom(key) in ("*", RECIPIENTS[0]))
+async def assert_polled_once(zone: FreshZone, acknowledged: dict[str, str]) -> None:
+    """Assert that the inbox of the first member has each of its messages once."""
+    expected = sorted(key for key in acknowledged if recipient_of(key) in ("*", RECIPIENTS[0]))
     texts: list[str] = []
     async with zone.client() as client:
         after = 0
         while True:
             query: dict[str, str | int] = {"status": "input_required", "order": "asc", "limit": 500, "after": after}
-            answer = await client.get(f"{ONE}/members/{RECIPIENTS[0]}/inbox", params=query)
-            assert answer.status_code == 200, answer.text
-            page = answer.json()["messages"]
+            response = await client.get(f"{FLEET}/members/{RECIPIENTS[0]}/inbox", params=query)
+            assert response.status_code == 200, response.text
+            page = response.json()["messages"]
             if not page:
                 break
             texts += [message["text"] for message in page]

@@ -1,4 +1,4 @@
-"""Killed while a tree ends: what was stamped stays ended for everybody, and whoever lives or comes back finishes it."""
+"""A server is killed during a cascade: marked sessions stay ended, and another or the restarted server finishes it."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from tests.support.server import Launch, Servers
 from tests.support.zone import FreshZone, create_zone, json_object
 
 MANY_CHUNKS = {"QD_CASCADE_CHUNK": "10"}
-"""For the one that is killed, so that there is a middle to be killed in. Whoever finishes has its usual chunks."""
+"""Small chunks for the server that is killed, so that its cascade takes many transactions. Others use the default."""
 SWEPT_WITHIN = 5.0
-"""Seconds, by the contract, with the interval of the sweep that a server has by itself."""
+"""Seconds: the guarantee with the default interval of the cascade sweep."""
 
 
-async def killed_in_the_middle(zone: FreshZone, root: str) -> None:
-    """The zone's server is told to end a tree, and dies when a part of it has been settled."""
-    asked = build_request("DELETE", zone.session_path(root) + "?reason=enough", zone.token())
-    ending = asyncio.create_task(send_all(zone.server.url, [asked]))
+async def kill_during_cascade(zone: FreshZone, root: str) -> None:
+    """Terminate a tree and kill the zone's server when some of its sessions have ended."""
+    request = build_request("DELETE", zone.session_path(root) + "?reason=obsolete", zone.token())
+    deletion = asyncio.create_task(send_all(zone.server.url, [request]))
     await wait_until_partial(zone)
     zone.server.kill()
     try:
-        await ending
+        await deletion
     except NoResponse:
         assert read_progress(zone).is_partial
         return
-    raise AssertionError("the server was done before it could be killed")
+    raise AssertionError("the cascade finished before the server was killed")
 
 
-async def assert_all_is_over(servers: Servers, zone: FreshZone, tree: set[str]) -> None:
-    """The whole tree ended, children before parents, each once; and the counts agree with the rows."""
+async def assert_all_ended(servers: Servers, zone: FreshZone, tree: set[str]) -> None:
+    """Assert that every session ended once, children before parents, and that the counts match the rows."""
     log = await read_full_log(zone)
     assert {event["subject"] for event in log if event["type"] == "session.spawn"} >= tree
     ended = [event for event in log if event["type"] == "session.terminate"]
@@ -52,47 +52,43 @@ async def assert_all_is_over(servers: Servers, zone: FreshZone, tree: set[str]) 
         event["subject"] for event in log if event["type"] == "session.spawn"
     }
     assert_children_ended_before_their_parents(log)
-    assert {(event["actor"], event["data"]["reason"]) for event in ended} == {("app", "enough")}, (
-        "whoever finished it, it was the first who asked for it"
+    assert {(event["actor"], event["data"]["reason"]) for event in ended} == {("app", "obsolete")}, (
+        "actor and reason are those of the first request"
     )
     async with zone.client() as client:
         assert json_object(await client.get(f"{zone.path}/quotas"))["used"] == {"sessions": 0, "concurrent": 0}
     await assert_check_passes(servers, zone.server.launch)
 
 
-async def test_a_server_killed_in_the_middle_finishes_the_tree_when_it_is_back(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_restarted_server_finishes_the_cascade_it_was_killed_in(servers: Servers, launch: Launch) -> None:
     for _ in range(max(1, ROUNDS // 3)):
         server = await servers.start(launch.with_environment(**MANY_CHUNKS))
         zone = await create_zone(server)
-        async with open_clients([server], 32) as callers:
-            tree = await spawn_tree(callers, TEN_LEVELS, spawn_request_builder(zone))
-        async with start_concurrent_spawners(zone, tree, [server]) as intruders:
-            await intruders.wait_for(admitted=20)
-            await killed_in_the_middle(zone, tree[0])
-        again = await servers.start(launch)
-        zone = replace(zone, server=again)
-        async with start_concurrent_spawners(zone, tree, [again]) as late:
+        async with open_clients([server], 32) as clients:
+            tree = await spawn_tree(clients, TEN_LEVELS, spawn_request_builder(zone))
+        async with start_concurrent_spawners(zone, tree, [server]) as spawners:
+            await spawners.wait_for(admitted=20)
+            await kill_during_cascade(zone, tree[0])
+        restarted = await servers.start(launch)
+        zone = replace(zone, server=restarted)
+        async with start_concurrent_spawners(zone, tree, [restarted]) as late_spawners:
             await wait_until_finished(zone, SWEPT_WITHIN)
-        assert not late.admitted, "what was stamped before the end of the server stays ended after it"
-        await assert_all_is_over(servers, zone, {*tree, *intruders.admitted})
-        assert await again.stop() == 0
+        assert not late_spawners.admitted, "sessions marked before the kill stay ended"
+        await assert_all_ended(servers, zone, {*tree, *spawners.admitted})
+        assert await restarted.stop() == 0
 
 
-async def test_when_the_replica_that_ends_a_tree_is_killed_the_others_finish_it(
-    servers: Servers, postgres_url: str
-) -> None:
+async def test_other_replicas_finish_the_cascade_of_a_killed_replica(servers: Servers, postgres_url: str) -> None:
     others = await start_replicas(servers, postgres_url, 2)
     victim = await start_replica(others[0], servers, **MANY_CHUNKS)
     replicas = [victim, *others]
     zone = await create_zone(victim)
-    async with open_clients(replicas, 32) as callers:
-        tree = await spawn_tree(callers, TEN_LEVELS, spawn_request_builder(zone))
-    async with start_concurrent_spawners(zone, tree, replicas) as intruders:
-        await intruders.wait_for(admitted=20)
-        await killed_in_the_middle(zone, tree[0])
+    async with open_clients(replicas, 32) as clients:
+        tree = await spawn_tree(clients, TEN_LEVELS, spawn_request_builder(zone))
+    async with start_concurrent_spawners(zone, tree, replicas) as spawners:
+        await spawners.wait_for(admitted=20)
+        await kill_during_cascade(zone, tree[0])
         zone = replace(zone, server=others[0])
         await wait_until_finished(zone, SWEPT_WITHIN)
-    assert intruders.refusals.keys() == {(404, "parent_not_found")}
-    await assert_all_is_over(servers, zone, {*tree, *intruders.admitted})
+    assert spawners.refusals.keys() == {(404, "parent_not_found")}
+    await assert_all_ended(servers, zone, {*tree, *spawners.admitted})

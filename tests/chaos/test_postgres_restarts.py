@@ -1,4 +1,4 @@
-"""PostgreSQL goes away under load and comes back: clients see 503, nothing is lost or doubled, nobody has to help."""
+"""PostgreSQL stops under load and restarts: clients get 503, nothing is lost or duplicated, the server recovers."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from tests.support.server import Launch, ServerProcess, Servers
 from tests.support.spawn_load import SpawnLoad, assert_one_session_per_key
 from tests.support.zone import APP, assert_problem, assert_zone_counts_match_rows, create_zone
 
-HOWS: dict[str, Callable[[PostgresServer], None]] = {
+STOPS: dict[str, Callable[[PostgresServer], None]] = {
     "fast": lambda postgres: postgres.stop("fast"),
     "immediate": lambda postgres: postgres.stop("immediate"),
     "kill": lambda postgres: postgres.kill(),
 }
 
 
-async def ready(client: httpx.AsyncClient, status: int) -> None:
-    async def is_so() -> bool:
+async def wait_until_ready(client: httpx.AsyncClient, status: int) -> None:
+    async def has_status() -> bool:
         return (await client.get("/ready")).status_code == status
 
-    await eventually(is_so, f"/ready answered {status}", limit=60)
+    await eventually(has_status, f"/ready returned {status}", limit=60)
 
 
-async def serving(servers: Servers, postgres: PostgresServer) -> ServerProcess:
+async def start_server(servers: Servers, postgres: PostgresServer) -> ServerProcess:
     upgrade(postgres.url())
     return await servers.start(Launch(servers.directory / "data", postgres.url()))
 
 
-@pytest.mark.parametrize("how", HOWS)
-async def test_postgresql_restarted_under_load_loses_and_doubles_nothing(
-    servers: Servers, own_postgres: PostgresServer, how: str
+@pytest.mark.parametrize("stop_mode", STOPS)
+async def test_postgresql_restart_under_load_loses_and_duplicates_nothing(
+    servers: Servers, own_postgres: PostgresServer, stop_mode: str
 ) -> None:
-    server = await serving(servers, own_postgres)
+    server = await start_server(servers, own_postgres)
     zone = await create_zone(server)
     async with server.client() as client:
         load = SpawnLoad(zone)
         await load.wait_for_acknowledged(100)
-        await asyncio.to_thread(HOWS[how], own_postgres)
-        await ready(client, 503)
+        await asyncio.to_thread(STOPS[stop_mode], own_postgres)
+        await wait_until_ready(client, 503)
         await asyncio.to_thread(own_postgres.start)
-        await ready(client, 200)
+        await wait_until_ready(client, 200)
         await load.wait_for_acknowledged(100)
         await load.stop()
     assert load.statuses.keys() <= {200, 201, 503}
@@ -58,12 +58,12 @@ async def test_postgresql_restarted_under_load_loses_and_doubles_nothing(
     assert await server.stop() == 0
 
 
-async def test_while_postgresql_is_away_every_route_answers_503_and_health_answers_200(
+async def test_routes_return_503_and_health_200_during_a_postgresql_outage(
     servers: Servers, own_postgres: PostgresServer
 ) -> None:
-    server = await serving(servers, own_postgres)
+    server = await start_server(servers, own_postgres)
     zone = await create_zone(server)
-    asked = [
+    requests = [
         ("GET", "/zones"),
         ("PUT", zone.path),
         ("GET", zone.path),
@@ -81,12 +81,12 @@ async def test_while_postgresql_is_away_every_route_answers_503_and_health_answe
     async with server.client() as client:
         own_postgres.stop("fast")
         body = {"application_id": APP}
-        answers = await asyncio.gather(
-            *(client.request(m, path, json=body if m == "POST" else {} if m == "PUT" else None) for m, path in asked)
+        responses = await asyncio.gather(
+            *(client.request(m, path, json=body if m == "POST" else {} if m == "PUT" else None) for m, path in requests)
         )
-        for answer in answers:
-            assert_problem(answer, 503, "database_unavailable")
-            assert int(answer.headers["retry-after"]) > 0
+        for response in responses:
+            assert_problem(response, 503, "database_unavailable")
+            assert int(response.headers["retry-after"]) > 0
         for path in ("/health", "/metrics", "/openapi.json", "/docs", "/.well-known/jwks.json"):
             assert (await client.get(path)).status_code == 200
-        assert await server.stop() == 0, "and it stops without its database"
+        assert await server.stop() == 0, "the server stops without its database"

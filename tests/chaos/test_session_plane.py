@@ -1,8 +1,8 @@
-"""The whole plane under load while servers are killed and frozen, PostgreSQL is restarted and Redis wiped: afterwards
-the log, the rows and the clients' own histories are held against each other, and every promise was kept.
+"""The session plane under load while servers are killed and frozen, PostgreSQL is restarted and Redis is wiped.
 
-One round in `make test`. `make soak QD_SOAK_SECONDS=3600` goes on for as long as it is told, round after round, each on
-a database of its own and with a seed of its own; `QD_SEED=…` gives the same again.
+Afterwards log, rows and client histories are compared: no invariant may be violated. `make test` runs one round.
+`make soak QD_SOAK_SECONDS=3600` runs rounds for that time, each with its own database and seed. `QD_SEED=…` repeats
+a run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.server import Servers
 from tests.support.session_plane_attack.run import RunResult, SessionPlaneRun
 
 ROUND_SECONDS = 120.0
-HAPPENED: tuple[tuple[str, tuple[int, ...], int], ...] = (
+EXPECTED_CALLS: tuple[tuple[str, tuple[int, ...], int], ...] = (
     ("spawn", (201,), 100),
     ("spawn", (200,), 5),
     ("spawn", (429,), 10),
@@ -37,7 +37,7 @@ HAPPENED: tuple[tuple[str, tuple[int, ...], int], ...] = (
     ("release", (200,), 5),
     ("cancel", (200,), 5),
 )
-REFUSED = (
+EXPECTED_REFUSALS = (
     ("spawn", "session_ended"),
     ("spawn", "parent_not_found"),
     ("invoke", "agent_session_not_found"),
@@ -47,42 +47,42 @@ REFUSED = (
 
 
 @pytest.mark.timeout(600 + 3 * SOAK_SECONDS)
-async def test_every_promise_is_kept_while_servers_die_and_freeze_and_the_database_restarts(
+async def test_every_invariant_holds_while_servers_die_and_freeze_and_postgresql_restarts(
     servers: Servers, own_postgres: PostgresServer, own_redis: RedisServer
 ) -> None:
     databases = PostgresDatabases(own_postgres.url())
     until = time.monotonic() + SOAK_SECONDS
     number = 0
     while number == 0 or time.monotonic() < until:
-        # The first round has the seed itself: what failed as seed-7 is run again as that.
+        # The first round uses the seed unchanged, so that QD_SEED=seed-7 repeats the round of that seed.
         seed = SEED if number == 0 else f"{SEED}-{number}"
         print(f"seed {seed}")
         url = databases.create_migrated()
         own_redis.direct.client.flushall()
-        ran = await SessionPlaneRun(servers, own_postgres, own_redis, seed, ROUND_SECONDS).run(url)
-        assert_all_of_it_happened(ran)
-        await assert_every_promise_was_kept(servers, ran)
+        result = await SessionPlaneRun(servers, own_postgres, own_redis, seed, ROUND_SECONDS).run(url)
+        assert_enough_happened(result)
+        await assert_no_violations(servers, result)
         servers.close()
         number += 1
 
 
-async def assert_every_promise_was_kept(servers: Servers, ran: RunResult) -> None:
-    launch = ran.servers[0].launch
-    history = str(ran.history.file)
+async def assert_no_violations(servers: Servers, result: RunResult) -> None:
+    launch = result.servers[0].launch
+    history = str(result.history.file)
     checked = await servers.run_command(launch, "check", "--database", launch.database_url, "--history", history)
-    assert checked.exit_code == 0, f"{checked.log_text}\n{ran.summary()}"
-    assert "every promise was kept" in checked.log_text
+    assert checked.exit_code == 0, f"{checked.log_text}\n{result.summary()}"
+    assert "no violations" in checked.log_text
     await assert_check_passes(servers, launch)
 
 
-def assert_all_of_it_happened(ran: RunResult) -> None:
-    """A run in which nothing was hard proves nothing."""
-    told, times = ran.summary(), ran.history.count_calls
-    print(told)
-    assert ran.faults.counts.keys() == {"kill", "freeze", "restart", "wipe", "redis"}, told
-    # Far below what a free machine does in a round: this may run beside others.
-    for op, statuses, least in HAPPENED:
-        assert times(op, *statuses) >= least, f"{op} {statuses}\n{told}"
-    for op, code in REFUSED:
-        assert times(op, 401, 404, 409, 422, 429, error=code) > 0, f"{op} {code}\n{told}"
-    assert sum(times(op, None) for op in ("spawn", "invoke", "claim", "complete", "terminate")) >= 10, told
+def assert_enough_happened(result: RunResult) -> None:
+    """Assert that the run had enough faults, calls and refusals to prove anything."""
+    summary, count_calls = result.summary(), result.history.count_calls
+    print(summary)
+    assert result.faults.counts.keys() == {"kill", "freeze", "restart", "wipe", "redis"}, summary
+    # Far below what an idle machine reaches in a round: other tests may run at the same time.
+    for op, statuses, minimum in EXPECTED_CALLS:
+        assert count_calls(op, *statuses) >= minimum, f"{op} {statuses}\n{summary}"
+    for op, code in EXPECTED_REFUSALS:
+        assert count_calls(op, 401, 404, 409, 422, 429, error=code) > 0, f"{op} {code}\n{summary}"
+    assert sum(count_calls(op, None) for op in ("spawn", "invoke", "claim", "complete", "terminate")) >= 10, summary
