@@ -1,4 +1,4 @@
-"""Fixtures of every test. What they hand out is stopped and removed when the test, or the run, is over.
+"""Fixtures of every test. They stop and remove what they started when the test, or the run, ends.
 
 | fixture        | gives                                                                                   |
 |----------------|-----------------------------------------------------------------------------------------|
@@ -8,12 +8,12 @@
 | `postgres_url` | URL of a fresh, migrated PostgreSQL database                                              |
 | `postgres`     | the `PostgresDatabases` of the run: more fresh databases; never stop its server           |
 | `own_postgres` | a `PostgresServer` for this test alone, to stop, restart or kill                          |
-| `redis`        | a `RedisSide`: an empty Redis; never stop its server                                       |
+| `redis`        | a `DirectRedis`: an empty Redis; never stop its server                                    |
 | `own_redis`    | a `RedisServer` for this test alone, to stop, restart, kill or freeze                     |
 | `launch`       | a `Launch`: how to start a server on `engine_url`; the test runs once on each engine       |
 | `servers`      | a `Servers`: starts real server processes; their logs are shown when the test fails       |
-| `server`       | a server that the whole run shares; the test runs once on each engine                     |
-| `zone`         | a `FreshZone` on `server`, which nobody else knows of: what most tests over HTTP need       |
+| `server`       | a server that all tests of the run share; the test runs once on each engine               |
+| `zone`         | a `FreshZone` on `server` for this test alone: what most tests over HTTP need             |
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LONGEST_FIRST = ("tests/chaos/test_session_plane.py", "tests/chaos/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that they are not what is left when everything else is done."""
+    """Run the longest tests first: started last, they would run alone at the end and prolong a parallel run."""
 
     def priority(item: pytest.Item) -> int:
         return next((n for n, prefix in enumerate(LONGEST_FIRST) if item.nodeid.startswith(prefix)), len(LONGEST_FIRST))
@@ -92,7 +92,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 def redis_url() -> Iterator[str]:
     configured_url = os.environ.get("QD_TEST_REDIS_URL")
     if configured_url:
-        # Two workers of one run must not empty each other's: each takes a database of its own, from the one named on.
+        # Tests empty their Redis database, so each worker gets its own: the number in the URL plus the worker's.
         parts = urlsplit(configured_url)
         number = int(parts.path.lstrip("/") or 0) + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
         yield parts._replace(path=f"/{number}").geturl()
@@ -142,7 +142,7 @@ def sqlite_url(sqlite_databases: SqliteDatabases, tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def engine_url(request: pytest.FixtureRequest) -> str:
-    # Asked for by name, so that a run of the SQLite half starts no PostgreSQL.
+    # Requested by name, so that a run of only the SQLite tests does not start PostgreSQL.
     return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
 
 
@@ -188,7 +188,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres
 def _start_shared_server(launch: Launch, directory: Path) -> Iterator[ServerProcess]:
     running = Servers(directory)
     try:
-        # No sweep comes by chance: tests that are about sweeps start a server of their own.
+        # No sweep interferes. Tests of sweeps start their own server.
         yield asyncio.run(running.start(launch.with_environment(QD_TTL_SWEEP_INTERVAL_MS="86400000")))
     finally:
         running.close()

@@ -199,7 +199,7 @@ async def test_unreachable_endpoint_uses_up_attempts(push_harness: PushHarness) 
         # Alternating answers, as in a DNS rebinding attack.
         ScriptedResolver(["10.0.0.1"], ["127.0.0.1"], ["10.0.0.1"]),
     ],
-    ids=lambda resolver: str(resolver._answers),
+    ids=lambda resolver: str(resolver.responses),
 )
 async def test_host_that_resolves_to_a_private_address_is_refused(
     push_harness: PushHarness, receiver: HttpEndpoint, resolver: ScriptedResolver

@@ -259,7 +259,7 @@ async def test_holder_frozen_past_its_expiry_cannot_write(runtime: RuntimeHarnes
         os.kill(process.pid, signal.SIGSTOP)
         await take_over(runtime)
         resume(process)
-        assert await read_line(process) == "trusts itself: False"
+        assert await read_line(process) == "has fence: False"
         assert await read_line(process) == "refused lease_lost"
     assert [event.type for event in await runtime.read_log()] == ["zone.create"]
     assert runtime.database.execute("select term, holder from leases") == [(2, "successor")]
@@ -269,7 +269,7 @@ async def test_holder_that_is_not_frozen_writes(runtime: RuntimeHarness) -> None
     async with holder(runtime.url, "before", ttl_ms=LONG_TTL_MS) as process:
         assert await read_line(process) == "held 1"
         resume(process)
-        assert await read_line(process) == "trusts itself: True"
+        assert await read_line(process) == "has fence: True"
         assert await read_line(process) == "wrote"
     assert [event.type for event in await runtime.read_log()] == ["zone.create", "holder.wrote"]
 

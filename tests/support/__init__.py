@@ -1,6 +1,6 @@
-"""What tests share: a PostgreSQL of their own, server processes, rounds, and the one bounded wait.
+"""Helpers that tests share: PostgreSQL and Redis servers, server processes, harnesses, builders, the bounded wait.
 
-Nothing here decides anything about Quarterdeck. Whatever is started here is stopped here, by its process id, also when
-the tests are interrupted: every child asks the kernel to be ended with its parent where the kernel offers that, and a
-terminated test run unwinds its fixtures like an interrupted one.
+Nothing here decides anything about Quarterdeck. Every process that is started here is stopped here, by its process id,
+also when the tests are interrupted. On Linux, the kernel signals every child when its parent dies. A SIGTERM to the
+test run unwinds the fixtures like an interrupt.
 """

@@ -1,4 +1,4 @@
-"""Agents as tests write them: rows and asks with plain defaults, and the room's lanes on a keel."""
+"""Agents for tests: rows and commands with defaults, and a harness with the lanes of agents."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ AGENT_ID = "a"
 
 
 def user_caller(role: Role = Role.MEMBER, zone_id: str = ZONE) -> Caller:
-    return Caller("someone", APP, zone_id, frozenset(), role=role)
+    return Caller("user-1", APP, zone_id, frozenset(), role=role)
 
 
 def agent_caller(agent_id: str = AGENT_ID, zone_id: str = ZONE) -> Caller:
-    """Whoever has an agent's own token."""
+    """A caller with the agent's own token."""
     return Caller(f"agent:{agent_id}", APP, zone_id, frozenset(), agent_id=agent_id)
 
 
 def agent_row(**fields: object) -> Agent:
-    """A row that is alive at NOW."""
+    """A row of an agent that is live at NOW."""
     defaults: dict[str, object] = {
         "zone_id": ZONE,
         "id": AGENT_ID,
@@ -87,7 +87,7 @@ def agent_row(**fields: object) -> Agent:
 
 
 class AgentHarness:
-    """The agents of zones, on a keel."""
+    """The lanes of agents, on a runtime."""
 
     def __init__(self, runtime: RuntimeHarness) -> None:
         self.runtime = runtime
@@ -109,7 +109,7 @@ class AgentHarness:
     async def heartbeat(
         self, agent_id: str = AGENT_ID, caller: Caller | None = None, **fields: object
     ) -> HeartbeatResult:
-        """As a server does it: with the look that follows if it is news."""
+        """Record a heartbeat and, like a server, refresh the status if the result requires it."""
         result = await self.heartbeat_lane.submit(
             build_struct(RecordHeartbeat, **_identity(agent_id, caller or admin()), **fields)
         )
@@ -123,7 +123,7 @@ class AgentHarness:
     async def terminate(
         self, agent_id: str = AGENT_ID, caller: Caller | None = None, *, graceful: bool = False
     ) -> Agent:
-        command = Terminate(**_identity(agent_id, caller or admin()), reason="over", graceful=graceful)
+        command = Terminate(**_identity(agent_id, caller or admin()), reason="finished", graceful=graceful)
         return (await self.terminate_lane.submit(command)).agent
 
     async def issue_token(self, agent_id: str = AGENT_ID, caller: Caller | None = None) -> int:
@@ -148,7 +148,7 @@ class AgentHarness:
         return [agent.id for agent in found]
 
     async def adjust_held(self, deltas: dict[Ref, int], seen_agents: Collection[Ref] = ()) -> None:
-        """As the room of tasks does it: under the zone's lock."""
+        """Adjust the counts of held tasks under the zone's lock, as the tasks component does."""
 
         async def adjust(tx: Transaction) -> None:
             await tx.read(zones.lock_statement(tx, {zone_id for zone_id, _ in deltas}))
@@ -157,7 +157,7 @@ class AgentHarness:
         await self.runtime.engine.transact(adjust, zones=[ZONE])
 
     def make_silent(self, agent_id: str = AGENT_ID, seconds: int = 3_600) -> None:
-        """Lets an agent not have been heard of for a while."""
+        """Backdate an agent's last heartbeat."""
         self.runtime.database.execute(
             "update agent_pulses set last_seen_at = last_seen_at - ?, kept_at = kept_at - ? where agent_id = ?",
             seconds * 1_000,
@@ -172,7 +172,7 @@ class AgentHarness:
         return SweepRunner(sweeps(self.runtime.cross_zone_engine, retention_ms))
 
     async def delete_expired(self, retention_ms: int) -> int:
-        """Removes those that were terminated so long ago, and no task names."""
+        """Delete agents that were terminated longer ago than `retention_ms` and that no task names."""
         retention = AgentRetention(
             self.runtime.cross_zone_engine,
             self.delete_lane.submit,
@@ -196,8 +196,8 @@ def _identity(agent_id: str, caller: Caller) -> AgentIdentity:
 
 
 async def run_agent_workload(runtime: RuntimeHarness) -> None:
-    """Everything that is said to the database for agents. Some are left lost, draining and launchable, so that what was
-    recorded has something to do when it is run again."""
+    """Run every statement of agents. Stale, draining and launchable agents remain, so that the recorded statements find
+    rows when they run again."""
     harness = AgentHarness(runtime)
     for name in ("day-a", "day-b", "day-c"):
         await harness.register(name, capabilities=["x", "y"], launcher="local")
@@ -216,7 +216,7 @@ async def run_agent_workload(runtime: RuntimeHarness) -> None:
     await harness.list_ids(limit=10, after="day-")
     await runtime.engine.read(lambda tx: agents.count_by_status(tx, ZONE), zones=[ZONE])
     await runtime.engine.read(
-        lambda tx: agents.load_contact_deadlines(tx, [(ZONE, "day-a"), (ZONE, "day-b")]), zones=[ZONE]
+        lambda tx: agents.load_contact_due_in(tx, [(ZONE, "day-a"), (ZONE, "day-b")]), zones=[ZONE]
     )
     await runtime.cross_zone_engine.read(lambda tx: agents.list_liveness_due(tx, 10))
     await runtime.cross_zone_engine.read(agents.next_liveness_due)

@@ -1,4 +1,4 @@
-"""Whoever keeps a log: seals it, removes what is old, and proves what is there."""
+"""A harness for the audit log: seals events, deletes old ones, and verifies the rest."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.log_tampering import LogRows, read_log
 from tests.support.runtime import RuntimeHarness
 
 IMMEDIATE_RETENTION = LogSettings(event_retention_days=1e-9)
-"""Whatever was sealed is old enough to go."""
+"""Every sealed event is old enough to be deleted."""
 
 
 class AuditLogHarness:
-    """On a keel, with a key in a directory."""
+    """The sealer and the retention of a runtime, with a signing key in a directory."""
 
     def __init__(self, runtime: RuntimeHarness, directory: Path, settings: LogSettings = IMMEDIATE_RETENTION) -> None:
         key = directory / "signing-key.pem"
@@ -31,7 +31,7 @@ class AuditLogHarness:
         self.verify_signature = load_trusted_keys([key]).verify
 
     async def emit(self, count: int) -> None:
-        """So many events in one transaction."""
+        """Emit `count` events in one transaction."""
 
         async def operation(tx: Transaction) -> None:
             await tx.read()
@@ -46,7 +46,7 @@ class AuditLogHarness:
             await self.sealer.run_once(1_000)
 
     async def run_seal_and_retention(self) -> None:
-        """A day of the log: sealed, its floor raised and attested, its oldest events removed."""
+        """Seal events, raise and attest the floor, and delete the oldest events."""
         await self.emit_and_seal(3, 3)
         for _ in range(2):
             await self.retention.run_once(1_000)

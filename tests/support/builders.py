@@ -1,4 +1,4 @@
-"""Commands and rows as tests write them: everything that does not matter has a plain default."""
+"""Commands and rows for tests. Every field has a default."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STATE_AFTER_EVENT = {
     "session.suspend": State.SUSPENDED,
     "session.resume": State.ACTIVE,
 }
-"""Where the events of a session say that it is, for whoever tells of one that never was."""
+"""The state that each session event leads to, for tests that emit events without a session."""
 MAX_LIMITS = Limits(**CEILINGS)
-"""Limits at which nothing in a test is ever refused, unless it narrows one of them."""
+"""Limits that never refuse anything, unless a test lowers one of them."""
 _numbers = itertools.count(1)
 
 
@@ -32,12 +32,12 @@ def caller(client_id: str = APP, *scopes: str, session_id: str | None = None, zo
 
 
 def admin(zone_id: str = ZONE) -> Caller:
-    """May act for every application of the zone: for tests that are not about ownership."""
+    """A caller who may act for every application of the zone, for tests that are not about ownership."""
     return caller("console", COORDINATOR_ADMIN, zone_id=zone_id)
 
 
 def spawn_command(zone_id: str = ZONE, **fields: object) -> Spawn:
-    """A spawn by the zone's administrator, for what is named here."""
+    """A spawn by the zone's administrator, with these fields."""
     defaults: dict[str, object] = {
         "id": new_id(),
         "zone_id": zone_id,
@@ -49,7 +49,7 @@ def spawn_command(zone_id: str = ZONE, **fields: object) -> Spawn:
 
 
 def session_row(**fields: object) -> Session:
-    """A row that is live at NOW: a root, or a child where a parent is named."""
+    """A row that is live at NOW: a child of `parent` if it is given, otherwise a root."""
     number = next(_numbers)
     parent = fields.pop("parent", None)
     assert parent is None or isinstance(parent, Session)
@@ -89,7 +89,7 @@ def spawn_input(
     frozen: bool = False,
     now: int = NOW,
 ) -> SpawnBatchInput:
-    """What admission to ZONE knows, with these sessions in it."""
+    """The input of a spawn batch in ZONE with these sessions."""
     return SpawnBatchInput(
         now=now,
         zones={ZONE: ZoneAdmission(limits, frozen)},

@@ -1,4 +1,4 @@
-"""Breaches of what clients are promised, each planted into a true history by the smallest change that makes it one."""
+"""Violations of what clients are promised. Each function plants one into a valid history by the smallest change."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def started_after_end(history: HistoryBuilder) -> None:
 
 
 def attempt_number_skipped(history: HistoryBuilder) -> None:
-    history.change_event(history.find_event("invocation.started", "hopeless", 1), attempt=3)
-    history.change_event(history.find_event("invocation.dead", "hopeless"), attempt=3)
+    history.change_event(history.find_event("invocation.started", "exhausted", 1), attempt=3)
+    history.change_event(history.find_event("invocation.dead", "exhausted"), attempt=3)
     for i, call in enumerate(history.calls):
-        if call.op == "claim" and call.response.items[0].attempt_token == "hopeless-2-w1":
+        if call.op == "claim" and call.response.items[0].attempt_token == "exhausted-2-w1":
             lease = replace(call.response.items[0], attempt=3)
             history.calls[i] = replace(call, optional_response=replace(call.response, items=[lease]))
 
@@ -61,7 +61,7 @@ MULTIPLE_HOLDERS: Sequence[PlantViolation] = (
 
 
 def stale_completion_accepted(history: HistoryBuilder) -> None:
-    """The one whose lease had run out said that it was done, and was told so."""
+    """A client whose lease had expired reported success, and got a success response."""
     request = {"id": "silent", "attempt_token": "silent-1-w1", "status": "succeeded"}
     history.add_call("complete", 200, request, {"id": "silent", "status": "succeeded"}, client="w1")
 
@@ -75,8 +75,8 @@ def completed_after_release(history: HistoryBuilder) -> None:
 
 
 def success_despite_logged_failure(history: HistoryBuilder) -> None:
-    request = {"id": "hopeless", "attempt_token": "hopeless-2-w1", "status": "succeeded"}
-    history.add_call("complete", 200, request, {"id": "hopeless", "status": "succeeded"}, client="w1")
+    request = {"id": "exhausted", "attempt_token": "exhausted-2-w1", "status": "succeeded"}
+    history.add_call("complete", 200, request, {"id": "exhausted", "status": "succeeded"}, client="w1")
 
 
 def released_after_retry(history: HistoryBuilder) -> None:
@@ -155,7 +155,7 @@ def refused_key_stored(history: HistoryBuilder) -> None:
 
 
 def refused_invocation_created(history: HistoryBuilder) -> None:
-    history.invoke("unwanted")
+    history.invoke("refused")
     history.calls[-1] = replace(history.calls[-1], status=404, optional_response=None)
 
 
@@ -163,15 +163,15 @@ REFUSALS_WITH_EFFECT: Sequence[PlantViolation] = (refused_invocation_created,)
 
 
 def logged_before_request(history: HistoryBuilder) -> None:
-    """Asked for when a later one had been answered."""
+    """Its request started after a later event was acknowledged."""
     index = next(i for i, call in enumerate(history.calls) if call.response.id == "root-2" and call.has_created)
     history.calls[index] = replace(history.calls[index], started=history.clock + 100.0, ended=history.clock + 110.0)
 
 
 def requested_after_later_end(history: HistoryBuilder) -> None:
-    """The end was acknowledged before the spawn was asked for, and stands behind it."""
-    history.end_session("unheard")
-    history.add_call("terminate", 204, {"id": "unheard"})
+    """The end was acknowledged before the spawn was requested, but the log has it after the spawn."""
+    history.end_session("unanswered")
+    history.add_call("terminate", 204, {"id": "unanswered"})
     index = next(i for i, call in enumerate(history.calls) if call.response.id == "twig")
     history.calls[index] = replace(history.calls[index], started=history.clock + 100.0, ended=history.clock + 110.0)
 

@@ -1,4 +1,4 @@
-"""Secrets that are planted to be looked for: each is like nothing else, and where it sings it is known which it was."""
+"""Canaries: unique secrets that a test plants. A canary that is found somewhere identifies where it was planted."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ class Canaries:
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
 
-    def __call__(self, place: str) -> str:
-        """A new one, remembered by where it was planted. Of letters, so that nothing escapes it on its way."""
+    def __call__(self, location: str) -> str:
+        """Return a new canary and store where it is planted. Letters and digits only: no encoder escapes them."""
         value = f"canary{secrets.token_hex(12)}"
-        self.values[place] = value
+        self.values[location] = value
         return value
 
     def find_in(self, content: bytes | str) -> list[str]:
-        """Those that sing in these bytes, as they are or as others write them down."""
+        """Return the locations of the canaries that these bytes contain, plain or encoded."""
         raw = content.encode() if isinstance(content, str) else content
-        return [place for place, value in self.values.items() if any(encoding in raw for encoding in encodings(value))]
+        return [
+            location for location, value in self.values.items() if any(encoding in raw for encoding in encodings(value))
+        ]
 
 
 def encodings(value: str) -> list[bytes]:
     raw = value.encode()
-    # At each of the three places in a group of base64 at which it may begin, without what its neighbours change.
+    # Base64 at each of the three offsets in a group, without the characters that depend on neighbouring bytes.
     encoded = [base64.b64encode(b"\0" * shift + raw)[4:-4] for shift in range(3)]
     return [raw, raw.hex().encode(), raw.upper(), *encoded]
 
 
 def table_rows(url: str) -> Iterator[tuple[str, str]]:
-    """Every table of a database, and all that stands in it."""
+    """Yield the name and the content of every table of a database."""
     if path := sqlite_path(url):
         with closing(sqlite3.connect(path)) as sqlite:
             for (name,) in sqlite.execute("select name from sqlite_master where type = 'table'").fetchall():
@@ -54,14 +56,14 @@ def table_rows(url: str) -> Iterator[tuple[str, str]]:
 
 
 def data_files(directory: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file of a data directory: the database, what waits in its log, and all beside it."""
+    """Yield the name and the bytes of every file of a data directory, also of the database and its WAL."""
     for path in sorted(directory.rglob("*")):
         if path.is_file():
             yield path.name, path.read_bytes()
 
 
 def dump_redis(redis: DirectRedis) -> str:
-    """Every key and what it holds, whatever its kind."""
+    """Return every key with its serialized value and its type."""
     client = redis.client
     content = []
     for key in client.scan_iter("*"):

@@ -1,4 +1,4 @@
-"""Certificates for servers on loopback: self-signed, for one name or address."""
+"""Self-signed certificates for servers on loopback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 
 def create_certificate(directory: Path, host: str) -> tuple[Path, ssl.SSLContext]:
-    """A self-signed certificate for one name or address, and a server's context with it."""
+    """Create a certificate for one name or address. Return its file and a TLS context for a server."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "issuer")])
     now = datetime.datetime.now(datetime.UTC)

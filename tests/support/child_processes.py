@@ -15,14 +15,14 @@ KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "PYTHONPATH", "VIR
 
 
 def minimal_environment() -> dict[str, str]:
-    """What a child needs to run at all. Settings of this shell (DATABASE_URL, QD_ROUNDS, …) are none of its business,
-    and a server refuses QD_ names that it does not know."""
+    """The variables that a child needs to run. Settings of the test run (DATABASE_URL, QD_ROUNDS, …) must not reach it:
+    a server refuses QD_ names that it does not know."""
     return {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
 
 
 def signal_on_parent_death(number: signal.Signals) -> Callable[[], None] | None:
-    """For `preexec_fn`: have the kernel signal the child when the parent is gone, even by SIGKILL. Only Linux can;
-    elsewhere the fixtures and `terminated_is_interrupted` do what can be done.
+    """For `preexec_fn`: the kernel signals the child when the parent dies, even by SIGKILL. Only Linux can do this;
+    elsewhere only the fixtures and `interrupt_on_sigterm` stop the child.
 
     The kernel watches the thread that forked, so start children from the main thread.
     """
@@ -33,7 +33,7 @@ def signal_on_parent_death(number: signal.Signals) -> Callable[[], None] | None:
 
 
 def interrupt_on_sigterm() -> None:
-    """SIGTERM would end the test run without a word to its fixtures; as an interrupt it unwinds them."""
+    """Turn SIGTERM into an interrupt. By default SIGTERM ends the test run without unwinding its fixtures."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt("terminated")
@@ -42,7 +42,7 @@ def interrupt_on_sigterm() -> None:
 
 
 def tail(log: Path, lines: int = 60) -> str:
-    """The end of a log, for the report of a failed test."""
+    """Return the last lines of a log, for the report of a failed test."""
     if not log.exists():
         return "(no log)"
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

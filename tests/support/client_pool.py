@@ -1,4 +1,4 @@
-"""Callers that keep their connections: a race is run many times, and opening a hundred connections is no part of it."""
+"""Clients with open connections. A race runs many times, and the time to connect must not be part of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 from tests.support.raw_http import NoResponse, RawConnection, RawResponse, TruncatedResponse
 
 SERVER_GONE = (ConnectionError, NoResponse, TruncatedResponse)
-"""What a caller meets whose server has been killed."""
+"""What a client gets when its server was killed."""
 
 
 class HasUrl(Protocol):
@@ -19,17 +19,17 @@ class HasUrl(Protocol):
 
 
 class ClientPool:
-    """So many connections, open before anything is asked, the first to the first server, the second to the second …"""
+    """Connections that are open before the first request, distributed over the servers in turn."""
 
     def __init__(self, connections: Sequence[RawConnection]) -> None:
         self.connections = connections
 
     async def send_all(self, request: bytes) -> list[RawResponse]:
-        """Everybody asks the same in the same instant."""
+        """Send the same request on every connection at the same time."""
         return await asyncio.gather(*(connection.send_and_read(request) for connection in self.connections))
 
     def start_all(self, request: bytes) -> list[asyncio.Task[RawResponse | None]]:
-        """The same, for whoever wants to do something meanwhile. None is the answer of a server that is gone."""
+        """Like `send_all`, but return at once. The result is None where the server is gone."""
         return [asyncio.create_task(_send_or_none(connection, request)) for connection in self.connections]
 
 

@@ -1,12 +1,13 @@
-"""A proxy in front of PostgreSQL that cuts connections at the worst moment: while COMMIT is under way.
+"""A proxy in front of PostgreSQL that cuts a connection during COMMIT.
 
-It watches what the client sends. Armed, it lets everything pass until the word appears, and then, once:
+It reads what the client sends. When it is armed, it forwards everything until COMMIT appears, and then cuts once. The
+client receives nothing more, then the end of the connection.
 
-| cut      | what becomes of the message with the word                   | what the client hears |
-|----------|--------------------------------------------------------------|-----------------------|
-| before   | it is swallowed; the server sees a client that went away      | nothing, then the end |
-| after    | it is delivered, and the server's answer to it is awaited     | nothing, then the end |
-| at once  | it is delivered; nobody waits for the server                  | nothing, then the end |
+| cut      | what happens to the COMMIT message                                    |
+|----------|-----------------------------------------------------------------------|
+| before   | dropped; the server sees a client that disconnected                   |
+| after    | forwarded; the proxy waits for the server's response before it cuts   |
+| at once  | forwarded; the proxy does not wait for the server                     |
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ COMMIT_WORD = b"COMMIT\0"
 
 @dataclass
 class CommitProxy:
-    """`url` leads through it. `cuts` says how often it has really cut: a test that cut nothing showed nothing."""
+    """Connect to `url`. A test must check `cuts`: a test without a cut proves nothing."""
 
     url: str = ""
     cuts: int = 0
@@ -70,13 +71,13 @@ class CommitProxy:
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         response_pump: asyncio.Task[None],
     ) -> None:
-        """Client to server, until one of them goes or the word appears."""
+        """Forward the client's data until one side disconnects or the armed proxy sees COMMIT."""
         server_reader, server_writer = upstream
         tail = b""
         while data := await reader.read(65_536):
             if self._armed and COMMIT_WORD in tail + data:
                 moment, self._armed = self._armed, None
-                # From here on the client hears nothing more.
+                # From here on the client receives nothing more.
                 response_pump.cancel()
                 await asyncio.wait([response_pump])
                 if moment != "before":
@@ -97,7 +98,7 @@ class CommitProxy:
         self.was_cut.set()
 
     async def refuse(self) -> None:
-        """Takes no more connections, and cuts those there are: the database is away."""
+        """Refuse new connections and cut the open ones, as if the database were unreachable."""
         assert self._server is not None
         self._server.close()
         for writer in list(self._open):
@@ -120,7 +121,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @contextlib.asynccontextmanager
 async def open_proxy(url: str) -> AsyncIterator[CommitProxy]:
-    """A proxy on loopback in front of the PostgreSQL of this URL. In the clear: it must be able to read."""
+    """Open a proxy on loopback in front of this PostgreSQL. Without TLS, because it must read the messages."""
     parts = conninfo_to_dict(url)
     proxy = CommitProxy(_upstream=(str(parts.get("host", "127.0.0.1")), int(str(parts.get("port", 5432)))))
     server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
@@ -136,7 +137,7 @@ async def open_proxy(url: str) -> AsyncIterator[CommitProxy]:
 
 
 def conninfo_to_url(conninfo: str) -> str:
-    """As a URL, which is the spelling stores are opened by."""
+    """Convert a conninfo string to a URL: stores are opened by URL."""
     parts = conninfo_to_dict(conninfo)
     login = ":".join(str(parts[name]) for name in ("user", "password") if parts.get(name))
     options = "&".join(f"{name}={parts[name]}" for name in ("sslmode", "gssencmode"))

@@ -1,5 +1,4 @@
-"""Coordination as tests of the rooms write it: a coordinator on a keel, whose turns a test takes by hand, and launchers
-that start what the test says."""
+"""A harness for the coordinator: tests run its cycles one by one and configure its launchers."""
 
 from __future__ import annotations
 
@@ -7,9 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from quarterdeck.core.clock import system_now
-from quarterdeck.domain.coordination import coordinator as coordinators, launchers as launching
-from quarterdeck.domain.coordination.coordinator import Coordinator
-from quarterdeck.domain.coordination.launchers import AgentTokenSpec, TaskLauncher
+from quarterdeck.domain.coordination.coordinator import REPEAT_SECONDS, Coordinator, CoordinatorDeps
+from quarterdeck.domain.coordination.launchers import AgentTokenSpec, LauncherDeps, TaskLauncher
 from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
 from quarterdeck.domain.coordination.model import LEASE_NAME, CoordinationSettings, LauncherConfigs
 from quarterdeck.domain.tasks import operations as tasks
@@ -27,7 +25,7 @@ CYCLES_MAX = 50
 
 
 class CoordinatorHarness:
-    """One process that coordinates. Several on one database are several of these."""
+    """The coordinator of one process. Several processes on one database are several harnesses."""
 
     def __init__(
         self,
@@ -42,7 +40,7 @@ class CoordinatorHarness:
         self.wakeups = Wakeups()
         self.cipher = cipher_of(NEW_KEY)
         settings = CoordinationSettings(launchers=launchers)
-        launcher_deps = launching.LauncherDeps(
+        launcher_deps = LauncherDeps(
             runtime.cross_zone_engine,
             self.wakeups,
             runtime.task_lane.submit,
@@ -58,7 +56,7 @@ class CoordinatorHarness:
         self.rank_lane = runtime.lanes.add_write_lane("task-rank", strategies.run_batch)
         self.metrics = CoordinatorMetrics()
         self.cycle_seconds: list[float] = []
-        coordinator_deps = coordinators.CoordinatorDeps(
+        coordinator_deps = CoordinatorDeps(
             runtime.cross_zone_engine,
             runtime.task_lane.submit,
             self.agent_harness.refresh_lane.submit,
@@ -74,16 +72,16 @@ class CoordinatorHarness:
         return fence
 
     async def run_cycle(self) -> float | None:
-        """One turn, and in how many seconds there is more."""
+        """Run one cycle. Return the seconds until the next is due."""
         return await self.coordinator.run_cycle(await self.acquire_fence())
 
     async def run_until_idle(self) -> float | None:
-        """Turns until there is nothing to do for now; in how many seconds there is."""
+        """Run cycles until nothing is due now. Return the seconds until something is."""
         for _ in range(CYCLES_MAX):
             next_seconds = await self.run_cycle()
-            if next_seconds is None or next_seconds > coordinators.REPEAT_SECONDS:
+            if next_seconds is None or next_seconds > REPEAT_SECONDS:
                 return next_seconds
-        raise AssertionError(f"after {CYCLES_MAX} turns the coordinator still finds something")
+        raise AssertionError(f"the coordinator still finds work after {CYCLES_MAX} cycles")
 
     async def read_task(self, task_id: str) -> Task:
         return (await self.task_harness.read(task_id)).task
@@ -91,10 +89,10 @@ class CoordinatorHarness:
     async def event_types(self, task_id: str) -> list[str]:
         return [event.type for event in await self.runtime.read_log() if event.subject == task_id]
 
-    # -- time, from the side
+    # -- time, set directly in the database
 
     def expire_columns(self, task_id: str, *columns: str) -> None:
-        """Lets the moments that a task waits for have come a while ago."""
+        """Set these time columns of a task to one minute ago, unless they are null."""
         for column in columns:
             self.runtime.database.execute(
                 f"update agent_tasks set {column} = ? where id = ? and {column} is not null",
@@ -109,7 +107,7 @@ def _token_text(spec: AgentTokenSpec) -> str:
 
 @contextlib.asynccontextmanager
 async def start_coordinator(runtime: RuntimeHarness, launchers: LauncherConfigs) -> AsyncIterator[CoordinatorHarness]:
-    """With launchers whose processes end with the test."""
+    """Start the launchers. Their processes end with the context."""
     harness = CoordinatorHarness(runtime, launchers)
     harness.launcher.start()
     try:

@@ -1,5 +1,5 @@
-"""A store that counts what goes through it: how often each statement is sent, with how many rows, and how many come
-back. What is counted does not depend on the clock, nor on who else uses the machine."""
+"""A store that counts statements, rows sent and rows returned. The counts do not depend on the clock or on the load of
+the machine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from tests.support.query_plans import Planner
 
 @dataclass
 class StatementCounts:
-    """Of a while."""
+    """The counts of a period."""
 
     statements_sent: Counter[str] = field(default_factory=Counter)
-    """By the name of the statement."""
+    """By statement name."""
     rows_sent: int = 0
-    """Rows that were sent along."""
+    """Rows in the batch parameters."""
     rows_returned: int = 0
-    """Rows that came back."""
     last_statements: dict[str, BoundStatement] = field(default_factory=dict)
 
     def record(self, bound: BoundStatement) -> None:
@@ -46,7 +45,7 @@ class CountingStore:
         self._counts = StatementCounts()
 
     def take_counts(self) -> StatementCounts:
-        """What was counted since it was last asked."""
+        """Return the counts since the last call."""
         counts, self._counts = self._counts, StatementCounts()
         return counts
 
@@ -83,15 +82,15 @@ class _CountingTransaction:
         self._tx.write(statement)
 
 
-# -- what each of them costs the database
+# -- the cost of each statement
 
 
 def pages_touched(url: str, counts: StatementCounts) -> dict[str, int]:
-    """Of each statement that was sent and adds nothing, as it was last sent: the pages that PostgreSQL touches for it
-    now. (What adds rows finds them there already, and is refused.)"""
+    """By statement: the pages that PostgreSQL touches when it runs again with its last parameters. Statements that
+    insert are left out: their rows exist already, so they would fail."""
     with psycopg.connect(url, autocommit=True) as connection:
-        # As autovacuum does before long. Until then whoever looks for what may begin passes by what has begun since: a
-        # page of the index for some two hundred of those.
+        # Autovacuum does this after a while. Until then a search for ready tasks also reads the index entries of tasks
+        # that have started since: about two hundred of them are one page.
         connection.execute("vacuum agent_tasks, task_dependencies")
     planner = Planner(url, "force_generic_plan")
     statements = {
@@ -104,7 +103,7 @@ def pages_touched(url: str, counts: StatementCounts) -> dict[str, int]:
 
 
 def sqlite_steps(url: str, counts: StatementCounts) -> dict[str, int]:
-    """Of each statement, as it was last sent: the steps that SQLite's machine makes for it now."""
+    """By statement: the virtual machine steps that SQLite makes when it runs again with its last parameters."""
     path = sqlite_path(url)
     assert path is not None
     step_counts: Counter[str] = Counter()
@@ -117,7 +116,7 @@ def sqlite_steps(url: str, counts: StatementCounts) -> dict[str, int]:
 
 
 def table_scans(url: str, counts: StatementCounts) -> dict[str, list[str]]:
-    """Of each statement, where SQLite walks over a whole table instead of searching it."""
+    """By statement: the parts of its plan in which SQLite scans a table instead of searching an index."""
     path = sqlite_path(url)
     assert path is not None
     scans_by_name: dict[str, list[str]] = {}
@@ -126,7 +125,7 @@ def table_scans(url: str, counts: StatementCounts) -> dict[str, list[str]]:
         for name, bound in counts.last_statements.items():
             plan_rows = connection.execute(f"explain query plan {bound.statement.sqlite}", bound.named_params())
             all_scans = [str(step[3]) for step in plan_rows if str(step[3]).startswith("SCAN")]
-            # A batch is a list of its own, and what is walked step by step is what was found.
+            # Scans of a batch parameter or of a constant row do not read a table.
             table_scans_found = [
                 scan for scan in all_scans if "VIRTUAL TABLE" not in scan and "CONSTANT ROW" not in scan
             ]

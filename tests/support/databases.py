@@ -1,4 +1,4 @@
-"""Fresh databases, cheaply: each engine's schema is migrated once into a template, and every test gets a copy."""
+"""Fresh databases at low cost: the schema is migrated once into a template, and every test gets a copy."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from quarterdeck.store.migrate import upgrade
 
 
 class PostgresDatabases:
-    """Databases on one PostgreSQL, ours or the one that QD_TEST_POSTGRES_URL names."""
+    """Databases on one PostgreSQL: the run's own, or the one at QD_TEST_POSTGRES_URL."""
 
     def __init__(self, admin_url: str) -> None:
         self._admin_url = admin_url
-        # The id of the run in the name: two runs may share one server.
+        # The process id is part of the name: two runs may share one server.
         self._prefix = f"qd_test_{os.getpid()}"
         self._numbers = itertools.count(1)
         self._template: str | None = None
         self._created: set[str] = set()
 
     def create_migrated(self) -> str:
-        """The URL of a migrated database that nobody has written to."""
+        """Create a migrated database without rows. Return its URL."""
         if self._template is None:
             template_url = self.create_blank()
             upgrade(template_url)
@@ -36,11 +36,11 @@ class PostgresDatabases:
         return self._create(self._template)
 
     def create_blank(self) -> str:
-        """The URL of a database with nothing in it, for tests of migrating."""
+        """Create a database without a schema, for tests of migrations. Return its URL."""
         return self._create("template0")
 
     def drop(self, url: str) -> None:
-        """Ends whoever is still connected, too: a test that failed may have left a server behind."""
+        """Drop a database and its open connections: a failed test may have left a server running."""
         self._execute_admin("drop database if exists {} with (force)", _database_name(url))
         self._created.discard(_database_name(url))
 
@@ -63,13 +63,13 @@ class PostgresDatabases:
 
 
 class SqliteDatabases:
-    """Database files. The template is checkpointed, so that one file is all of it."""
+    """Database files. The template is checkpointed, so that it is a single file."""
 
     def __init__(self, directory: Path) -> None:
         self._template = directory / "template.db"
 
     def create_migrated(self, directory: Path) -> str:
-        """The URL of a migrated database in this directory."""
+        """Create a migrated database in this directory. Return its URL."""
         if not self._template.exists():
             upgrade(self.blank_url(self._template))
             with contextlib.closing(sqlite3.connect(self._template)) as connection:
@@ -79,7 +79,7 @@ class SqliteDatabases:
         return self.blank_url(file)
 
     def blank_url(self, file: Path) -> str:
-        """The URL of a file, which need not exist yet."""
+        """Return the URL of a file. It need not exist."""
         return f"sqlite:///{file}"
 
 

@@ -1,4 +1,4 @@
-"""Delegations as tests write them: rows and asks with plain defaults, and the lanes of the room on a keel."""
+"""Delegations for tests: rows and commands with defaults, an in-memory graph, and a harness with the lanes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from quarterdeck.domain.delegations.model import (
 from quarterdeck.domain.delegations.rules import DelegationBatchInput, DelegationDecider, Ref, is_active
 from quarterdeck.domain.delegations.rules.topological_order import (
     RANK_GAP,
-    Region,
     RespaceRequest,
     TopologicalOrder,
     WalkRequest,
+    WalkResult,
     spaced_ranks,
     topological_sort,
 )
@@ -48,12 +48,12 @@ from tests.support.runtime import RuntimeHarness, SqlValue
 from tests.support.structs import build_struct
 
 EDGE_EXPIRES_AT = NOW + 500_000
-"""When an edge ends that does not say; the sessions of `asking` end after it."""
+"""The default expiry of an edge. The sessions of `session_row` expire later."""
 _numbers = itertools.count(1)
 
 
 def edge_row(source: str, target: str, **fields: object) -> Edge:
-    """A row that is active at NOW, lends the scopes `a` and `b` for everything, and may be passed on ten times."""
+    """A row that is active at NOW, delegates the scopes `a` and `b` for all resources, and allows ten hops."""
     defaults: dict[str, object] = {
         "id": f"e{next(_numbers):06d}",
         "zone_id": ZONE,
@@ -87,7 +87,7 @@ def graph_edge(source: str, target: str, parent: str | None = None, **fields: ob
 
 
 def delegate_command(source: str, target: str, **fields: object) -> Delegate:
-    """An ask of the zone's administrator for nothing in particular."""
+    """A command of the zone's administrator, with these fields."""
     defaults: dict[str, object] = {
         "id": new_id(),
         "zone_id": ZONE,
@@ -105,7 +105,7 @@ def delegation_input(
     orphaned: Iterable[Edge] = (),
     now: int = NOW,
 ) -> DelegationBatchInput:
-    """What lending knows of a zone with these edges in it. Sessions that are not given are live."""
+    """The input of a delegation batch in a zone with these edges. Sessions that are not given are live."""
     sessions_by_id = {row.id: row for row in sessions or ()}
     names = {name for edge in edges for name in (edge.source_session_id, edge.target_session_id)}
     rows = {name: session_row(id=name) for name in {*names, *"abcdefgh"}} | sessions_by_id
@@ -125,7 +125,7 @@ def delegation_input(
 
 
 def decide(commands: Sequence[Delegate], input_data: DelegationBatchInput) -> list[DelegatedEdge | Problem]:
-    """What becomes of asks, where the graph is what is known of it and what they make."""
+    """Decide these commands on the edges of the input and on the edges that the commands create."""
     decider, graph = (
         DelegationDecider(input_data),
         InMemoryGraph(input_data.ranks, _active_pairs(input_data.edges.values(), input_data.now)),
@@ -146,13 +146,13 @@ def _active_pairs(edges: Iterable[Edge], now: int) -> list[tuple[str, str]]:
 
 
 class InMemoryGraph:
-    """A zone's edges and ranks as the database has them, for an order to be run without one."""
+    """Edges and ranks of a zone in memory, to test `TopologicalOrder` without a database."""
 
     def __init__(self, ranks: Mapping[Ref, int] | None = None, pairs: Iterable[tuple[str, str]] = ()) -> None:
         self.ranks = {session: rank for (_, session), rank in (ranks or {}).items()}
         self.pairs = list(pairs)
         self.walk_sizes: list[int] = []
-        """How many sessions each walk has told of."""
+        """The number of sessions that each walk returned."""
         self.respace_count = 0
 
     def walk_forward(self, start: str, rank_range: range | None = None) -> list[str]:
@@ -190,7 +190,7 @@ class InMemoryGraph:
         self.walk_sizes.append(len(forward) + len(backward))
         below = max((rank for rank in self.ranks.values() if rank < request.target_rank), default=None)
         above = min((rank for rank in self.ranks.values() if rank > request.source_rank), default=None)
-        order.add_region(request, Region(forward, backward, below, above))
+        order.add_walk_result(request, WalkResult(forward, backward, below, above))
 
     def apply(self, order: TopologicalOrder, pairs: Iterable[tuple[str, str]]) -> None:
         self.pairs += pairs
@@ -200,7 +200,7 @@ class InMemoryGraph:
         return {ZONE: (min(self.ranks.values()), max(self.ranks.values()))} if self.ranks else {}
 
     def new_order(self) -> TopologicalOrder:
-        """As the next batch finds it."""
+        """The order as the next batch loads it."""
         return TopologicalOrder({(ZONE, session): rank for session, rank in self.ranks.items()}, self.bounds())
 
     def is_topological(self) -> bool:
@@ -210,7 +210,7 @@ class InMemoryGraph:
 
 
 class DelegationHarness:
-    """The room on a keel, as `app.py` puts it together."""
+    """The lanes of delegations on a runtime, connected as in `app.py`."""
 
     def __init__(self, runtime: RuntimeHarness, chunk: int = 1_000) -> None:
         self.runtime = runtime
@@ -227,18 +227,18 @@ class DelegationHarness:
         return [await self.runtime.spawn(zone_id, **fields) for _ in range(count)]
 
     async def delegate(self, source: Session, target: Session, **fields: object) -> Edge:
-        """An edge that must be made; of the zone's administrator, unless another caller is named."""
+        """Create an edge and assert that it is new. The caller is the zone's administrator unless given."""
         defaults: dict[str, object] = {"zone_id": source.zone_id, "caller": admin(source.zone_id)}
         result = await self.delegate_lane.submit(delegate_command(source.id, target.id, **(defaults | fields)))
         assert result.created
         return result.edge
 
     async def delegate_chain(self, sessions: Sequence[Session], **fields: object) -> list[Edge]:
-        """From each to the next, each derived from the one before."""
+        """Create an edge from each session to the next, each derived from the edge before."""
         return [await self.delegate(source, target, **fields) for source, target in itertools.pairwise(sessions)]
 
     async def revoke(self, edge: Edge, caller: Caller | None = None, *, keep_sessions: bool = False) -> RevokeResult:
-        """Revokes an edge, and sees every ending through."""
+        """Revoke an edge and finish the cascade, if one began."""
         command = Revoke(edge.zone_id, edge.id, caller or admin(edge.zone_id), keep_sessions)
         result = await self.revoke_lane.submit(command)
         if result.cascade_id is not None:
@@ -275,7 +275,7 @@ class DelegationHarness:
         ).run_now(name)
 
     def expire_edges(self, *edges: Edge) -> None:
-        """Lets these have expired a while ago. Name those that are derived, too: none outlasts its parent."""
+        """Backdate the expiry of these edges. Include derived edges: no edge outlives its parent."""
         for edge in edges:
             self.runtime.database.execute(
                 "update delegation_edges set expires_at = ? where zone_id = ? and id = ?",
@@ -285,7 +285,7 @@ class DelegationHarness:
             )
 
     def edges_out_of_order(self) -> list[tuple[SqlValue, ...]]:
-        """Active edges whose ends do not stand in order."""
+        """Active edges whose source is not ranked before their target."""
         return self.runtime.database.execute(
             "select e.source_session_id, e.target_session_id, a.rank, b.rank from delegation_edges e "
             "left join delegation_ranks a on a.zone_id = e.zone_id and a.session_id = e.source_session_id "

@@ -1,7 +1,7 @@
-"""The bounded wait, for conditions that announce themselves by no event: a process that is gone, a port that answers.
+"""The bounded wait, for conditions without an event: a process has ended, a port accepts connections.
 
-Where there is an event, wait for the event. This is the only file of the tests that may sleep, and it never sleeps
-for the length of a promise: it looks again until the condition holds, and fails with a sentence when it never does.
+Where there is an event, wait for the event. This is the only file of the tests that may sleep. It polls until the
+condition holds, and fails with a description when the limit is reached.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import time
 from collections.abc import Awaitable, Callable
 
 LIMIT = 20.0
-"""Seconds. Long enough for a loaded machine, short enough to be read as a failure and not as a hang."""
+"""Seconds. Long enough for a loaded machine, short enough to look like a failure and not like a hang."""
 PAUSE_MIN, PAUSE_MAX = 0.01, 0.05
-"""To look is work, often a connection of its own: whoever has waited for long looks less often, and is hardly later."""
+"""Seconds between two checks. A check costs, often a new connection, so the pause grows with the time waited."""
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], description: str, limit: float = LIMIT) -> None:
-    """Look until the condition holds. `what` completes the sentence: "it never came to be that …"."""
+    """Poll until the condition holds. `description` says what must become true."""
     started = time.monotonic()
     while not await condition():
         pause = _next_pause(time.monotonic() - started, description, limit)
@@ -25,7 +25,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]], description: str,
 
 
 def eventually_sync(condition: Callable[[], bool], description: str, limit: float = LIMIT) -> None:
-    """The same for code outside a loop: the fixtures that start and stop servers."""
+    """The same outside an event loop, for fixtures that start and stop servers."""
     started = time.monotonic()
     while not condition():
         time.sleep(_next_pause(time.monotonic() - started, description, limit))
@@ -33,5 +33,5 @@ def eventually_sync(condition: Callable[[], bool], description: str, limit: floa
 
 def _next_pause(waited: float, description: str, limit: float) -> float:
     if waited > limit:
-        raise AssertionError(f"within {limit} s it never came to be that {description}")
+        raise AssertionError(f"not true within {limit} s: {description}")
     return min(max(PAUSE_MIN, waited / 20), PAUSE_MAX)

@@ -1,4 +1,4 @@
-"""A day in fleets: everything that is said to the database for them, and what years of it leave there."""
+"""Every statement of fleets, and the rows that years of use leave behind."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MAX_ID = 2**53
 
 
 async def run_fleet_workload(runtime: RuntimeHarness) -> None:
-    """One fleet is deleted and one left, with a member and what waits for it, so that what was recorded has something
-    to do when it is run again."""
+    """Run every statement of fleets. One fleet is deleted. The other remains, with a member and unread messages, so
+    that the recorded statements find rows when they run again."""
     harness = FleetHarness(runtime)
     deleted = await harness.create(location=pane_location())
     await harness.fleet_lane.submit(claim_monitor_command(fleet_id=deleted.fleet.fleet_id))
@@ -39,9 +39,9 @@ async def run_fleet_workload(runtime: RuntimeHarness) -> None:
 
 
 async def run_monitor_workload(harness: FleetHarness, fleet_id: int, agent_id: int) -> None:
-    """Its pane comes, it is watched over otherwise, and a monitor comes, beats and goes."""
-    place_command = SetMemberPane(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, agent_id=agent_id, pane_id="%8")
-    await harness.fleet_lane.submit(place_command)
+    """Set the member's pane and monitor configuration; a monitor claims, sends a heartbeat and releases."""
+    pane_command = SetMemberPane(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, agent_id=agent_id, pane_id="%8")
+    await harness.fleet_lane.submit(pane_command)
     await harness.fleet_lane.submit(
         ConfigureMonitor(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, agent_id=agent_id, enabled=False)
     )
@@ -55,7 +55,7 @@ async def run_monitor_workload(harness: FleetHarness, fleet_id: int, agent_id: i
 
 
 def list_statements(fleet_id: int, agent_id: int, summary: int) -> list[BoundStatement]:
-    """What is read by whoever only looks."""
+    """The statements of list and read requests."""
     fleet, member = (ZONE, fleet_id), (ZONE, agent_id)
     page_params: dict[str, Param] = {"zone_id": ZONE, "limit": 10, "after": 0, "before": MAX_ID}
     state_params: dict[str, Param] = {"zone_id": ZONE, "agent_id": agent_id, "limit": 10, "after": 0, "state": None}
@@ -89,8 +89,8 @@ def list_statements(fleet_id: int, agent_id: int, summary: int) -> list[BoundSta
 
 
 def add_fleet_rows(database: DirectDatabase, zone_id: str, count: int) -> None:
-    """Fleets of this zone and of others, each with a member in a pane; in the one that is left, as many who have left,
-    and five times as many messages that its member has acknowledged."""
+    """Insert fleets of this zone and of others, each with a member in a pane. The workload's remaining fleet gets
+    `count` deregistered members, and five times as many messages that its member has acknowledged."""
     zone = "case when n % 2 = 0 then ? else 'zone' || n % 7 end"
     for statement in (
         f"insert into fleets select {zone}, 1000 + n, null, 1, null, null, 'a' from generate_series(1, ?) n",

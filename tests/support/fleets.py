@@ -1,4 +1,4 @@
-"""Fleets as tests write them: rows with plain defaults, and the room's lanes on a keel."""
+"""Fleets for tests: rows with defaults, and a harness with the lanes of fleets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FLEET_TABLES = (
     "fleet_counters", "fleets", "members", "messages", "agent_placements", "monitor_config", "monitor_runtime",
     "agents", "agent_pulses",
 )  # fmt: skip
-"""Where a fleet leaves rows."""
+"""The tables in which a fleet has rows."""
 
 
 # -- rows --------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def deregistered_row(agent_id: int, **fields: object) -> Member:
 
 
 def message_row(task_id: int = 1, to: int = ALICE, **fields: object) -> Message:
-    """From the director, unread."""
+    """An unread message from the director."""
     defaults: dict[str, object] = {
         "zone_id": ZONE,
         "task_id": task_id,
@@ -155,7 +155,7 @@ def monitor_config_row(agent_id: int = ALICE, **fields: object) -> MonitorConfig
 
 
 def monitor_runtime_row(**fields: object) -> MonitorRuntime:
-    """One that has just been heard of."""
+    """A monitor with a recent heartbeat."""
     defaults: dict[str, object] = {
         "zone_id": ZONE,
         "fleet_id": FLEET_ID,
@@ -198,7 +198,7 @@ def claim_monitor_command(pid: int = 100, fleet_id: int = FLEET_ID, **fields: ob
     return build_struct(ClaimMonitor, **(defaults | fields))
 
 
-# -- on a keel ---------------------------------------------------------------------------------------------------
+# -- harness -----------------------------------------------------------------------------------------------------
 
 
 class FleetHarness:
@@ -209,7 +209,7 @@ class FleetHarness:
         self.zone_id = zone_id
         self.caller: Caller = admin(zone_id)
         self.delivered: list[Message] = []
-        """What was handed to whoever types notices, after its commit."""
+        """Messages that were passed to the notifier after their commit."""
         self.fleet_lane: Lane[FleetCommand, FleetOutcome] = runtime.lanes.add_write_lane("fleet", change_fleets)
         self.message_lane: Lane[MessageCommand, MessageOutcome] = runtime.lanes.add_write_lane(
             "message", MessageBatchRunner(self._deliver).run
@@ -289,7 +289,7 @@ class FleetHarness:
         command = RecordReceipt(zone_id=self.zone_id, fleet_id=FLEET_ID, message_id=message_id, failure=notice)
         return _require_message(await self.message_lane.submit(command))
 
-    # -- from the side
+    # -- the database, directly
 
     def count_rows(self) -> dict[str, int]:
         return {table: self.runtime.database.count(table) for table in FLEET_TABLES}
@@ -303,7 +303,7 @@ def _require_message(result: MessageOutcome) -> Message:
 def add_acknowledged_messages(
     database: DirectDatabase, count: int, to: int = ALICE, zone_id: str = ZONE, fleet_id: int = FLEET_ID
 ) -> None:
-    """So many messages that the director sent and `to` has acknowledged, as long service leaves them behind."""
+    """Insert `count` messages from the director that `to` has acknowledged, as after long use."""
     database.execute(
         "insert into messages with recursive n (i) as (select 1 union all select i + 1 from n where i < ?) "
         "select c.zone_id, c.messages + n.i, f.fleet_id, m.agent_id, f.director_agent_id, m.agent_id, 'unicast', "
@@ -313,21 +313,21 @@ def add_acknowledged_messages(
         *(count, zone_id, fleet_id, to),
     )
     database.execute("update fleet_counters set messages = messages + ? where zone_id = ?", count, zone_id)
-    # Afterwards, so that it was where a poll looks.
+    # A second statement, so that the rows were in the index that a poll reads.
     database.execute(
         "update messages set status_state = 'completed', status_timestamp = created_at + task_id "
         "where zone_id = ? and context_id = ? and status_state = 'input_required'",
         *(zone_id, to),
     )
     if not sqlite_path(database.url):
-        # As autovacuum does by itself after so many.
+        # Autovacuum does this after so many changes.
         with psycopg.connect(database.url, autocommit=True) as connection:
             connection.execute("vacuum (analyze) messages")
 
 
 @contextmanager
 def fail_writes(database: DirectDatabase, operation: str, table: str, when: str = "1 = 1") -> Iterator[None]:
-    """While it lasts the database refuses these writes: `write` is insert or update."""
+    """Make the database refuse these writes inside the context. `operation` is insert or update."""
     if sqlite_path(database.url):
         database.execute(
             f"create trigger fails before {operation} on {table} when {when} begin select raise(abort, 'injected'); end"

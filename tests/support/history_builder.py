@@ -1,5 +1,5 @@
-"""A small true history, written by hand: what a server's log and tables, and its clients' own lines, look like after a
-morning's work in which nothing went wrong. Tests then put one thing wrong."""
+"""A small valid history, written by hand: the event log, the rows and the clients' recorded calls of a run without
+violations. Tests then plant one violation."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ LIMITS = {
     "max_sessions_per_application": 6,
 }
 ZONE_LIMITS = {"max_sessions": 6, "max_children": 3}
-"""What the zone set by itself; the rest are the platform's."""
+"""The zone's own limits. The others are the platform's defaults."""
 
 
 @dataclass
 class HistoryBuilder:
-    """The log, the tables and the histories, as lists that a test may change."""
+    """The event log, the rows and the recorded calls, as lists that a test may change."""
 
     events: list[Event] = field(default_factory=list)
     calls: list[RecordedCall] = field(default_factory=list)
@@ -98,12 +98,12 @@ class HistoryBuilder:
         return event
 
     def find_event(self, event_type: str, subject: str, number: int = 0) -> int:
-        """The index in the log of the n-th event of this kind."""
+        """Return the index in the log of the n-th event of this type and subject."""
         indexes = [i for i, e in enumerate(self.events) if (e.type, e.subject) == (event_type, subject)]
         return indexes[number]
 
     def insert_event(self, index: int, event: Event) -> None:
-        """Into the midst of the log, as if it had always been there."""
+        """Insert an event and renumber the log."""
         self.events.insert(index, event)
         self._renumber()
 
@@ -116,18 +116,18 @@ class HistoryBuilder:
         self.events = [msgspec.structs.replace(event, pos=n) for n, event in enumerate(self.events, 1)]
 
     def change_event(self, index: int, **changes: object) -> None:
-        """Another time or state for an event, or other data in it."""
+        """Change fields of an event. Names that are not fields change its data."""
         event = self.events[index]
         field_changes = {name: changes.pop(name) for name in list(changes) if name in Event.__struct_fields__}
         data = json.dumps(json.loads(event.data) | changes)
         self.events[index] = msgspec.structs.replace(event, **({"data": data} | field_changes))
 
-    # -- what clients wrote
+    # -- recorded calls
 
     def add_call(
         self, op: str, status: int | None, request: object, response: object = None, client: str = "a"
     ) -> RecordedCall:
-        """Answered now, and asked a little before."""
+        """A call that started shortly before now and got its response now."""
         number = len(self.calls)
         call = RecordedCall(
             client,
@@ -194,7 +194,7 @@ class HistoryBuilder:
         )
 
     def end_session(self, session_id: str) -> None:
-        """With what it lent and was lent."""
+        """Terminate a session and revoke its active edges."""
         for edge in [*self.edges.values()]:
             if edge.status == "active" and session_id in (edge.source_session_id, edge.target_session_id):
                 self.end_edge(edge.id)
@@ -274,13 +274,13 @@ def build_valid_history() -> HistoryBuilder:
     history.delegate("edge-2", "right", "left")
     history.revoke("edge")
     history.delegate("edge-3", "right", "short-2")
-    history.delegate("edge-4", "short-2", "unheard", "edge-3")
+    history.delegate("edge-4", "short-2", "unanswered", "edge-3")
     add_endings(history)
     return history
 
 
 def add_sessions(history: HistoryBuilder) -> None:
-    """A tree with keys, one that its time ended, one that slept, and one whose answer never came."""
+    """A tree with keys, an expired session, a suspended one, and one whose response was lost."""
     history.spawn("root", key="k1")
     history.add_call("spawn", 200, {"application_id": APP, "idempotency_key": "k1"}, {"id": "root", "status": "active"})
     history.spawn("left", "root")
@@ -290,18 +290,18 @@ def add_sessions(history: HistoryBuilder) -> None:
     history.spawn("right", key="k2")
     history.spawn("short", "right", key="k3", ttl=20)
     history.clock += 100
-    # Past its time, and not swept: its place and its key are free.
+    # Expired and not swept yet: its slot and its key are free.
     history.spawn("short-2", "right", key="k3")
     history.terminate_session("short", "short")
-    history.add_session("unheard")
-    history.keys["k4"] = KeyRow(ZONE, APP, "k4", "unheard")
+    history.add_session("unanswered")
+    history.keys["k4"] = KeyRow(ZONE, APP, "k4", "unanswered")
     history.add_call("spawn", None, {"application_id": APP, "idempotency_key": "k4"})
     history.add_call("spawn", 503, {"application_id": APP, "idempotency_key": "k5"}, {"error": "outcome_unknown"})
     history.add_call("spawn", 429, {"application_id": APP, "idempotency_key": "k6"}, {"error": "agent_limit_exceeded"})
 
 
 def add_invocations(history: HistoryBuilder) -> None:
-    """One that went well, one whose first holder went silent, one given back, one canceled at work, one that died."""
+    """Invocations that succeed, lose a lease, are released, are canceled while running, and use up their retries."""
     history.add_event("service.register", "svc", None, "starting", application_id=APP)
     history.add_call("register", 201, {"application_id": APP}, {"id": "svc"})
     history.invoke("well", source="right")
@@ -326,13 +326,13 @@ def add_invocations(history: HistoryBuilder) -> None:
     history.change_state("stopped", "cancel_requested", "running", 1)
     history.add_call("cancel", 200, {"id": "stopped"}, {"id": "stopped", "status": "running"})
     history.complete(canceled, "w1", "canceled")
-    history.invoke("hopeless")
-    history.complete(history.claim("hopeless", 1, "w1"), "w1", "retried", "pending")
-    history.complete(history.claim("hopeless", 2, "w1"), "w1", "dead")
+    history.invoke("exhausted")
+    history.complete(history.claim("exhausted", 1, "w1"), "w1", "retried", "pending")
+    history.complete(history.claim("exhausted", 2, "w1"), "w1", "dead")
 
 
 def add_endings(history: HistoryBuilder) -> None:
-    """A tree is stamped and settled, its invocation and its edge go with it, and its key is free again."""
+    """A cascade ends a tree with its invocation and its edge. Its key is free again."""
     history.invoke("last", source="left")
     history.begin_cascade("root", "left", "leaf")
     history.terminate_session("leaf", "root")

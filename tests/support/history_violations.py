@@ -1,5 +1,5 @@
-"""Breaches of every promise, each planted into a true history by the smallest change that makes it one. Those about
-calls stand beside this file."""
+"""Violations of every invariant. Each function plants one into a valid history by the smallest change. Those about
+calls are in `call_violations`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def event_logged_twice(history: HistoryBuilder) -> None:
 
 
 def end_without_spawn(history: HistoryBuilder) -> None:
-    history.add_event("session.terminate", "nobody", "active", "terminated", cause="nobody")
+    history.add_event("session.terminate", "unknown", "active", "terminated", cause="unknown")
 
 
 def parent_ended_before_child(history: HistoryBuilder) -> None:
-    """In the log only; the rows end the same."""
+    """Only in the log; the rows are the same."""
     leaf = history.remove_event(history.find_event("session.terminate", "leaf"))
     history.insert_event(history.find_event("session.terminate", "left") + 1, leaf)
 
@@ -65,14 +65,14 @@ def two_sessions_for_one_key(history: HistoryBuilder) -> None:
 
 
 def two_sessions_though_one_response_was_lost(history: HistoryBuilder) -> None:
-    """Only the table of keys knows of the second."""
-    history.end_session("unheard")
+    """Only the row of the key names the second session."""
+    history.end_session("unanswered")
     history.add_session("double")
     history.keys["k2"] = KeyRow(ZONE, APP, "k2", "double")
 
 
 def key_freed_before_expiry(history: HistoryBuilder) -> None:
-    """Spawned again a moment before the first's time ran out."""
+    """The second spawn is one millisecond before the first session expires."""
     at = history.sessions["short"].expires_at - 1
     index = history.find_event("session.spawn", "short-2")
     for i in range(history.find_event("session.spawn", "short") + 1, index + 1):
@@ -114,7 +114,7 @@ def one_session_too_many(history: HistoryBuilder) -> None:
 
 
 def one_child_too_many(history: HistoryBuilder) -> None:
-    history.end_session("unheard")
+    history.end_session("unanswered")
     history.terminate_session("twig", "twig")
     history.spawn("twig-1", "right")
     history.spawn("twig-2", "right")
@@ -123,7 +123,7 @@ def one_child_too_many(history: HistoryBuilder) -> None:
 
 
 def too_deep(history: HistoryBuilder) -> None:
-    history.end_session("unheard")
+    history.end_session("unanswered")
     history.spawn("deep-2", "twig")
     history.change_event(history.find_event("session.spawn", "deep-2"), depth=4)
 
@@ -135,9 +135,9 @@ def too_many_spawns_in_a_tree(history: HistoryBuilder) -> None:
 
 
 def slot_freed_before_expiry(history: HistoryBuilder) -> None:
-    """The place of one whose time was not over was given away."""
+    """The slot of a session that had not expired was given to another."""
     history.spawn("brief", ttl=1_000)
-    history.end_session("unheard")
+    history.end_session("unanswered")
     for name in ("a", "b"):
         history.spawn(name)
 
@@ -164,19 +164,19 @@ LIMIT_VIOLATIONS: Sequence[PlantViolation] = (
 
 
 def spawned_under_ended_parent(history: HistoryBuilder) -> None:
-    history.end_session("unheard")
+    history.end_session("unanswered")
     history.add_session("late", "leaf")
     history.terminate_session("late", "late")
 
 
 def spawned_under_parent_in_cascade(history: HistoryBuilder) -> None:
-    """After the stamp, before the leaf's own end."""
+    """After the cascade marked the parent, before the parent's own end."""
     late = history.add_session("late", "leaf")
     history.terminate_session("late", "late")
-    ended, born = history.remove_event(len(history.events) - 1), history.remove_event(len(history.events) - 1)
-    assert born.id == late.id
+    ended, spawned = history.remove_event(len(history.events) - 1), history.remove_event(len(history.events) - 1)
+    assert spawned.id == late.id
     index = history.find_event("cascade.begin", "root") + 1
-    for event in (ended, born):
+    for event in (ended, spawned):
         history.insert_event(index, replace(event, at=history.events[index - 1].at))
     at = history.events[index].at
     history.sessions["late"] = replace(history.sessions["late"], terminated_at=at, spawned_at=at)
@@ -185,7 +185,7 @@ def spawned_under_parent_in_cascade(history: HistoryBuilder) -> None:
 def spawned_under_expired_parent(history: HistoryBuilder) -> None:
     history.spawn("brief", ttl=5)
     history.clock += 100
-    history.end_session("unheard")
+    history.end_session("unanswered")
     history.add_session("late", "brief")
     history.terminate_session("late", "late")
     history.terminate_session("brief", "brief")
@@ -240,7 +240,7 @@ def started_for_suspended_session(history: HistoryBuilder) -> None:
 
 
 def spawned_under_suspended_parent(history: HistoryBuilder) -> None:
-    history.end_session("unheard")
+    history.end_session("unanswered")
     history.change_suspension("suspend", "twig")
     history.add_session("late", "twig")
 
@@ -268,11 +268,11 @@ def derived_from_revoked_edge(history: HistoryBuilder) -> None:
 
 
 def derived_from_foreign_edge(history: HistoryBuilder) -> None:
-    history.delegate("edge-5", "unheard", "twig", "edge-3")
+    history.delegate("edge-5", "unanswered", "twig", "edge-3")
 
 
 def derived_with_more_scopes(history: HistoryBuilder) -> None:
-    history.delegate("edge-5", "unheard", "twig", "edge-4", "read", "write")
+    history.delegate("edge-5", "unanswered", "twig", "edge-4", "read", "write")
 
 
 def derived_with_later_expiry(history: HistoryBuilder) -> None:
@@ -280,7 +280,7 @@ def derived_with_later_expiry(history: HistoryBuilder) -> None:
 
 
 def delegation_cycle(history: HistoryBuilder) -> None:
-    history.delegate("edge-5", "unheard", "right", "edge-4")
+    history.delegate("edge-5", "unanswered", "right", "edge-4")
 
 
 AUTHORITY_VIOLATIONS: Sequence[PlantViolation] = (

@@ -1,4 +1,4 @@
-"""An HTTP endpoint on loopback: counts who comes, keeps what it is told, and answers what a test wants."""
+"""An HTTP endpoint on loopback: counts connections, stores requests, and sends the response that a test sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ResponseSource = bytes | Callable[["ReceivedRequest"], bytes]
 class ReceivedRequest:
     path: str
     headers: dict[str, str]
-    """By their names in small letters."""
+    """By lower-case name."""
     body: bytes
 
 
@@ -29,7 +29,7 @@ def json_response(body: bytes, status: str = "200 OK") -> bytes:
 
 
 class HttpEndpoint:
-    """Answers when `open` allows; an empty answer is a connection that just ends."""
+    """Responds once `may_respond` is set. An empty response only closes the connection."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -46,7 +46,7 @@ class HttpEndpoint:
         return f"{self.scheme}://127.0.0.1:{self.port}/hook"
 
     async def wait_for_request(self, number: int = 1) -> ReceivedRequest:
-        """The newest request, once so many have come."""
+        """Wait for this many requests. Return the last of them."""
         async with asyncio.timeout(20), self._request_received:
             await self._request_received.wait_for(lambda: len(self.requests) >= number)
         return self.requests[number - 1]
@@ -77,13 +77,13 @@ async def _read_request(reader: asyncio.StreamReader) -> ReceivedRequest:
 
 @contextlib.asynccontextmanager
 async def run_endpoint(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncIterator[HttpEndpoint]:
-    server_endpoint = HttpEndpoint()
-    server = await asyncio.start_server(server_endpoint.handle, host, 0, ssl=tls)
-    server_endpoint.port = server.sockets[0].getsockname()[1]
-    server_endpoint.scheme = "http" if tls is None else "https"
+    endpoint = HttpEndpoint()
+    server = await asyncio.start_server(endpoint.handle, host, 0, ssl=tls)
+    endpoint.port = server.sockets[0].getsockname()[1]
+    endpoint.scheme = "http" if tls is None else "https"
     try:
-        yield server_endpoint
+        yield endpoint
     finally:
-        server_endpoint.may_respond.set()
+        endpoint.may_respond.set()
         server.close()
         await server.wait_closed()

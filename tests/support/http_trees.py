@@ -1,4 +1,4 @@
-"""A large tree over HTTP, and those who would still spawn in it while it ends."""
+"""A large tree of sessions over HTTP, and clients that keep spawning in it while it ends."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.server import ServerProcess
 from tests.support.zone import APP, FreshZone
 
 TEN_LEVELS = (1, *[100] * 9, 99)
-"""A thousand sessions: the root, and how many stand at each distance from it."""
+"""A thousand sessions: the number at each depth, from the root down."""
 
 
 def spawn_request_builder(zone: FreshZone) -> Callable[[str | None], bytes]:
-    """How to ask for a session of the zone under another, or for a root."""
+    """Return a function that builds a spawn request: a child of the given parent, or a root for None."""
     token = zone.token()
     return lambda parent_id: build_request(
         "POST", zone.sessions_path, token, {"application_id": APP, "parent_id": parent_id}
@@ -31,7 +31,7 @@ def spawn_request_builder(zone: FreshZone) -> Callable[[str | None], bytes]:
 async def spawn_tree(
     clients: ClientPool, levels: Sequence[int], build_request: Callable[[str | None], bytes]
 ) -> list[str]:
-    """Spawns a tree level by level, parents first in what is returned; who is whose child is left to chance."""
+    """Spawn a tree level by level, with random parents. Return the ids, parents first."""
     rng = random.Random(len(levels))
     tree: list[str] = []
     parents: list[str | None] = [None]
@@ -43,7 +43,7 @@ async def spawn_tree(
 
 
 async def _send_spawns(clients: ClientPool, requests: Sequence[bytes]) -> list[str]:
-    """The sessions that these asks became, each asked by whoever of the callers is free."""
+    """Send each spawn on the next free connection. Return the ids of the sessions."""
     waiting, session_ids = iter(requests), list[str]()
 
     async def client(connection: RawConnection) -> None:
@@ -57,7 +57,7 @@ async def _send_spawns(clients: ClientPool, requests: Sequence[bytes]) -> list[s
 
 
 class ConcurrentSpawners:
-    """Clients that spawn under one member of a tree or another, without pause, until they are told to stop."""
+    """Clients that spawn under random sessions of a tree, without pause, until `stop`."""
 
     def __init__(self, zone: FreshZone, tree: Sequence[str], clients: ClientPool) -> None:
         self._tree = tree
@@ -69,7 +69,7 @@ class ConcurrentSpawners:
         self._clients = [asyncio.create_task(self._run_client(connection)) for connection in clients.connections]
 
     async def wait_for(self, admitted: int = 0, refused: int = 0) -> None:
-        """Returns when so many in all have been admitted, and so many refused."""
+        """Wait until the totals of admitted and refused spawns reach these numbers."""
 
         async def is_reached() -> bool:
             for client in self._clients:
@@ -77,7 +77,7 @@ class ConcurrentSpawners:
                     client.result()
             return len(self.admitted) >= admitted and self.refusals.total() >= refused
 
-        await eventually(is_reached, f"{admitted} intruders were admitted and {refused} refused")
+        await eventually(is_reached, f"{admitted} spawns were admitted and {refused} refused")
 
     async def stop(self) -> None:
         self._stopping = True
@@ -110,7 +110,7 @@ async def start_concurrent_spawners(
 
 @dataclass(frozen=True)
 class CascadeProgress:
-    """How far the endings of a zone have come that took more than one transaction."""
+    """How many sessions of a zone the cascades have marked and terminated. Small terminations have no cascade."""
 
     marked: int
     terminated: int
@@ -136,16 +136,16 @@ def read_progress(zone: FreshZone) -> CascadeProgress:
 
 
 async def wait_until_partial(zone: FreshZone) -> None:
-    """Returns when an ending of the zone has settled something, and not all."""
+    """Wait until a cascade of the zone has terminated some of its sessions, but not all."""
 
     async def is_partial() -> bool:
         return read_progress(zone).is_partial
 
-    await eventually(is_partial, "a part of the tree was settled")
+    await eventually(is_partial, "a part of the tree was terminated")
 
 
 async def wait_until_finished(zone: FreshZone, seconds: float) -> None:
     async def is_finished() -> bool:
         return read_progress(zone).is_finished
 
-    await eventually(is_finished, f"all of the tree was settled ({read_progress(zone)} so far)", limit=seconds)
+    await eventually(is_finished, f"all of the tree was terminated ({read_progress(zone)} so far)", limit=seconds)

@@ -1,4 +1,4 @@
-"""Invocations as tests write them: a service, calls to it, and a worker that takes them."""
+"""Invocations for tests: a service, invocations of it, and a worker that claims them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _numbers = itertools.count(1)
 
 
 class InvocationHarness:
-    """One service of a zone, on a keel."""
+    """One service of a zone, on a runtime."""
 
     def __init__(self, runtime: RuntimeHarness, service_id: str, zone_id: str = ZONE) -> None:
         self.runtime = runtime
@@ -133,7 +133,7 @@ class InvocationHarness:
 async def register_service(
     runtime: RuntimeHarness, zone_id: str = ZONE, *, session_id: str | None = None, **fields: object
 ) -> InvocationHarness:
-    """A service of the application `app`, registered by it, or by one of its sessions."""
+    """Register a service of the application `app`, or of one of its sessions."""
     registrar = Registrar(private_allowed=True)
     command = Register(
         id=new_id(),

@@ -1,4 +1,4 @@
-"""The keys in Redis without a server: on a keel, one turn of the mirror after another."""
+"""A harness for the mirror of keys in Redis: tests run its cycles one by one, without a server."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.support.runtime import RuntimeHarness
 from tests.support.tasks import TaskHarness
 
 RARE_RECONCILE = SinkSettings(keys_reconcile_interval_ms=600_000)
-"""A test says when it is time to compare."""
+"""The interval never elapses: a test decides when a comparison is due."""
 INTERNAL_PREFIXES = ("quarterdeck:",)
-"""Keys that are nobody's but ours."""
+"""Keys that the mirror uses itself and that readers ignore."""
 KeyContents = dict[str, object]
 
 
@@ -30,7 +30,7 @@ def open_key_writer(url: str, errors: ErrorCounter | None = None) -> RedisKeyWri
 
 @dataclass
 class KeyMirrorHarness:
-    """One process's share."""
+    """The mirror of one process."""
 
     runtime: RuntimeHarness
     url: str
@@ -43,29 +43,28 @@ class KeyMirrorHarness:
 
     async def get_fence(self) -> Fence:
         fence = self.lease.fence() or await self.lease.acquire()
-        assert fence is not None, "somebody else holds the lease"
+        assert fence is not None, "another process holds the lease"
         return fence
 
     async def run_until_idle(self) -> None:
-        """Until there is nothing more to do at once: all is told, and a round was made if one was due."""
+        """Run cycles until all events are mirrored and a comparison that was due is done."""
         while await self.mirror.run_cycle(await self.get_fence()) == 0:
             pass
 
     async def run_comparison(self) -> int:
-        """A whole round, as when it is time for it; how much it has put right."""
+        """Run a full comparison. Return the number of repairs."""
         before = self.mirror.repairs
         self.make_comparison_due()
         await self.run_until_idle()
         return self.mirror.repairs - before
 
     def save_position(self) -> None:
-        """Lets the sink's position have been written down: else what it has told is told again, which rights it."""
+        """Store the sink's position. Otherwise it delivers the same events again, which would repair the keys."""
         self.runtime.database.execute(
             "update sinks set position = (select pos from log_head) where name = ?", SINK_NAME
         )
 
     def make_comparison_due(self) -> None:
-        """Lets it be time to compare."""
         self.mirror._comparison_due_at = 0.0
 
     async def take_over(self) -> None:
@@ -74,7 +73,7 @@ class KeyMirrorHarness:
 
 
 def read_keys(redis: DirectRedis, *excluded: str) -> KeyContents:
-    """Everything that others see, by key."""
+    """Return the content of every public key."""
     found: KeyContents = {}
     for key in sorted(map(str, redis.client.scan_iter("*", count=1000))):
         if not key.startswith((*INTERNAL_PREFIXES, *excluded)):
@@ -98,7 +97,7 @@ def _key_content(redis: DirectRedis, key: str) -> object:
 
 
 def age_rows(runtime: RuntimeHarness) -> None:
-    """Lets nothing have changed a moment ago: what is wrong then is not merely late."""
+    """Backdate all rows: a difference of a recently changed row would count as late, not as wrong."""
     runtime.database.execute("update agent_tasks set updated_at = updated_at - 60000")
     runtime.database.execute("update agents set updated_at = updated_at - 60000")
     runtime.database.execute("update agent_pulses set last_seen_at = last_seen_at - 60000")
@@ -109,7 +108,7 @@ def status_key(agent_id: str, zone_id: str) -> str:
 
 
 async def run_mirror_workload(runtime: RuntimeHarness) -> None:
-    """What is read of rows to be shown, without Redis."""
+    """Run the statements of the mirror, without Redis."""
     source, harness = TaskMirrorSource(), TaskHarness(runtime)
     await harness.register_agent("mirrored")
     await harness.create()

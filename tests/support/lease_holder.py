@@ -1,7 +1,8 @@
-"""A process of its own that holds a lease and writes under it, to be frozen and woken by a test.
+"""A process that holds a lease and writes under it. A test freezes and resumes it.
 
-`python -m tests.support.lease_holder URL NAME TTL_MS before|inside`: says `held TERM` when it holds the lease; waits for a
-line before its transaction, or, having shown its fence, inside it; then says `wrote`, or `refused` and by what.
+`python -m tests.support.lease_holder URL NAME TTL_MS before|inside`: prints `held TERM` when it holds the lease. It
+waits for a line on standard input before its transaction, or inside it after the check of its fence. Then it prints
+`wrote`, or `refused` with the code or the type of the error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ async def write_event(tx: Transaction, fence: Fence, pause_point: str) -> None:
     await fence.check(tx)
     if pause_point == "inside":
         write_line("checked")
-        # Blocks the whole process, as a process that is stopped is blocked.
+        # Blocks the process, like SIGSTOP.
         sys.stdin.readline()
     tx.emit(NewEvent("holder.wrote", ZONE, fence.name, "holder"))
 
@@ -33,20 +34,20 @@ async def write_event(tx: Transaction, fence: Fence, pause_point: str) -> None:
 async def main(url: str, name: str, ttl_ms: str, pause_point: str) -> None:
     store = await open_store(url)
     engine = Engine(store)
-    lease = Lease(engine, name, "the frozen one", int(ttl_ms))
+    lease = Lease(engine, name, "frozen-holder", int(ttl_ms))
     fence = await lease.acquire()
     assert fence is not None
     write_line(f"held {fence.term}")
     if pause_point == "before":
         sys.stdin.readline()
-        write_line(f"trusts itself: {lease.fence() is not None}")
+        write_line(f"has fence: {lease.fence() is not None}")
     try:
         await engine.transact(lambda tx: write_event(tx, fence, pause_point), zones=[ZONE])
         write_line("wrote")
-    except LeaseLost as lost:
-        write_line(f"refused {lost.code}")
-    except StoreError as failed:
-        write_line(f"refused {type(failed).__name__}")
+    except LeaseLost as error:
+        write_line(f"refused {error.code}")
+    except StoreError as error:
+        write_line(f"refused {type(error).__name__}")
     await store.close()
 
 

@@ -1,4 +1,4 @@
-"""The log, read again from the first event to the last: what was true at every instant, not only in the end."""
+"""Replays the event log: what was true between any two commits, not only at the end."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ async def read_full_log(zone: FreshZone) -> list[Event]:
 
 
 def peak_counts(log: Sequence[Event]) -> Counter[str]:
-    """By bound: the most it ever counted, at any instant between two commits.
+    """By bound: the highest count between any two commits.
 
-    Endings of one transaction only: what is stamped gives its place back before the log tells of its end.
+    Only for terminations of one transaction: a cascade frees the slots of marked sessions before the log has their end.
     """
     peak: Counter[str] = Counter()
     counts: Counter[tuple[str, str]] = Counter()
@@ -54,7 +54,7 @@ def peak_counts(log: Sequence[Event]) -> Counter[str]:
 
 
 def _live_counters(spawned: Event) -> Iterator[tuple[str, str]]:
-    """(bound, what it counts in), of the bounds on what is live."""
+    """Yield (bound, counter key) for each bound on live sessions that a spawn counts against."""
     yield "max_sessions", ""
     yield "max_sessions_per_application", spawned["application_id"]
     yield "max_tree_size", spawned["root_id"]
@@ -72,7 +72,7 @@ def _subjects(log: Sequence[Event], event_type: str) -> set[str]:
 
 
 def assert_children_ended_before_their_parents(log: Sequence[Event]) -> None:
-    """Whatever ended, ended once, and after everything that was spawned under it."""
+    """Every session ended at most once, and after its children."""
     parents = {e["subject"]: e["data"]["parent_id"] for e in log if e["type"] == "session.spawn"}
     ends = [event["subject"] for event in log if event["type"] == "session.terminate"]
     order = {subject: index for index, subject in enumerate(ends)}

@@ -1,7 +1,7 @@
-"""Hands that change a log behind the server's back, with everything a database lets them do and without the key.
+"""Tampering with the event log: changes by an attacker who can write the database but has no signing key.
 
-A `Log` is the rows of the three tables as they are. Each of `WAYS` changes it by chance; `first_difference` says, by
-comparing rows and believing no hash, which row a proof has to name.
+`LogRows` has the rows of the three tables. Each of `TAMPERINGS` changes them at random. `first_difference` compares
+rows, without any hash, and returns the position that verification must name.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class LogRows:
 
     @property
     def sealed_pos(self) -> int:
-        """The last position that a seal speaks of."""
+        """The last sealed position."""
         return int(str(self.seals[-1][2])) if self.seals else 0
 
     @property
     def attested_floor(self) -> int:
-        """The floor that the newest seal signs for."""
+        """The floor that the newest seal attests."""
         return int(str(self.seals[-1][3])) if self.seals else 0
 
     @property
@@ -76,7 +76,7 @@ class LogRows:
         return row_position(rng.choice(self.events))
 
 
-# -- the rows of a database, and back ------------------------------------------------------------------------------
+# -- read and write the rows ---------------------------------------------------------------------------------------
 
 
 def read_log(url: str) -> LogRows:
@@ -90,7 +90,7 @@ def read_log(url: str) -> LogRows:
 
 
 def write_log(url: str, log: LogRows) -> None:
-    """Puts these rows in the place of those that are there."""
+    """Replace the stored rows with these."""
     with owner_transaction(url) as (run, run_many):
         for table, columns, content in (("events", EVENT_COLUMNS, log.events), ("seals", SEAL_COLUMNS, log.seals)):
             run(f"delete from {table}", ())
@@ -105,7 +105,7 @@ ExecuteMany = Callable[[str, Sequence[Row]], object]
 
 @contextlib.contextmanager
 def owner_transaction(url: str) -> Iterator[tuple[Execute, ExecuteMany]]:
-    """One transaction of somebody whom nothing holds: run a statement, or one for each of many rows, with `?`."""
+    """One transaction of the owner: functions that run a statement once, or for each of many rows, with `?`."""
     if path := sqlite_path(url):
         with contextlib.closing(sqlite3.connect(path, timeout=10)) as sqlite, sqlite:
             yield sqlite.execute, sqlite.executemany
@@ -117,11 +117,11 @@ def owner_transaction(url: str) -> Iterator[tuple[Execute, ExecuteMany]]:
         )
 
 
-# -- what hands do -------------------------------------------------------------------------------------------------
+# -- tampering -----------------------------------------------------------------------------------------------------
 
 
 def edit_event(log: LogRows, rng: Random) -> LogRows:
-    """One value of one event is another."""
+    """Change one value of one event."""
     target, column = log.choose_position(rng), rng.choice(EVENT_COLUMNS[1:])
     index = EVENT_COLUMNS.index(column)
 
@@ -141,7 +141,7 @@ def edit_event(log: LogRows, rng: Random) -> LogRows:
 
 
 def delete_events(log: LogRows, rng: Random) -> LogRows:
-    """One event, a run of them, or some here and there."""
+    """Delete one event, a run of events, or several scattered ones."""
     begin = log.choose_position(rng)
     match rng.randrange(3):
         case 0:
@@ -154,7 +154,7 @@ def delete_events(log: LogRows, rng: Random) -> LogRows:
 
 
 def insert_event(log: LogRows, rng: Random) -> LogRows:
-    """A row beyond the end, before the beginning, or in the middle, where those behind make room for it."""
+    """Insert a row after the end, before the beginning, or in the middle with the later rows shifted."""
     forged = rng.choice(log.events)[1:]
     match rng.randrange(3):
         case 0:
@@ -168,7 +168,7 @@ def insert_event(log: LogRows, rng: Random) -> LogRows:
 
 
 def reorder_events(log: LogRows, rng: Random) -> LogRows:
-    """Two events change places, or a run of them is turned around or shuffled."""
+    """Swap two events, or reverse or shuffle a run of events."""
     contents = [row[1:] for row in log.events]
     first_index, last_index = sorted(rng.sample(range(len(contents)), 2))
     match rng.randrange(3):
@@ -185,11 +185,11 @@ def reorder_events(log: LogRows, rng: Random) -> LogRows:
 
 
 def truncate_log(log: LogRows, rng: Random) -> LogRows:
-    """The beginning or the end is gone; of the end perhaps the seals, too, and the head says so."""
+    """Cut off the beginning or the end, with or without its seals, and with or without a matching head."""
     cut = log.choose_position(rng)
     match rng.randrange(4):
         case 0:
-            # Not the whole of what retention may take: that is for retention's own tests.
+            # More than retention may delete: exactly that much would be valid.
             cut = max(cut, log.floor + 1)
             return log.with_events([row for row in log.events if row_position(row) > cut])
         case 1:
@@ -223,13 +223,12 @@ TAMPERINGS: dict[str, Callable[[LogRows, Random], LogRows]] = {
 
 
 def first_difference(log: LogRows, altered: LogRows) -> set[int]:
-    """The positions that may be named: of the first row that differs; and, where seals were cut off with it, of the
-    first row for which there is no seal any more, or no seal that says that it may be gone. Empty if nothing was
-    changed that retention might not have."""
+    """The positions that verification may name: the first row that differs and, where seals were removed, the first row
+    that no seal covers or whose deletion no seal attests. Empty if retention could have made the same change."""
     before, after = _rows_by_position(log), _rows_by_position(altered)
     lowest = min(before, default=1)
     differ = sorted(pos for pos in before.keys() | after.keys() if before.get(pos) != after.get(pos))
-    # Retention takes the lowest first, up to the floor; whoever does just that has done nothing it could not.
+    # Retention deletes the lowest positions first, up to the floor. The same deletion by others cannot be detected.
     while differ and differ[0] == lowest <= log.floor and lowest not in after:
         lowest += 1
         differ.pop(0)

@@ -1,4 +1,4 @@
-"""A fleet whose members are in panes of a tmux server of one's own, and the notifier that types to them."""
+"""A fleet whose members run in panes of a private tmux server, and the notifier that types into the panes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PaneFleetHarness(FleetHarness):
         self.notifier = PaneNotifier(deps, settings, grace_seconds)
         self.panes: dict[int, str] = {}
         self.held_back: list[Message] | None = None
-        """A list holds back what is delivered, for whoever looks at the moment after a commit."""
+        """If it is a list, delivered messages go there instead of to the notifier."""
 
     def _deliver(self, messages: Sequence[Message]) -> None:
         if self.held_back is None:
@@ -59,9 +59,9 @@ class PaneFleetHarness(FleetHarness):
             self.panes[result.member.agent_id] = location.pane_id
         return result.member
 
-    async def register_with_agent(self, fake: str = "") -> Member:
-        """A member whose agent listens in a pane of its own."""
-        pane_id = self.tmux.new_pane(behaviour=fake)
+    async def register_with_agent(self, behaviour: str = "") -> Member:
+        """Register a member whose fake agent is ready in its own pane."""
+        pane_id = self.tmux.new_pane(behaviour=behaviour)
         self.tmux.wait_for_agent(pane_id)
         return await self.register_in_pane(self.pane_location(pane_id))
 
@@ -76,7 +76,7 @@ class PaneFleetHarness(FleetHarness):
         return found
 
     async def wait_for_receipts(self, *messages: Message) -> list[Message]:
-        """These messages, once each has its receipt."""
+        """Wait until each message has its receipt. Return the messages."""
 
         async def all_have() -> bool:
             found = [await self.read_message(message) for message in messages]

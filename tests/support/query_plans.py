@@ -1,4 +1,4 @@
-"""What PostgreSQL does for a statement: its plan, and how many pages it touched. Pages do not depend on the clock."""
+"""The plan of a statement on PostgreSQL and the pages it touches. Pages do not depend on the clock."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.builders import ZONE
 
 ENDING_ZONE = "ending"
 ZONES = (ZONE, ENDING_ZONE)
-"""What is recorded is about these."""
+"""The zones of the recorded statements."""
 
 
 class RecordingStore:
-    """A store that remembers every statement that goes through it."""
+    """A store that records every statement."""
 
     kind: Literal["sqlite", "postgresql"] = "postgresql"
 
@@ -29,7 +29,7 @@ class RecordingStore:
         self._store = store
         self.statements: dict[str, BoundStatement] = {}
         self.transactions: list[list[Statement]] = []
-        """The statements of each transaction, in the order in which they were sent."""
+        """The statements of each transaction, in the order of sending."""
 
     async def transact(self, work: StoreWork[T], key: int | None = None, zones: Collection[str] = ()) -> T:
         return await self._store.transact(lambda tx: work(self._wrap(tx)), key, zones)
@@ -69,7 +69,7 @@ class _RecordingTransaction:
 
 
 def read_statement(statement: BoundStatement) -> StoreWork[list[list[Row]]]:
-    """A transaction of nothing but this."""
+    """Work of a transaction that runs only this statement."""
     return lambda tx: tx.read(statement)
 
 
@@ -84,8 +84,8 @@ class Plan:
 
 
 class Planner:
-    """A connection with a lane's options and role. Plans are made once and kept, or made anew each time, as the mode
-    says."""
+    """A connection with the options and the role of a lane. The mode decides whether a statement keeps its first plan
+    or is planned at each execution."""
 
     def __init__(self, url: str, mode: Literal["force_generic_plan", "force_custom_plan"], role: Role = SERVER) -> None:
         self._connection = psycopg.connect(url, options=connection_options(url, role))
@@ -98,7 +98,7 @@ class Planner:
         self._connection.close()
 
     def run(self, bound: BoundStatement, first: BoundStatement | None = None) -> Plan:
-        """Runs a statement, after another if need be, tells how it was done, and takes back all of it."""
+        """Run a statement, after `first` if it is given. Return its plan and roll back."""
         execute = self._execute(bound)
         if first:
             self._connection.execute(self._execute(first))

@@ -1,7 +1,7 @@
-"""Callers that are processes of their own, for races in which nothing is shared but the server, or not even that.
+"""Clients in separate processes, for races in which the clients share nothing, or only the server.
 
-`python -m tests.support.racing_clients URL TOKEN`: for each line of its standard input, a path and a body as JSON, it asks
-on a connection that it keeps, and says the status and the answer.
+`python -m tests.support.racing_clients URL TOKEN`: each line of its standard input is a path and a body as JSON. It
+sends them as a POST on one open connection, and prints the status and the response.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RacingClients:
         self._processes = processes
 
     async def race(self, *requests: RaceRequest, first: int = 0) -> list[RaceResponse]:
-        """Each asks its own in the same instant; `first` hears of it an instant before the others."""
+        """Send each client its own request at the same time. The client number `first` gets it first."""
         pairs = list(zip(self._processes, requests, strict=True))
         for process, request in pairs[first:] + pairs[:first]:
             assert process.stdin is not None
@@ -41,7 +41,7 @@ class RacingClients:
 
 @contextlib.asynccontextmanager
 async def start_racing_clients(urls: Sequence[str], token: str) -> AsyncIterator[RacingClients]:
-    """A process for each URL, connected when this begins."""
+    """Start a process for each URL. All are connected when the context begins."""
     processes: list[Process] = []
     try:
         for url in urls:

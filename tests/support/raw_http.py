@@ -1,4 +1,4 @@
-"""HTTP by hand: for requests that no library would send, connections that are cut, and answers that must be whole."""
+"""HTTP without a library: for malformed requests, connections that are cut, and responses that must be complete."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 
 class NoResponse(Exception):
-    """The server closed the connection, or cut it, without a byte of an answer."""
+    """The server closed or reset the connection without a byte of a response."""
 
 
 class TruncatedResponse(Exception):
-    """The server began an answer and did not finish it."""
+    """The server began a response and did not finish it."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RawConnection:
         return cls(*await asyncio.open_connection(parts.hostname, parts.port))
 
     async def send_and_read(self, request: bytes, limit: float = 30.0) -> RawResponse:
-        """Sends a request and reads its whole answer."""
+        """Send a request and read its complete response."""
         try:
             await self.send(request)
         except ConnectionError:
@@ -60,7 +60,7 @@ class RawConnection:
             return await self._read_response()
 
     async def is_closed_by_server(self, limit: float = 30.0) -> bool:
-        """Whether nothing more comes, because the server has closed."""
+        """Whether the server has closed the connection and sends nothing more."""
         async with asyncio.timeout(limit):
             try:
                 return await self._reader.read(1) == b""
@@ -68,14 +68,14 @@ class RawConnection:
                 return True
 
     def reset(self) -> None:
-        """Ends the connection with a reset, as a crashed client's machine would."""
+        """Close the connection with a reset, as the machine of a crashed client does."""
         sock = self._writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
     async def close(self) -> None:
         self._writer.close()
-        # Whoever closes does not care who was first.
+        # The server may have closed first.
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
 
@@ -96,7 +96,7 @@ class RawConnection:
 
 
 async def send_all(url: str, requests: Sequence[bytes]) -> list[RawResponse]:
-    """The answers to requests sent in the same instant, each on a connection of its own that was open before."""
+    """Send the requests at the same time, each on its own open connection. Return the responses."""
     connections = [await RawConnection.open(url) for _ in requests]
     try:
         return await asyncio.gather(
@@ -108,7 +108,7 @@ async def send_all(url: str, requests: Sequence[bytes]) -> list[RawResponse]:
 
 
 def build_request(method: str, target: str, token: str | None = None, body: object = None, **headers: str) -> bytes:
-    """A request as it stands on the wire. `body` is JSON, or bytes that are sent as they are."""
+    """The bytes of a request. `body` is encoded as JSON unless it is bytes."""
     content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     lines = [f"{method} {target} HTTP/1.1", "Host: quarterdeck", f"Content-Length: {len(content)}"]
     if token is not None:

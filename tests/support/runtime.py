@@ -1,4 +1,4 @@
-"""The engine room without a server: a store, and the lanes of zones and sessions on it."""
+"""A runtime without a server: stores, engines, and the lanes of zones, sessions, invocations and tasks."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ SqlValue = str | int | None
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """How a keel is to be laid, where a test is particular about it."""
+    """Options of a runtime that a test may change."""
 
     settings: EngineSettings = field(default_factory=EngineSettings)
     lane_limits: LaneLimits = field(default_factory=LaneLimits)
     pool_max: int = 6
     chunk: int = 1_000
-    """How many sessions one transaction settles at most."""
+    """The number of sessions that one transaction of a cascade terminates at most."""
     lease_ms: int = 30_000
     clock: Callable[[], Millis] = system_now
     """SQLite's clock; PostgreSQL has its own."""
@@ -81,7 +81,7 @@ class RuntimeOptions:
 
 
 class RuntimeHarness:
-    """One process's share of the house, as `app.py` puts it together."""
+    """The runtime of one process, connected as in `app.py`."""
 
     def __init__(self, url: str, stores: tuple[Store, Store], options: RuntimeOptions) -> None:
         self.url = url
@@ -122,7 +122,7 @@ class RuntimeHarness:
     # -- zones
 
     async def put_zone(self, zone_id: str = ZONE, /, **limits: int) -> Zone:
-        """Makes a zone, or changes it, in which only the limits named here are narrow."""
+        """Create or change a zone. Limits that are not given are at their maximum."""
         overrides = Overrides(**{**CEILINGS, **limits})
         return (await self.put_zone_lane.submit(PutZone(zone_id, None, overrides, "tester"))).zone
 
@@ -133,7 +133,7 @@ class RuntimeHarness:
         return await self.freeze_lane.submit(SetZoneFrozen(zone_id, False, admin(zone_id)))
 
     async def stop_zone(self, zone_id: str = ZONE, reason: str = "stopped", *, ends: bool = False) -> Receipt:
-        """Stops a zone, or ends it, to the last chunk, and gives the receipt."""
+        """Stop a zone, or end it, and finish the cascade. Return the receipt."""
         command = StopZone(zone_id, reason, admin(zone_id), ends)
         return await self.read_receipt(await self.cascade_runner.stop_zone(command))
 
@@ -143,7 +143,7 @@ class RuntimeHarness:
         return (await self.spawn_lane.submit(spawn_command(zone_id, **fields))).session
 
     async def spawn_tree(self, *shape: int, zone_id: str = ZONE) -> list[Session]:
-        """A root, so many children under it, so many under each of those …; parents first."""
+        """Spawn a root, `shape[0]` children of it, `shape[1]` of each of those, and so on. Parents come first."""
         sessions = [await self.spawn(zone_id)]
         level = sessions
         for width in shape:
@@ -152,7 +152,7 @@ class RuntimeHarness:
         return sessions
 
     async def terminate(self, session: Session, reason: str = "requested") -> Receipt:
-        """Ends a session to the last chunk, and gives the receipt."""
+        """Terminate a session and finish the cascade. Return the receipt."""
         command = Terminate(session.zone_id, session.id, reason, admin(session.zone_id))
         return await self.read_receipt(await self.cascade_runner.terminate(command))
 
@@ -218,7 +218,7 @@ class RuntimeHarness:
     async def read_log(self, after: int = 0, limit: int = 100_000) -> list[Event]:
         return await self.cross_zone_engine.read(lambda tx: event_log.read_tail(tx, after, limit))
 
-    # -- the database, from the side
+    # -- the database, directly
 
     @property
     def database(self) -> DirectDatabase:
@@ -227,12 +227,12 @@ class RuntimeHarness:
 
 @dataclass(frozen=True)
 class DirectDatabase:
-    """A connection that no lane knows of: for looking behind, and for making happen what no operation can."""
+    """A direct connection to the database, to read rows and to change them as no operation can."""
 
     url: str
 
     def execute(self, statement: str, *params: SqlValue) -> list[tuple[SqlValue, ...]]:
-        """One statement in a transaction of its own, with `?` for parameters; its rows."""
+        """Run one statement in its own transaction, with `?` for parameters. Return its rows."""
         if path := sqlite_path(self.url):
             with contextlib.closing(sqlite3.connect(path, timeout=10)) as sqlite, sqlite:
                 return sqlite.execute(statement, params).fetchall()
@@ -250,11 +250,11 @@ class DirectDatabase:
         return value
 
     def waiting_for_locks(self) -> int:
-        """How many of PostgreSQL's connections to this database stand before a lock just now."""
+        """The number of PostgreSQL connections to this database that wait for a lock now."""
         return self.count("pg_stat_activity", "datname = current_database() and wait_event_type = 'Lock'")
 
     def expire_sessions(self, *sessions: Session) -> None:
-        """Lets these sessions have expired a while ago. Name whole subtrees: no child outlives its parent."""
+        """Backdate the expiry of these sessions. Give complete subtrees: no child outlives its parent."""
         for session in sessions:
             self.execute(
                 "update agent_sessions set expires_at = ? where zone_id = ? and id = ?",
@@ -278,7 +278,7 @@ async def open_runtime(url: str, options: RuntimeOptions | None = None) -> Async
 
 
 async def open_stores(url: str, options: RuntimeOptions | None = None) -> tuple[Store, Store]:
-    """The one that is held to its callers' zones, and the one that sees across them."""
+    """The store that is confined to the callers' zones, and the one that sees all zones."""
     zone_store = await open_store(url, options)
     return zone_store, zone_store if sqlite_path(url) else await PostgresStore.open(url, 2, SWEEP)
 
@@ -290,11 +290,11 @@ async def open_store(url: str, options: RuntimeOptions | None = None) -> Store:
     return await PostgresStore.open(url, options.pool_max)
 
 
-# -- counters against rows
+# -- counters compared with rows
 
 
 def count_sessions(database: DirectDatabase) -> dict[tuple[SqlValue, ...], tuple[int, int]]:
-    """What `admission_counts` must hold, by looking at every session: (zone, scope, key) to (live, ever)."""
+    """What `admission_counts` must contain, counted from the sessions: (zone, scope, key) to (live, ever)."""
     rows = database.execute("select zone_id, id, application_id, parent_id, root_id, terminated_at from agent_sessions")
     ended = {(zone, session_id) for zone, session_id, _, _, _, terminated_at in rows if terminated_at is not None}
     counts: dict[tuple[SqlValue, ...], tuple[int, int]] = {}
@@ -320,5 +320,5 @@ def assert_counts_match_rows(database: DirectDatabase) -> None:
 
 
 def result_names(results: Iterable[object]) -> list[str]:
-    """What became of gathered commands, in words: a problem's code, or the name of the value's type."""
+    """For each result of gathered commands: the code of a problem, or the name of the value's type."""
     return [result.code if isinstance(result, Problem) else type(result).__name__ for result in results]

@@ -1,4 +1,4 @@
-"""Tasks with secrets in them, planted under keys, and whoever seals them anew."""
+"""Tasks with secrets that are encrypted with given keys, and the rotation that encrypts them again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rotation_of(runtime: RuntimeHarness, *keys: SecretKey) -> SecretRotation:
 async def insert_secret_tasks(
     runtime: RuntimeHarness, *task_ids: str, key: SecretKey = OLD_KEY, zone_id: str = ZONE
 ) -> None:
-    """Tasks whose input, result and checkpoint each hold one secret, sealed with this key."""
+    """Insert tasks whose input, result and checkpoint each have one secret, encrypted with this key."""
     cipher = cipher_of(key)
     batch: list[tuple[object, ...]] = []
     for task_id in task_ids:
@@ -54,7 +54,7 @@ async def insert_secret_tasks(
 
 
 def stored_secrets(runtime: RuntimeHarness, task_id: str, zone_id: str = ZONE) -> dict[str, str]:
-    """What a task's row says, by field."""
+    """The stored secret columns of a task, by field."""
     columns = ", ".join(SECRET_COLUMNS.fields)
     [found] = runtime.database.execute(
         f"select {columns} from agent_tasks where zone_id = ? and id = ?", zone_id, task_id
@@ -63,8 +63,8 @@ def stored_secrets(runtime: RuntimeHarness, task_id: str, zone_id: str = ZONE) -
 
 
 async def run_secret_workload(runtime: RuntimeHarness) -> None:
-    """A day of keys: a start, a value under an older key, a rotation, and the older key forgotten."""
-    await insert_secret_tasks(runtime, "sealed-task")
+    """Run every statement of secret keys: the check at start, a rotation, and the deletion of the old key."""
+    await insert_secret_tasks(runtime, "secret-task")
     for key in (OLD_KEY, NEW_KEY):
         keyring = Keyring([key, OLD_KEY] if key is NEW_KEY else [key])
         await runtime.engine.transact(partial(key_check.check_keys, keyring=keyring, lost_key_ids=()))

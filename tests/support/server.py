@@ -1,4 +1,4 @@
-"""Real server processes: started as a user starts them, and then stopped, killed or frozen."""
+"""Real server processes: started like a user starts them, and then stopped, killed or frozen."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ STOP_LIMIT = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to start a server. Without a database URL it keeps a SQLite file in its data directory."""
+    """How to start a server. Without a database URL it has a SQLite file in its data directory."""
 
     data: Path
     database: str | None = None
     arguments: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     port: int | None = 0
-    """A free one, unless the test is about ports: None gives no flag."""
+    """0 is a free port. None omits the flag, for tests of ports."""
 
     def command(self, ready_fd: int) -> list[str]:
         command = [*self.command_line("up"), "--ready-fd", str(ready_fd)]
@@ -42,28 +42,28 @@ class Launch:
         return [*command, *self.arguments]
 
     def command_line(self, *words: str) -> list[str]:
-        """Another command on the same data directory."""
+        """The command line of another command on the same data directory."""
         return [sys.executable, "-m", "quarterdeck", *words, "--data", str(self.data)]
 
     @property
     def database_url(self) -> str:
-        """What the server will open, for tests that look at it from the side."""
+        """The database that the server will open, for tests that read it directly."""
         return self.database or f"sqlite:///{self.data / 'quarterdeck.db'}"
 
     def with_environment(self, **variables: str) -> Launch:
-        """The same with more in its environment."""
+        """The same launch with these variables in its environment."""
         return replace(self, environment={**self.environment, **variables})
 
 
 def launch_on(url: str, directory: Path) -> Launch:
-    """On a database that is there already: a SQLite file lies in its data directory, PostgreSQL has its URL."""
+    """The launch of a server on an existing database. A SQLite file is in its data directory."""
     if url.startswith("sqlite:///"):
         return Launch(Path(url.removeprefix("sqlite:///")).parent)
     return Launch(directory / "data", database=url)
 
 
 class ServerProcess:
-    """A server that is serving, or was."""
+    """A server process, running or ended."""
 
     def __init__(self, launch: Launch, process: subprocess.Popen[bytes], log: Path) -> None:
         self.launch = launch
@@ -85,13 +85,13 @@ class ServerProcess:
 
     @property
     def issuer(self) -> LocalIssuer:
-        """The server's own issuer: what it signs, the server believes."""
+        """The server's own issuer: the server accepts tokens that it signs."""
         key_file = self.launch.environment.get("QD_SIGNING_KEY")
         return LocalIssuer.open(Path(key_file) if key_file else self.launch.data / "signing-key.pem")
 
     @property
     def secret_keys(self) -> str:
-        """What the server seals secrets with: whoever joins it on its database needs the same."""
+        """The server's encryption keys. Another server on its database needs the same."""
         configured = self.launch.environment.get("QD_SECRET_KEYS")
         return configured or (self.launch.data / "secret-keys").read_text().strip()
 
@@ -104,25 +104,25 @@ class ServerProcess:
         return self.log.read_text(errors="replace")
 
     def client(self, token: str | None = None, timeout: float = 30.0) -> httpx.AsyncClient:
-        """An HTTP client that bears the admin token, or another; use it as a context. An empty token bears nothing."""
+        """An HTTP client with the admin token, or another; use it as a context. An empty token sends no header."""
         bearer = self.admin_token if token is None else token
         headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
-        # No pool limit: the races want as many connections as they have callers.
+        # No pool limit: a race needs one connection per client.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        # There is no TLS here; not to verify it saves the loading of the machine's certificates for each client.
+        # There is no TLS. Without verification the client does not load the machine's certificates.
         return httpx.AsyncClient(
             base_url=self.url, headers=headers, timeout=timeout, limits=limits, trust_env=False, verify=False
         )
 
     def terminate(self) -> None:
-        """SIGTERM: the server drains. `wait` tells when it has."""
+        """SIGTERM: the server drains. `wait` returns when it has ended."""
         self._process.terminate()
 
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """SIGKILL, and gone when this returns. Also ends a frozen one."""
+        """SIGKILL, also for a frozen process. It has ended when this returns."""
         if self.is_running:
             self._process.kill()
         self._process.wait(timeout=STOP_LIMIT)
@@ -135,7 +135,7 @@ class ServerProcess:
         self._process.send_signal(signal.SIGCONT)
 
     async def wait(self, limit: float = STOP_LIMIT) -> int:
-        """The exit code, once the process has ended."""
+        """Wait until the process has ended. Return its exit code."""
         return await asyncio.to_thread(self._process.wait, limit)
 
     async def stop(self) -> int:
@@ -144,7 +144,7 @@ class ServerProcess:
 
 
 class Servers:
-    """Starts servers for one test, remembers them, and leaves none behind."""
+    """Starts the servers of one test, and kills all of them in `close`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -152,7 +152,7 @@ class Servers:
         self.started: list[ServerProcess] = []
 
     async def start(self, launch: Launch | None = None) -> ServerProcess:
-        """Returns when the server says `ready`; a server that ends before fails the test with its log."""
+        """Start a server and wait until it prints `ready`. If it ends before, the test fails with its log."""
         if launch is None:
             launch = Launch(self.directory / f"data-{len(self.started) + 1}")
         server, ready_fd = self._spawn(launch)
@@ -160,14 +160,14 @@ class Servers:
         try:
             line = await asyncio.wait_for(_first_line(ready_fd), START_LIMIT)
         except TimeoutError:
-            raise AssertionError(f"no server after {START_LIMIT} s; its log ends:\n{tail(server.log)}") from None
+            raise AssertionError(f"not ready after {START_LIMIT} s; its log ends:\n{tail(server.log)}") from None
         word, _, url = line.partition(" ")
         assert word == "ready", f"the server ended before it was ready; its log ends:\n{tail(server.log)}"
         server.url = url
         return server
 
     async def start_expecting_failure(self, launch: Launch) -> ServerProcess:
-        """For starts that must be refused: returns when the process has ended."""
+        """Start a server that must refuse to start. Return when the process has ended."""
         server, ready_fd = self._spawn(launch)
         os.close(ready_fd)
         self.started.append(server)
@@ -175,22 +175,22 @@ class Servers:
         return server
 
     async def run_command(self, launch: Launch, *words: str) -> ServerProcess:
-        """Another command of the program in the launch's environment: returns when it has ended."""
+        """Run another command of the program in the launch's environment. Return when it has ended."""
         process = self._run(launch, launch.command_line(*words))
         self.started.append(process)
         await process.wait(START_LIMIT)
         return process
 
     async def start_command(self, launch: Launch, *words: str, line_prefix: str) -> ServerProcess:
-        """Another command that goes on: returns when it has said a line that begins so."""
+        """Start another command that keeps running. Return when it has printed a line with this prefix."""
         process = self._run(launch, launch.command_line(*words))
         self.started.append(process)
 
         async def has_printed_line() -> bool:
-            assert process.is_running, f"it ended before it said {line_prefix!r}; its log ends:\n{tail(process.log)}"
+            assert process.is_running, f"it ended before it printed {line_prefix!r}; its log ends:\n{tail(process.log)}"
             return any(line.startswith(line_prefix) for line in process.log_text.splitlines())
 
-        await eventually(has_printed_line, f"`{' '.join(words)}` said {line_prefix!r}", START_LIMIT)
+        await eventually(has_printed_line, f"`{' '.join(words)}` printed {line_prefix!r}", START_LIMIT)
         return process
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class Servers:
     def _spawn(self, launch: Launch) -> tuple[ServerProcess, int]:
         read_end, write_end = os.pipe()
         server = self._run(launch, launch.command(write_end), write_end)
-        # Only the child may hold the writing end, or its death would not be seen as the end of the pipe.
+        # Only the child may have the write end open: its death must close the pipe.
         os.close(write_end)
         return server, read_end
 
@@ -224,7 +224,7 @@ class Servers:
 
 
 async def _first_line(read_end: int) -> str:
-    """The first line written into a pipe, or what there is of it when the writer is gone. Closes the pipe."""
+    """The first line from a pipe, or its part if the writer has ended. Closes the pipe."""
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(read_end, "rb"))

@@ -1,4 +1,4 @@
-"""Services as tests write them: rows and asks with plain defaults, and the room's lanes on a store."""
+"""Services for tests: rows and commands with defaults, and a harness with the lanes on a store."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def service_row(**fields: object) -> Service:
 
 
 def register_command(session_id: str | None = None, **fields: object) -> Register:
-    """A registration by the zone's administrator, of a session or of the application itself."""
+    """A registration by the zone's administrator, for a session or for the application itself."""
     zone_id = str(fields.pop("zone_id", ZONE))
     defaults: dict[str, object] = {
         "id": new_id(),
@@ -84,7 +84,7 @@ def register_command(session_id: str | None = None, **fields: object) -> Registe
 
 
 class ServiceHarness:
-    """The lanes of services, as `app.py` puts them together, beside those that end and suspend sessions."""
+    """The lanes of services, connected as in `app.py`, and those that terminate and suspend sessions."""
 
     def __init__(self, store: Store, *, private_allowed: bool = False, chunk: int = 1_000) -> None:
         self.engine = Engine(store, (services.on_session_ended,))
@@ -146,22 +146,22 @@ class ServiceHarness:
         return await self.engine.read(lambda tx: services.list_services(tx, filters), zones=zones_of([filters]))
 
     async def load_registered(self, *refs: tuple[str, str]) -> dict[tuple[str, str], Service]:
-        """As the rooms above load them."""
+        """Load services as other components do."""
         zones = {zone_id for zone_id, _ in refs}
         [rows] = await self.engine.read(lambda tx: tx.read(services.load_statement(sorted(refs))), zones=zones)
         return services.decode_registered(rows)
 
     async def terminate(self, session: Session) -> None:
-        await self.cascade_runner.terminate(Terminate(session.zone_id, session.id, "over", admin(session.zone_id)))
+        await self.cascade_runner.terminate(Terminate(session.zone_id, session.id, "finished", admin(session.zone_id)))
 
     async def stop_zone(self, zone_id: str, *, ends: bool = True) -> None:
-        await self.cascade_runner.stop_zone(StopZone(zone_id, "over", admin(zone_id), ends))
+        await self.cascade_runner.stop_zone(StopZone(zone_id, "finished", admin(zone_id), ends))
 
     async def suspend(self, session: Session) -> None:
         await self.suspend_lane.submit(Suspend(session.zone_id, session.id, Verb.SUSPEND, admin(session.zone_id)))
 
 
-# -- looking from outside
+# -- observation
 
 
 @contextlib.asynccontextmanager
@@ -183,7 +183,7 @@ async def event_types(runtime: RuntimeHarness, service: Service) -> list[str]:
 
 
 async def is_registered(harness: ServiceHarness, service: Service) -> bool:
-    """Whether it is, by every way to it: they must agree."""
+    """Whether the service is registered. Reading, listing and loading must agree."""
     try:
         await harness.read(service)
         is_shown = True

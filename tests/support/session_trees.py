@@ -1,4 +1,4 @@
-"""Trees of sessions as the rules of endings and suspensions are given them, drawn by chance or written down."""
+"""Trees of sessions for tests of termination and suspension rules, generated or written by hand."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.rounds import ROUNDS
 DATABASE_EXAMPLES = settings(
     max_examples=15 * ROUNDS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-"""For what chance draws and a database decides: each example has a zone of its own on the test's one keel."""
+"""For generated examples on a database. Each example has its own zone on the runtime of the test."""
 
 
 def shapes(max_size: int = 12, *, one_tree: bool = False) -> st.SearchStrategy[list[int | None]]:
-    """For each session the number of its parent, which stands before it, or None; one tree, or a forest."""
+    """Generate, for each session, the index of its parent, which comes before it, or None. A forest or one tree."""
 
     def shape(numbers: list[int]) -> list[int | None]:
         parents: list[int | None] = [None]
@@ -31,7 +31,7 @@ def shapes(max_size: int = 12, *, one_tree: bool = False) -> st.SearchStrategy[l
 
 
 def session_rows(parents: Sequence[int | None]) -> list[Session]:
-    """Live sessions `s00`, `s01`, … in this shape."""
+    """Live sessions `s00`, `s01`, … with these parents."""
     sessions: list[Session] = []
     for index, parent in enumerate(parents):
         sessions.append(session_row(id=f"s{index:02}", parent=None if parent is None else sessions[parent]))
@@ -44,12 +44,12 @@ def tree_node(row: Session, **changes: object) -> TreeNode:
 
 
 def parents_first(sessions: Sequence[Session]) -> list[Session]:
-    """As the statements give them."""
+    """Sort sessions in the order of the SQL statements."""
     return sorted(sessions, key=lambda row: (row.depth, row.id))
 
 
 def subtree_ids(top: str, sessions: Sequence[Session] | Sequence[TreeNode]) -> set[str]:
-    """A session and everything under it, found the slow way."""
+    """The ids of a session and its descendants, by repeated search."""
     found = {top}
     while more := {row.id for row in sessions if row.parent_id in found} - found:
         found |= more

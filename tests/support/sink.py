@@ -1,4 +1,4 @@
-"""A sink without a server: on a keel, with an outlet of its own, one turn after another."""
+"""A harness for a sink: tests run its cycles one by one, without a server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def no_op() -> None:
 
 @dataclass
 class GatedWriter:
-    """An outlet through another one, with something done before and after each delivery: waiting, or failing."""
+    """A stream writer that wraps another. A test can wait or fail before and after each delivery."""
 
     writer: RedisStreamWriter
     before: Callable[[], Awaitable[None]] = no_op
@@ -61,7 +61,7 @@ async def raise_unavailable() -> None:
 
 @dataclass
 class SinkHarness:
-    """One process's share of the sink."""
+    """The sink of one process."""
 
     runtime: RuntimeHarness
     url: str
@@ -75,19 +75,19 @@ class SinkHarness:
 
     async def get_fence(self) -> Fence:
         fence = self.lease.fence() or await self.lease.acquire()
-        assert fence is not None, "somebody else holds the lease"
+        assert fence is not None, "another process holds the lease"
         return fence
 
     async def run_cycle(self) -> float | None:
         return await self.sink.run_cycle(await self.get_fence())
 
     async def run_until_idle(self) -> None:
-        """Until there is nothing more to do at once. The position may not have been written."""
+        """Run cycles until nothing is due. The position may not be stored yet."""
         while await self.run_cycle() == 0:
             pass
 
     async def take_over(self) -> None:
-        """As another process does when the lease of whoever held it has run out."""
+        """Expire the lease and acquire it, as another process would."""
         self.runtime.database.execute("update leases set expires_at = 0 where name = ?", SINK_NAME)
         assert await self.lease.acquire()
 
@@ -95,17 +95,17 @@ class SinkHarness:
         await self.sink.on_stop(self.lease.fence())
 
     async def close(self) -> None:
-        """As a process that is killed: nothing is written down."""
+        """Close without storing the position, as if the process was killed."""
         await self.gate.close()
 
 
 def make_entries_due(runtime: RuntimeHarness) -> None:
-    """Lets whatever waits be due."""
+    """Make all waiting entries due."""
     runtime.database.execute("update sink_entries set next_at = 0 where dead_at is null")
 
 
 async def emit(runtime: RuntimeHarness, *events: tuple[str, str]) -> None:
-    """Events of these types about these subjects, in one transaction."""
+    """Emit events of these types and subjects in one transaction."""
 
     async def operation(tx: Transaction) -> None:
         await tx.read()

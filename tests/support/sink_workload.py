@@ -1,4 +1,4 @@
-"""A day of a sink and of slots, without Redis: the other side takes some entries, refuses others, and says nothing."""
+"""Every statement of sinks and of the slot mirror, without Redis: the writer rejects some entries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SINK_NAME = "a-sink"
 
 
 class RejectingWriter:
-    """Refuses what is about one subject, however often it comes."""
+    """Rejects every entry about the subject `refused`."""
 
     async def take_over(self, identity: WriterIdentity) -> None:
         assert await identity.checks.holds_lease()
@@ -46,7 +46,7 @@ class RejectingWriter:
 
 
 class DiscardingSlotWriter:
-    """A board on which nothing stays."""
+    """A slot writer that stores nothing."""
 
     async def write(self, slots: Sequence[SlotCounter]) -> int:
         return len(slots)
@@ -58,14 +58,14 @@ class DiscardingSlotWriter:
 
 
 async def run_sink_workload(runtime: RuntimeHarness) -> None:
-    """Everything that may become of an entry; in the end the sink is forgotten, so that it holds no events back."""
+    """Run every outcome of an entry. At the end the sink is deleted, so that it does not hold back event retention."""
     cross_zone_engine = runtime.cross_zone_engine
     target = SinkTarget(RejectingWriter(), stream_entries.build_entries, stream_entries.REVOCATIONS.__eq__)
     sink = Sink(cross_zone_engine, SINK_NAME, target, SinkSettings(outbox_max_attempts=2))
     await sink.register()
     lease = Lease(cross_zone_engine, SINK_NAME, new_id(), 60_000)
     for _ in range(3):
-        await emit(runtime, ("session.spawn", "refused"), ("session.spawn", "taken"), ("session.end", "x"))
+        await emit(runtime, ("session.spawn", "refused"), ("session.spawn", "accepted"), ("session.end", "x"))
         runtime.database.execute("update sink_entries set next_at = 0")
         assert await sink.is_due()
         fence = await lease.acquire()
@@ -76,7 +76,7 @@ async def run_sink_workload(runtime: RuntimeHarness) -> None:
         await cross_zone_engine.read(partial(admin.load_view, name=name))
         await cross_zone_engine.read(partial(admin.load_entries, name=name))
     await cross_zone_engine.transact(lambda tx: admin.requeue(tx, SINK_NAME, 1))
-    # Whatever is there is older than a window that ends tomorrow.
+    # A negative retention deletes every row: the window ends tomorrow.
     await SinkRetention(cross_zone_engine, -1, 1).run_once(10)
     await lease.release()
     counts = SlotCounts(Limits())

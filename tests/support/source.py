@@ -1,4 +1,4 @@
-"""The source as data, for the tests that read it instead of running it."""
+"""The source code as data, for tests that read it instead of running it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Module:
-    """One Python file, parsed."""
+    """A parsed Python file."""
 
     path: str
     """Relative to the root of the repository."""
@@ -26,14 +26,14 @@ class Module:
     tree: ast.Module
 
     def functions(self) -> Iterator[tuple[str, Function]]:
-        """Every function with its dotted name, the inner ones too."""
+        """Yield every function with its dotted name, including nested ones."""
         yield from _functions(self.tree, "")
 
     def walk(self) -> Iterator[ast.AST]:
         yield from ast.walk(self.tree)
 
     def comments(self) -> dict[int, str]:
-        """By the number of their line."""
+        """Comments by line number."""
         tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
         return {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
 
@@ -45,7 +45,7 @@ class SqlStatement:
     path: str
     name: str
     reasons: tuple[str, ...]
-    """The comment lines, without those that are marks for the loader."""
+    """The comment lines, without the directives for the loader."""
     differs: tuple[str, ...]
     engines: tuple[str, ...]
     body: str
@@ -53,7 +53,7 @@ class SqlStatement:
 
 @cache
 def parse_modules(*folders: str) -> tuple[Module, ...]:
-    """The Python files under these folders of the repository."""
+    """Parse the Python files under these folders of the repository."""
     found = []
     for folder in folders:
         for file in sorted((ROOT / folder).rglob("*.py")):
@@ -71,7 +71,7 @@ def sql_files() -> list[Path]:
 
 
 def dotted(node: ast.AST) -> str:
-    """`a.b.c` for an attribute chain of plain names, and nothing for anything else."""
+    """Return `a.b.c` for an attribute chain of plain names, and an empty string otherwise."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (left := dotted(node.value)):

@@ -1,4 +1,4 @@
-"""Clients that spawn without pause, each spawn with a key of its own, and keep a record of every answer."""
+"""Clients that spawn without pause, each spawn with its own key, and record every response."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.support.zone import APP, FreshZone
 
 
 class SpawnLoad:
-    """Each client sends one spawn after another on a connection it keeps. A 503 is repeated with the same key; a client
-    whose server is gone gives up, and the key it was about to be told of is `unanswered`."""
+    """Each client sends one spawn after another on one connection. A 503 is retried with the same key. When the server
+    is gone, the client stops, and the key without a response is in `unanswered`."""
 
     def __init__(self, zone: FreshZone, clients: int = 16, name: str = "") -> None:
         self.zone = zone
         self.name = name
-        """What its keys begin with, where several loads share a zone."""
+        """The prefix of its keys, for several loads in one zone."""
         self.acknowledged: dict[str, str] = {}
-        """By key: the id of what the server said it was."""
+        """By key: the id in the server's response."""
         self.statuses: Counter[int] = Counter()
         self.unanswered: set[str] = set()
         self.cut_short: set[str] = set()
@@ -31,7 +31,7 @@ class SpawnLoad:
         self._clients = [asyncio.create_task(self._client(number)) for number in range(clients)]
 
     async def wait_for_acknowledged(self, more: int) -> None:
-        """Returns when so many more spawns have been acknowledged."""
+        """Wait until this many more spawns were acknowledged."""
         goal = len(self.acknowledged) + more
 
         async def is_reached() -> bool:
@@ -43,21 +43,21 @@ class SpawnLoad:
         await eventually(is_reached, f"{more} more spawns were acknowledged ({self.statuses} so far)", limit=60)
 
     async def stop(self) -> None:
-        """Every client finishes what it has begun."""
+        """Stop every client after its current spawn."""
         self._stopping = True
         await self.wait_until_done()
 
     async def wait_until_done(self) -> None:
-        """Returns when every client has given up."""
+        """Wait until every client has stopped."""
         await asyncio.gather(*self._clients)
 
     def build_request(self, key: str) -> bytes:
-        """What is asked with a key, each time it is asked. Whoever asks for something else says so here."""
+        """The request for a key, the same at each retry. Subclasses override it for other requests."""
         body = {"application_id": APP, "metadata": {"key": key}}
         return build_request("POST", self.zone.sessions_path, self.token, body, Idempotency_Key=key)
 
     def created_id(self, response: RawResponse) -> str:
-        """The id of what was made."""
+        """The id of the created object."""
         return str(response.json()["id"])
 
     async def _client(self, number: int) -> None:
@@ -95,7 +95,7 @@ class SpawnLoad:
 
 
 def stored_keys(url: str, zone_id: str) -> list[tuple[str, str]]:
-    """(key, session) of everything that a zone's idempotency keys stand for, joined with the sessions themselves."""
+    """(key, session id) of every session of a zone, joined with its idempotency key."""
     rows = DirectDatabase(url).execute(
         "select k.key, s.id from agent_sessions s left join idempotency_keys k"
         " on k.zone_id = s.zone_id and k.subject_id = s.id where s.zone_id = ?",
@@ -105,11 +105,11 @@ def stored_keys(url: str, zone_id: str) -> list[tuple[str, str]]:
 
 
 def assert_one_session_per_key(url: str, zone_id: str, acknowledged: Sequence[tuple[str, str]]) -> None:
-    """Nothing acknowledged is lost, nothing is there twice, and every session has one event of its spawn."""
+    """Every acknowledged session is stored, no key has two sessions, and every session has one spawn event."""
     stored_pairs = stored_keys(url, zone_id)
-    assert len({key for key, _ in stored_pairs}) == len(stored_pairs), "a key made two sessions"
+    assert len({key for key, _ in stored_pairs}) == len(stored_pairs), "a key has two sessions"
     lost = set(acknowledged) - set(stored_pairs)
-    assert not lost, f"{len(lost)} acknowledged sessions are not there"
+    assert not lost, f"{len(lost)} acknowledged sessions are not stored"
     spawned = DirectDatabase(url).execute(
         "select subject from events where zone_id = ? and type = 'session.spawn'", zone_id
     )

@@ -1,4 +1,4 @@
-"""A client of event streams, by hand: it can be cut at any byte, can stop reading, and hides nothing."""
+"""A client of event streams without a library: it can cut the connection at any byte and stop reading."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SseMessage:
 
 @dataclass
 class SseDecoder:
-    """From the bytes of an answer to messages, as the standard reads them: the last id outlives the message."""
+    """Decodes the bytes of a response into messages. The last id stays valid for later messages, as in the standard."""
 
     last_id: str = ""
     retry: int | None = None
@@ -38,12 +38,12 @@ class SseDecoder:
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
-    """Of an answer that is no stream."""
+    """The body of a response that is not a stream."""
     finished: bool = False
-    """Whether the answer came to its proper end."""
+    """Whether the response was terminated properly."""
     _buffer: bytes = b""
     _chunk_remaining: int = 0
-    """Bytes of the present chunk that are still to come, with the line break behind it."""
+    """Missing bytes of the current chunk, including its trailing line break."""
     _is_last: bool = False
     _text: bytes = b""
     _fields: dict[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class SseDecoder:
         return True
 
     def _take_chunks(self) -> None:
-        """What there is of them: a client need not wait for the end of a chunk."""
+        """Take all available data: a client need not wait for the end of a chunk."""
         while self._buffer and not self.finished:
             if not self._chunk_remaining:
                 size, end, rest = self._buffer.partition(b"\r\n")
@@ -104,27 +104,27 @@ class SseDecoder:
 
 
 class SseStream:
-    """One stream, open."""
+    """One open stream."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, decoder: SseDecoder) -> None:
         self._reader = reader
         self._writer = writer
-        self._waiting: list[SseMessage] = []
+        self._received: list[SseMessage] = []
         self.decoder = decoder
 
     @classmethod
     async def request(cls, url: str, path: str, token: str | None, **headers: str) -> SseStream:
-        """Asks for a stream, and returns when the head of the answer is there, whatever it says."""
+        """Request a stream. Return when the head of the response has arrived, whatever its status is."""
         parts = urlsplit(url)
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        # Small, so that a client that stops reading is felt by the server, and not swallowed by the kernel.
+        # A small buffer: when the client stops reading, the server must notice instead of filling the kernel's buffer.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
         connection.setblocking(False)
         loop = asyncio.get_running_loop()
         try:
             await loop.sock_connect(connection, (parts.hostname, parts.port))
             reader, writer = await asyncio.open_connection(sock=connection, limit=32_768)
-        except BaseException:  # a cancellation too: nobody else knows of it yet, who could close it
+        except BaseException:  # also a cancellation: nothing else could close the socket yet
             connection.close()
             raise
         stream = cls(reader, writer, SseDecoder())
@@ -136,42 +136,42 @@ class SseStream:
 
     @classmethod
     async def open(cls, url: str, path: str, token: str, **headers: str) -> SseStream:
-        """A stream that must be granted."""
+        """Request a stream and assert that the status is 200."""
         stream = await cls.request(url, path, token, **headers)
         assert stream.decoder.status == 200, stream.decoder.body
         return stream
 
     async def read_some(self, size: int = _READ) -> int:
-        """Reads what there is, up to so many bytes, and says how many; 0 when nothing more will come."""
+        """Read up to `size` available bytes and return their number, or 0 at the end of the connection."""
         try:
             data = await self._reader.read(size)
         except ConnectionError:
             return 0
-        self._waiting += self.decoder.feed(data)
+        self._received += self.decoder.feed(data)
         return len(data)
 
     async def wait_until_started(self) -> None:
-        """Returns when the server has said where the stream begins, which may come with the head or after it."""
+        """Wait until the server has sent the position at which the stream begins."""
         async with asyncio.timeout(LIMIT):
             while not self.decoder.last_id:
                 assert await self.read_some(), "the stream has ended"
 
     def take_received(self) -> list[SseMessage]:
-        """What has been received and not been looked at yet."""
-        messages, self._waiting = self._waiting, []
+        """Return the received messages that were not taken yet."""
+        messages, self._received = self._received, []
         return messages
 
     async def next(self, limit: float = LIMIT) -> SseMessage:
         async with asyncio.timeout(limit):
-            while not self._waiting:
+            while not self._received:
                 assert await self.read_some(), "the stream has ended"
-        return self._waiting.pop(0)
+        return self._received.pop(0)
 
     async def take(self, count: int) -> list[SseMessage]:
         return [await self.next() for _ in range(count)]
 
     async def read_to_end(self, limit: float = LIMIT) -> list[SseMessage]:
-        """Everything up to the end, which must be a proper one."""
+        """Read all messages to the end of the stream, which must be a proper one."""
         async with asyncio.timeout(limit):
             while not self.decoder.finished and await self.read_some():
                 pass
@@ -179,13 +179,13 @@ class SseStream:
         return self.take_received()
 
     async def wait_for_comment(self, comment: str) -> None:
-        """Returns when the server has said this in a comment."""
+        """Wait until the server has sent this comment."""
         async with asyncio.timeout(LIMIT):
             while comment not in self.decoder.comments:
                 assert await self.read_some(), f"the stream ended without {comment!r}: {self.decoder.comments}"
 
     def reset(self) -> None:
-        """Ends the connection with a reset, as a crashed client's machine would; unless the server did before."""
+        """Close the connection with a reset, as the machine of a crashed client does, unless it is closed already."""
         if not self._writer.transport.is_closing():
             sock = self._writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,4 +1,4 @@
-"""A day's work, and every statement of it: what a server says to PostgreSQL for callers, and what it says across
+"""A workload that runs every statement of a server on PostgreSQL, and records them: those for callers, and those across
 zones."""
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from tests.support.webhooks import run_webhook_workload
 @dataclass(frozen=True)
 class WorkloadStatements:
     zone_statements: dict[str, BoundStatement]
-    """By name, what was said as the server, held to the zones of whoever asked."""
+    """Statements of the server role, which is confined to the caller's zones. By name."""
     cross_zone_statements: dict[str, BoundStatement]
-    """What was said as the sweeps, who see all."""
+    """Statements of the sweep role, which sees all zones. By name."""
     transactions: dict[str, list[list[Statement]]]
-    """By part of the day, the statements of each transaction, in order."""
+    """By section of the workload: the statements of each transaction, in order."""
 
 
 class StatementLog:
@@ -95,14 +95,14 @@ async def record_workload(url: str, directory: Path) -> AsyncIterator[WorkloadSt
 
 
 async def run_session_workload(runtime: RuntimeHarness) -> Session:
-    """Of all kinds; with one that a bound refuses, and one in a zone that is not there."""
+    """Spawns of all kinds, also one that a bound refuses and one in a zone that does not exist."""
     await runtime.put_zone()
     root = await runtime.spawn(key="k", digest="d")
     await runtime.spawn_lane.submit(
         spawn_command(parent_id=root.id, key="k1", digest="d", caller=caller(session_id=root.id))
     )
     await runtime.put_zone(max_sessions=2)
-    for zone_id in (ZONE, "nowhere"):
+    for zone_id in (ZONE, "missing-zone"):
         with contextlib.suppress(Problem):
             await runtime.spawn(zone_id)
     await runtime.put_zone()
@@ -115,7 +115,7 @@ async def run_session_workload(runtime: RuntimeHarness) -> Session:
 
 
 async def run_role_workload(runtime: RuntimeHarness) -> None:
-    """Members come, change and go, and an agent asks who they are."""
+    """Role assignments are created, changed and removed. The permission of an agent is checked."""
     lane = runtime.lanes.add_write_lane("member", role_assignments.change_roles)
     for subject, role in (("a", Role.MEMBER), ("b", Role.MEMBER), ("a", Role.ADMIN), ("b", None)):
         await lane.submit(ChangeRole(ZONE, subject, role, admin()))
@@ -152,7 +152,7 @@ async def run_read_workload(runtime: RuntimeHarness, root: Session) -> None:
 
 
 async def run_invocation_workload(runtime: RuntimeHarness, root: Session) -> None:
-    """Calls, claims and reports of every kind; some are left waiting and running, for their ends to be heard of."""
+    """Invocations, claims and reports of every kind. Some stay pending or running, for the terminations that follow."""
     service = await register_service(runtime, session_id=root.id)
     poll = poll_for_claim(service.claim_command())
     await service.submit_claim(service.claim_command(poll=poll))
@@ -186,8 +186,8 @@ async def add_backlog(tx: Transaction, root: Session) -> None:
 
 
 async def run_termination_workload(runtime: RuntimeHarness, root: Session) -> None:
-    """In one transaction, by a cascade in chunks, by a zone that is frozen and ends; and one that stays stamped, so
-    that what was recorded has something to do when it is run again."""
+    """Terminations in one transaction, in a chunked cascade, and by the end of a frozen zone. One cascade stays
+    unfinished, so that the recorded statements find rows when they run again."""
     last = await runtime.spawn(parent_id=root.id)
     service = await register_service(runtime, session_id=last.id)
     await service.create(source_session_id=last.id)
@@ -217,7 +217,7 @@ async def run_sweep_workload(runtime: RuntimeHarness) -> None:
     runtime.database.execute("update admission_counts set live = live + 1 where scope = 'zone'")
     await CountReconciler(runtime.cross_zone_engine, runtime.repair_counts_lane.submit).run_once(10)
     await runtime.cross_zone_engine.transact(lambda tx: delete_expired(tx, 0, 10))
-    # Everything is older than a window that ends tomorrow.
+    # A negative retention deletes every key: the window ends tomorrow.
     await KeyRetention(runtime.cross_zone_engine, -1, 1).run_once(10)
 
 

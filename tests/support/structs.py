@@ -1,4 +1,4 @@
-"""Structs of which a test says only what matters to it."""
+"""Structs from keyword fields."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ T = TypeVar("T")
 
 
 def build_struct(struct_type: Callable[..., T], /, *positional: object, **fields: object) -> T:
-    """One of these. What is gathered in a dict has no types that could be checked before it runs; a name that the
-    struct does not know, or one too few, still fails right here."""
+    """Build a struct. The fields come from a dict, so no type checker can check them; an unknown or missing field fails
+    here."""
     return struct_type(*positional, **fields)

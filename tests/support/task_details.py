@@ -1,4 +1,4 @@
-"""What is known of tasks beside themselves, as tests write it: costs, budgets, lines of their logs."""
+"""A harness for costs, budgets, logs and explanations of tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quarterdeck.domain.tasks.model.cost_types import (
 from quarterdeck.domain.tasks.model.explain_types import TaskExplanation, TaskTree
 from quarterdeck.domain.tasks.model.log_types import AddLogLines, Level, LogFilter, LogPage, NewLogLine
 from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.operations import budgets as budgeting, explain as insight, logs
+from quarterdeck.domain.tasks.operations import budgets, explain, logs
 from quarterdeck.domain.tasks.operations.reads import TaskLookup
 from quarterdeck.engine.wakeups import Wakeups
 from tests.support.runtime import DirectDatabase, RuntimeHarness
@@ -34,7 +34,7 @@ from tests.support.tasks import TaskHarness
 
 
 class TaskDetailHarness:
-    """The records of a zone's tasks, on a keel."""
+    """The costs, budgets and logs of a zone's tasks, on a runtime."""
 
     def __init__(self, task_harness: TaskHarness, wakeups: Wakeups | None = None) -> None:
         self.task_harness = task_harness
@@ -43,12 +43,12 @@ class TaskDetailHarness:
         self.caller: Caller = task_harness.caller
         self.cipher = cipher_of(NEW_KEY)
         self.wakeups = wakeups or Wakeups()
-        self._budget_lane = self.runtime.lanes.add_write_lane("budget", budgeting.change_budgets)
+        self._budget_lane = self.runtime.lanes.add_write_lane("budget", budgets.change_budgets)
         self.log_lane = self.runtime.lanes.add_write_lane(
             "task-log", logs.LogWriter(self.cipher, self.wakeups.notify).add
         )
 
-    # -- money
+    # -- costs and budgets
 
     async def put_budget(
         self, scope: Scope = Scope.ZONE, key: str = "", period: Period = Period.TOTAL, **limits: int | None
@@ -67,7 +67,7 @@ class TaskDetailHarness:
 
     async def list_budgets(self) -> list[Budget]:
         return await self.runtime.engine.read(
-            lambda tx: budgeting.page(tx, self.caller, self.zone_id, ("", "", ""), 100), zones=[self.zone_id]
+            lambda tx: budgets.list_budgets(tx, self.caller, self.zone_id, ("", "", ""), 100), zones=[self.zone_id]
         )
 
     async def report_costs(self, task: Task, *costs: Cost, key: str | None = None) -> Task:
@@ -103,7 +103,7 @@ class TaskDetailHarness:
         filters = build_struct(
             CostFilter, zone_id=self.zone_id, caller=self.caller, group_by=group_by, **(defaults | fields)
         )
-        return await self.runtime.engine.read(lambda tx: budgeting.read_costs(tx, filters), zones=[self.zone_id])
+        return await self.runtime.engine.read(lambda tx: budgets.read_costs(tx, filters), zones=[self.zone_id])
 
     # -- logs
 
@@ -133,7 +133,7 @@ class TaskDetailHarness:
         return await self.runtime.engine.read(lambda tx: logs.page(tx, filters), zones=[self.zone_id])
 
     async def read_log(self, task_id: str, **fields: object) -> list[str]:
-        """All of it, page by page: the types of transitions by their new state, and what was said."""
+        """Read all pages: the new state of each transition, and the message of each line."""
         filters = self.log_filter(task_id, **fields)
         found: list[str] = []
         while True:
@@ -143,26 +143,26 @@ class TaskDetailHarness:
                 return found
             filters = msgspec.structs.replace(filters, position=page.position)
 
-    # -- insight
+    # -- explanations
 
     async def explain(self, task_id: str) -> TaskExplanation:
         ref = TaskLookup(self.zone_id, task_id, self.caller)
-        return await self.runtime.engine.read(lambda tx: insight.explain(tx, ref), zones=[self.zone_id])
+        return await self.runtime.engine.read(lambda tx: explain.explain(tx, ref), zones=[self.zone_id])
 
     async def read_tree(self, task_id: str, depth: int = 25) -> TaskTree:
         ref = TaskLookup(self.zone_id, task_id, self.caller)
-        return await self.runtime.engine.read(lambda tx: insight.read_tree(tx, ref, depth), zones=[self.zone_id])
+        return await self.runtime.engine.read(lambda tx: explain.read_tree(tx, ref, depth), zones=[self.zone_id])
 
 
 def dependencies_by_task(tree: TaskTree) -> dict[str, Sequence[str]]:
     return {node.id: node.depends_on for node in tree.items}
 
 
-# -- a day of it
+# -- workload
 
 
 async def run_task_detail_workload(runtime: RuntimeHarness) -> None:
-    """Costs of every kind, budgets that come, are charged and go, and logs that are written, read and followed."""
+    """Run every statement of costs, budgets, logs and explanations."""
     task_harness = TaskHarness(runtime)
     await task_harness.register_agent("writer", "python")
     harness = TaskDetailHarness(task_harness)
@@ -180,7 +180,7 @@ async def run_task_detail_workload(runtime: RuntimeHarness) -> None:
     await harness.remove_budget(Scope.TASK_TYPE, "development", Period.MONTH)
     for group in GROUPS:
         await harness.read_costs(group)
-    await harness.add_lines(claimed.task, "said")
+    await harness.add_lines(claimed.task, "line")
     for oldest_first in (True, False):
         await harness.read_log(claimed.task.id, oldest_first=oldest_first)
     await runtime.engine.read(
@@ -190,7 +190,7 @@ async def run_task_detail_workload(runtime: RuntimeHarness) -> None:
     await task_harness.fail(claimed.task)
     await harness.remove_budget()
     assert explanation.code == "dependencies"
-    # An explanation looks at up to a thousand agents. What one page of them costs is asked of a short one.
+    # An explanation reads up to a thousand agents. A short page shows the cost per page.
     filters = AgentFilter(zone_id=task_harness.zone_id, limit=5)
     await runtime.engine.read(lambda tx: agents.list_agents(tx, filters), zones=[task_harness.zone_id])
 
@@ -199,7 +199,7 @@ GROUPS: tuple[GroupBy, ...] = ("task", "agent", "model", "taskType", "day", "wor
 
 
 def add_task_detail_rows(database: DirectDatabase, zone_id: str, count: int) -> None:
-    """Costs and lines of many tasks, and the budgets of many zones."""
+    """Insert costs and log lines of many tasks, and budgets of many zones."""
     database.execute(
         """
         insert into task_costs

@@ -1,6 +1,5 @@
-"""A small true history of tasks, written by hand: what the log, the tables and the agents' own lines look like after a
-morning's work in which agents were lost, attempts failed, and everything ended as it should. Tests then put one thing
-wrong."""
+"""A small valid history of tasks, written by hand: the event log, the rows and the agents' recorded calls of a run with
+stale agents and failed attempts, but without violations. Tests then plant one violation."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ FAR_FUTURE = 2**60
 
 
 class TaskHistoryBuilder(HistoryBuilder):
-    """The same for tasks, by agents whose names are their clients' names."""
+    """`HistoryBuilder` for tasks. The client of an agent has the agent's name."""
 
     def add_task_call(
         self, op: str, status: int | None, request: dict[str, object], response: object = None, client: str = "a"
     ) -> RecordedCall:
-        """A line about tasks: what was asked and answered has the names of the wire."""
+        """A recorded call about tasks. Request and response have the field names of the wire."""
         call = self.add_call(op, status, request, response, client)
         task_data = TaskCallData(
             msgspec.json.decode(json.dumps(request), type=TaskRequest),
@@ -45,7 +44,7 @@ class TaskHistoryBuilder(HistoryBuilder):
         self.add_event("agent.registered", name, None, "IDLE")
 
     def lose_agent(self, name: str, *task_ids: str) -> None:
-        """It was silent for too long, and what it held goes back after a while."""
+        """The agent becomes stale, and the attempts that it holds are aborted."""
         self.add_event("agent.stale", name, "IDLE", "ERROR", reason="stale")
         for task_id in task_ids:
             self.change_state(task_id, "aborted", "ABORTED", reason="agent_stale", final=False)
@@ -71,7 +70,7 @@ class TaskHistoryBuilder(HistoryBuilder):
         return self.add_task_call("task.create", 201, request, {"id": task_id, "status": state, "attempt": 0})
 
     def add_task_event(self, task_id: str, verb: str, after: str | None = None, **data: object) -> Event:
-        """Something is told of a task, which moves it or not."""
+        """Add an event of a task, with or without a change of state."""
         row = self.tasks[task_id]
         base_data: dict[str, object] = {"attempt": row.attempt, "agentId": row.agent_id}
         event = self.add_event(f"task.{verb}", task_id, row.status, after or row.status, **(base_data | data))
@@ -81,7 +80,7 @@ class TaskHistoryBuilder(HistoryBuilder):
         self.tasks[task_id] = msgspec.structs.replace(row, **changed)
         return event
 
-    change_state = add_task_event  # type: ignore[assignment]  # a task's row knows its attempt: nobody says it
+    change_state = add_task_event  # type: ignore[assignment]  # the attempt is in the task's row, not a parameter
 
     def claim_task(self, task_id: str, agent: str, checkpoint: object = None, claim_id: str | None = None) -> TaskLease:
         number = self.tasks[task_id].attempt + 1
@@ -123,13 +122,12 @@ class TaskHistoryBuilder(HistoryBuilder):
         return self.report("task.fail", lease, agent, 200, "FAILED")
 
     def report(self, op: str, lease: TaskLease, agent: str, status: int, outcome: str) -> RecordedCall:
-        """A word about an attempt, and what it was answered."""
+        """A report about an attempt, and its response."""
         request: dict[str, object] = {"id": lease.id, "attemptToken": lease.attempt_token}
         response = {"id": lease.id, "status": outcome} if status == 200 else {"error": outcome}
         return self.add_task_call(op, status, request, response, client=agent)
 
     def requeue_after_backoff(self, task_id: str) -> None:
-        """Its backoff is over."""
         self.add_task_event(task_id, "requeued", "PENDING", reason="backoff")
 
 
@@ -147,7 +145,7 @@ def build_valid_task_history() -> TaskHistoryBuilder:
 
 
 def add_simple_tasks(history: TaskHistoryBuilder) -> None:
-    """One that went well, and was said twice; one given back, one that failed twice and for good."""
+    """Tasks that complete (reported twice), are released, and fail until no retry is left."""
     history.create_task("well")
     history.add_task_call("task.create", 200, {"id": "well", "idempotency_key": "key-well"}, {"id": "well"})
     history.add_task_call("task.create", 400, {"id": "never"}, {"error": "unknown_dependency"})
@@ -159,14 +157,14 @@ def add_simple_tasks(history: TaskHistoryBuilder) -> None:
     history.add_task_event("back", "released", "PENDING", attempt=0)
     history.report("task.release", released, "a1", 200, "PENDING")
     history.complete_task(history.claim_task("back", "a2"), "a2")
-    history.create_task("hopeless")
-    history.fail_task(history.claim_task("hopeless", "a1"), "a1")
-    history.requeue_after_backoff("hopeless")
-    history.fail_task(history.claim_task("hopeless", "a2"), "a2", final=True)
+    history.create_task("exhausted")
+    history.fail_task(history.claim_task("exhausted", "a1"), "a1")
+    history.requeue_after_backoff("exhausted")
+    history.fail_task(history.claim_task("exhausted", "a2"), "a2", final=True)
 
 
 def add_lost_agent(history: TaskHistoryBuilder) -> None:
-    """Its agent was lost with what it had saved, came back too late, and another went on from there."""
+    """An agent saves a checkpoint, becomes stale and returns too late. Another resumes from the checkpoint."""
     history.create_task("long")
     first = history.claim_task("long", "a1")
     history.save_progress(first, "a1", "one", {"at": 1})
@@ -183,7 +181,7 @@ def add_lost_agent(history: TaskHistoryBuilder) -> None:
 
 
 def add_dependencies(history: TaskHistoryBuilder) -> None:
-    """Two that waited for one; one that failed with another, and one that went on without it."""
+    """Tasks that wait for others, one that fails with its dependency, and one that runs despite its failure."""
     history.create_task("head")
     history.create_task("left", "head")
     history.create_task("tail", "left", "well")
@@ -192,13 +190,13 @@ def add_dependencies(history: TaskHistoryBuilder) -> None:
     history.complete_task(history.claim_task("left", "a2"), "a2")
     history.add_task_event("tail", "unblocked")
     history.complete_task(history.claim_task("tail", "a1"), "a1")
-    history.create_task("with", "hopeless", state="FAILED")
-    history.create_task("without", "hopeless", runs_after_failure=True)
+    history.create_task("with", "exhausted", state="FAILED")
+    history.create_task("without", "exhausted", runs_after_failure=True)
     history.complete_task(history.claim_task("without", "a2"), "a2")
 
 
 def add_manual_changes(history: TaskHistoryBuilder) -> None:
-    """One that was paused while it ran, one canceled, one begun anew after it had failed for good."""
+    """Tasks that are paused while running, canceled, and retried after their final failure."""
     history.create_task("held")
     history.claim_task("held", "a1")
     history.add_task_event("held", "paused", "PAUSED")
@@ -207,8 +205,8 @@ def add_manual_changes(history: TaskHistoryBuilder) -> None:
     history.create_task("dropped")
     history.add_task_event("dropped", "aborted", "ABORTED", final=True, reason="requested")
     history.add_task_call("task.cancel", 200, {"id": "dropped"}, {"id": "dropped", "status": "ABORTED"})
-    history.add_task_event("hopeless", "requeued", "PENDING", reason="retry")
-    history.complete_task(history.claim_task("hopeless", "a1"), "a1")
+    history.add_task_event("exhausted", "requeued", "PENDING", reason="retry")
+    history.complete_task(history.claim_task("exhausted", "a1"), "a1")
     history.add_task_event("well", "archived", "ARCHIVED")
 
 

@@ -1,4 +1,4 @@
-"""Tasks as tests of the pure rules write them: commands, rows, and boards that know them."""
+"""Tasks for tests of the rules: commands, rows, and deciders with these rows loaded."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def fail_command(task_id: str = "t", token: str | None = "k", *, retryable: bool
 
 
 def task_row(status: State = State.PENDING, task_id: str = "t", **changes: object) -> Task:
-    """A task as it is stored in a state, given to the agent `a` with the token `k` where somebody has or had it."""
+    """A stored task in this state. If it has or had an attempt, the agent is `a` and the token `k`."""
     task = states.create(
         create_command(task_id), TaskRank(Strategy.PRIORITY, ranking.by_priority(5, NOW - 10)), 0, NOW - 10
     )
@@ -94,7 +94,7 @@ def task_row(status: State = State.PENDING, task_id: str = "t", **changes: objec
     if status is State.PAUSED:
         task = states.pause(task, NOW - 1)
     if status is State.ABORTED:
-        task = states.cancel(task, "no more", NOW - 1)
+        task = states.cancel(task, "not needed", NOW - 1)
     return msgspec.structs.replace(task, **changes)
 
 
@@ -103,7 +103,7 @@ def agent_info(*capabilities: str, free_slots: int = 100, problem: Problem | Non
 
 
 def new_decider(*rows: Task, now: int = NOW, **fields: object) -> BatchDecider:
-    """A board that knows these rows, and an agent `a` without capabilities."""
+    """A decider with these rows loaded, and an agent `a` without capabilities."""
     classes = {(r.zone_id, r.class_id): TaskClass(r.task_type, frozenset()) for r in rows}
     defaults: dict[str, object] = {
         "now": now,

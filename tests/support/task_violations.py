@@ -1,4 +1,4 @@
-"""Breaches of what is promised of tasks, each planted into a true history by the smallest change that makes it one."""
+"""Violations of the invariants of tasks. Each function plants one into a valid history by the smallest change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ replace = msgspec.structs.replace
 TEN_MINUTES_MS = 10 * 60_000
 
 
-# -- story
+# -- event sequence
 
 
 def event_logged_twice(history: TaskHistoryBuilder) -> None:
@@ -27,14 +27,14 @@ def create_event_missing(history: TaskHistoryBuilder) -> None:
 
 
 def forbidden_transition(history: TaskHistoryBuilder) -> None:
-    """Out of PAUSED nobody is given anything."""
+    """No transition leads from PAUSED to COMPLETED."""
     index = history.find_event("task.resumed", "held")
     history.change_event(index, to_state="COMPLETED")
     history.change_event(index + 1, from_state="COMPLETED")
 
 
 def unknown_event(history: TaskHistoryBuilder) -> None:
-    history.add_task_event("dropped", "wished")
+    history.add_task_event("dropped", "unknown")
 
 
 def progress_logged_twice(history: TaskHistoryBuilder) -> None:
@@ -43,7 +43,7 @@ def progress_logged_twice(history: TaskHistoryBuilder) -> None:
 
 
 def retry_logged_as_backoff(history: TaskHistoryBuilder) -> None:
-    history.change_event(history.find_event("task.requeued", "hopeless", 1), reason="backoff")
+    history.change_event(history.find_event("task.requeued", "exhausted", 1), reason="backoff")
 
 
 def failed_without_attempt(history: TaskHistoryBuilder) -> None:
@@ -52,7 +52,7 @@ def failed_without_attempt(history: TaskHistoryBuilder) -> None:
 
 
 def unreadable_event_data(history: TaskHistoryBuilder) -> None:
-    """Nothing else hangs on it."""
+    """In an event that no other invariant needs."""
     history.add_task_event("dropped", "archived", "ARCHIVED")
     history.change_event(len(history.events) - 1, attempt="second")
     history.tasks["dropped"] = replace(history.tasks["dropped"], status="ABORTED")
@@ -89,7 +89,7 @@ def attempt_number_skipped(history: TaskHistoryBuilder) -> None:
 
 def progress_of_other_attempt(history: TaskHistoryBuilder) -> None:
     history.change_event(history.find_event("task.progressed", "long", 2), attempt=1)
-    # That attempt 2 came to it nobody wrote down.
+    # Without the recorded calls of attempt 2, which would contradict the event.
     history.calls = [call for call in history.calls if not (call.op == "task.progress" and call.client == "a2")]
 
 
@@ -129,7 +129,7 @@ MULTIPLE_HOLDERS: Sequence[PlantTaskViolation] = (
 
 
 def stale_completion_accepted(history: TaskHistoryBuilder) -> None:
-    """The one that was refused was told that it was done."""
+    """The report that was refused as stale got a success response."""
     index = next(i for i, call in enumerate(history.calls) if call.response.error == "stale_attempt")
     call = history.calls[index]
     history.calls[index] = replace(
@@ -159,7 +159,7 @@ STALE_COMPLETIONS: Sequence[PlantTaskViolation] = (
 )
 
 
-# -- what was acknowledged, refused, made
+# -- acknowledged, refused and created tasks
 
 
 def task_lost(history: TaskHistoryBuilder) -> None:
@@ -183,7 +183,7 @@ LOST_ACKNOWLEDGEMENTS: Sequence[PlantTaskViolation] = (task_lost, completion_los
 
 
 def refused_task_created(history: TaskHistoryBuilder) -> None:
-    history.create_task("unwanted")
+    history.create_task("refused")
     history.calls[-1] = replace(
         history.calls[-1], status=400, optional_response=replace(history.calls[-1].response, error="invalid_body")
     )
@@ -199,7 +199,7 @@ def two_tasks_for_one_key(history: TaskHistoryBuilder) -> None:
 
 
 def logged_before_request(history: TaskHistoryBuilder) -> None:
-    """Asked for when a later one had been answered."""
+    """Its request started after a later event was acknowledged."""
     index = next(i for i, call in enumerate(history.calls) if call.response.id == "well" and call.has_created)
     history.calls[index] = replace(history.calls[index], started=history.clock + 100.0, ended=history.clock + 110.0)
 
@@ -236,17 +236,17 @@ ROW_MISMATCHES: Sequence[PlantTaskViolation] = (
 
 
 def end_not_propagated(history: TaskHistoryBuilder) -> None:
-    history.tasks["dropped"] = replace(history.tasks["dropped"], spreads=1)
+    history.tasks["dropped"] = replace(history.tasks["dropped"], dependents_pending=1)
 
 
 def waits_for_ended_task(history: TaskHistoryBuilder) -> None:
     history.create_task("stuck", "well")
-    history.tasks["stuck"] = replace(history.tasks["stuck"], waits=2)
+    history.tasks["stuck"] = replace(history.tasks["stuck"], waits_for=2)
 
 
 def waits_for_past_time(history: TaskHistoryBuilder) -> None:
     history.create_task("late")
-    history.tasks["late"] = replace(history.tasks["late"], waits=1, available_at=history.clock)
+    history.tasks["late"] = replace(history.tasks["late"], waits_for=1, available_at=history.clock)
     history.clock += TEN_MINUTES_MS
 
 
@@ -280,7 +280,7 @@ UNFINISHED_WORK: Sequence[PlantTaskViolation] = (
 )
 
 
-# -- of tasks alone
+# -- dependencies and checkpoints
 
 
 def started_before_dependency(history: TaskHistoryBuilder) -> None:
@@ -320,7 +320,7 @@ DEPENDENCY_VIOLATIONS: Sequence[PlantTaskViolation] = (
 
 
 def set_claimed_checkpoint(history: TaskHistoryBuilder, content: bytes) -> None:
-    """The second attempt at the long one was given this."""
+    """Change the checkpoint that the second attempt at the task `long` received."""
     for i, call in enumerate(history.calls):
         if call.op == "task.claim" and call.task_data and call.task_data.leases[0].id == "long" and call.client == "a2":
             assert call.task_data.optional_response is not None

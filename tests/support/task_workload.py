@@ -1,5 +1,4 @@
-"""A day of tasks: made, waited for, given out, reported on, changed, put away and removed, so that every statement of
-theirs is said."""
+"""A workload that runs every statement of tasks: create, claim, report, change, archive and delete."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from functools import partial
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.heartbeat_port import ReportedTasks as Heartbeating
+from quarterdeck.domain.agents.heartbeat_port import ReportedTasks
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import Cancel, Create, Patch, Retry
 from quarterdeck.domain.tasks.model.rows import Strategy, TaskSettings
@@ -56,7 +55,7 @@ async def fail_and_change(harness: TaskHarness) -> None:
     await harness.submit(
         Patch(zone_id=ZONE, caller=harness.caller, id="changing", depends_on=("after",), tags=("c",), tags_json='["c"]')
     )
-    # What is refused has said its statements all the same.
+    # A refused command has run its statements too.
     with contextlib.suppress(Problem):
         await harness.submit(Patch(zone_id=ZONE, caller=harness.caller, id="after", depends_on=("changing",)))
     await harness.submit(Cancel(zone_id=ZONE, caller=harness.caller, id="failing", reason="r"))
@@ -77,7 +76,7 @@ async def read_and_report(harness: TaskHarness) -> None:
         await runtime.engine.read(partial(tasks.page, filters=filters), zones=[ZONE])
     await harness.read("head")
     await ClaimWakeups(runtime.engine, runtime.task_claim_polls, 1.0)([ZONE])
-    reported = Heartbeating(
+    reported = ReportedTasks(
         zone_id=ZONE, agent_id="worker", caller=harness.caller, task_ids=("head",), is_complete=True, holds_tasks=True
     )
     await tasks.HeartbeatFeedback(runtime.engine, runtime.task_lane.submit, cipher_of(NEW_KEY)).build_feedback(reported)
@@ -85,8 +84,8 @@ async def read_and_report(harness: TaskHarness) -> None:
 
 
 async def run_coordinator_queries(runtime: RuntimeHarness) -> None:
-    """What the coordinator looks for, and one step of ranking anew for each order."""
-    await TaskHarness(runtime).create(required=("nobody can",))
+    """Run the coordinator's queries, and one slice of reranking for each strategy."""
+    await TaskHarness(runtime).create(required=("no-such-capability",))
     read = runtime.cross_zone_engine.read
     await read(lambda tx: coordinator_queries.load_due_tasks(tx, 10))
     classes = await read(lambda tx: coordinator_queries.ready_classes(tx, [ZONE]))

@@ -1,4 +1,4 @@
-"""Tasks as tests of the rooms write them: agents of a zone, work for them, and what they say of it."""
+"""A harness for tasks of a zone: agents, tasks, claims and reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.model import AgentUpdate as AgentSaid, Register, Terminate
+from quarterdeck.domain.agents.model import AgentUpdate, Register, Terminate
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import (
     Claim,
@@ -32,7 +32,7 @@ from tests.support.task_rules import create_command
 
 
 class TaskHarness:
-    """The tasks of one zone, on a keel."""
+    """The tasks of one zone, on a runtime."""
 
     def __init__(self, runtime: RuntimeHarness, zone_id: str = ZONE) -> None:
         self.runtime = runtime
@@ -45,7 +45,7 @@ class TaskHarness:
         )
 
     async def register_agent(self, name: str = "a", *capabilities: str, slots: int = 1_000) -> str:
-        update = AgentSaid(capabilities=_encode(capabilities), max_concurrent_tasks=slots)
+        update = AgentUpdate(capabilities=_encode(capabilities), max_concurrent_tasks=slots)
         await self._register_lane.submit(
             Register(zone_id=self.zone_id, agent_id=name, caller=self.caller, update=update)
         )
@@ -56,8 +56,8 @@ class TaskHarness:
         await self.terminate_lane.submit(command)
 
     def create_command(self, task_id: str | None = None, **fields: object) -> Create:
-        named = task_id is not None
-        defaults: dict[str, object] = {"zone_id": self.zone_id, "has_requested_id": named, "retry_backoff_seconds": 0}
+        has_id = task_id is not None
+        defaults: dict[str, object] = {"zone_id": self.zone_id, "has_requested_id": has_id, "retry_backoff_seconds": 0}
         return create_command(task_id or new_id(), self.caller, **(defaults | fields))
 
     async def create(self, task_id: str | None = None, **fields: object) -> Task:
@@ -130,7 +130,7 @@ class TaskHarness:
         return found
 
     def read_held(self, agent: str = "a") -> int:
-        """As it is counted where agents are heard of."""
+        """The number of tasks that an agent holds, as counted in its heartbeat row."""
         [[number]] = self.runtime.database.execute(
             "select held from agent_pulses where zone_id = ? and agent_id = ?", self.zone_id, agent
         )

@@ -1,12 +1,19 @@
-"""A tmux server of one's own, and stand-ins for coding agents that write down what they hear.
+"""A private tmux server, and fake coding agents that log their input.
 
-The server lives in a directory of its own, reads no configuration and is ended by its socket. It has one session,
-`main`, with one window of 200 by 50 and one pane, in which a plain shell runs.
+The server has its own directory, reads no configuration and is stopped through its socket. It has one session, `main`,
+with one window of 200 by 50 and one pane, which runs a plain shell.
 
-The stand-ins have the names of the agents they stand for, and say what they were begun with and each line that they
-read, in `heard/NAME.PID`. A word in the variable FAKE changes them: `stubborn` does not leave for `/exit` and ignores
-SIGTERM; `shell` leaves a shell's prompt behind; `raw` asks for brackets around what is pasted, as real ones do. At
-`/edit` each has something else in front, as agents do that open an editor.
+The fake agents have the names of real ones. Each logs its arguments, its environment and every line that it reads, in
+`logs/NAME.PID`. The variable FAKE changes its behaviour:
+
+| FAKE       | behaviour                                                               |
+|------------|-------------------------------------------------------------------------|
+| `stubborn` | ignores `/exit`, SIGTERM and SIGHUP                                     |
+| `family`   | starts two children that ignore SIGTERM and SIGHUP                      |
+| `shell`    | becomes an interactive shell at `/exit`                                 |
+| `raw`      | reads raw input and requests bracketed paste, as real agents do         |
+
+At `/edit` each runs another program in the foreground, like an agent that opens an editor.
 """
 
 from __future__ import annotations
@@ -32,50 +39,50 @@ AGENT_NAMES = ("claude", "codex", "opencode")
 needs_tmux = pytest.mark.skipif(
     shutil.which("tmux") is None, reason="tmux is not installed (on Debian and Ubuntu: apt-get install tmux)"
 )
-"""Where it is missing these tests are skipped, and pytest counts them."""
+"""Without tmux these tests are skipped."""
 FAKE_AGENT = '''\
 #!{python}
-"""Stands in for a coding agent."""
+"""A fake coding agent."""
 import json, os, signal, sys, termios
 
-KIND = os.environ.get("FAKE", "")
+BEHAVIOUR = os.environ.get("FAKE", "")
 NAME = os.path.basename(sys.argv[0])
-own = {{name: os.environ[name] for name in sorted(os.environ) if name.startswith(("QD_", "FAKE", "TMUX"))}}
-path = os.path.join({heard!r}, f"{{NAME}}.{{os.getpid()}}")
+variables = {{name: os.environ[name] for name in sorted(os.environ) if name.startswith(("QD_", "FAKE", "TMUX"))}}
+path = os.path.join({log_dir!r}, f"{{NAME}}.{{os.getpid()}}")
 log = open(path + ".new", "a", encoding="utf-8", buffering=1)
-def say(**what): log.write(json.dumps(what) + "\\n")
-if KIND == "stubborn":
+def write_entry(**entry): log.write(json.dumps(entry) + "\\n")
+if BEHAVIOUR == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-if KIND == "family":
+if BEHAVIOUR == "family":
     for new_session in (False, True):
         if os.fork() == 0:
             if new_session:
                 os.setsid()
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            say(child=os.getpid())
+            write_entry(child=os.getpid())
             while True:
                 signal.pause()
-if KIND == "raw":
+if BEHAVIOUR == "raw":
     mode = termios.tcgetattr(0)
     mode[3] &= ~(termios.ICANON | termios.ECHO)
     mode[0] &= ~termios.ICRNL
     termios.tcsetattr(0, termios.TCSANOW, mode)
     sys.stdout.write("\\x1b[?2004h")
 print(NAME, "is ready", flush=True)
-say(argv=sys.argv[1:], environment=own, directory=os.getcwd())
+write_entry(argv=sys.argv[1:], environment=variables, directory=os.getcwd())
 os.rename(path + ".new", path)
 def lines():
-    if KIND != "raw":
-        # Not through a buffer of Python's: it may be ended between two lines.
+    if BEHAVIOUR != "raw":
+        # Not through Python's read-ahead buffer: the process may end between two lines.
         yield from iter(sys.stdin.readline, "")
         return
-    while heard := os.read(0, 65536):
-        say(raw=heard.decode("utf-8", "replace"))
+    while data := os.read(0, 65536):
+        write_entry(raw=data.decode("utf-8", "replace"))
 for line in lines():
-    say(line=line.rstrip("\\n"))
-    print("heard", line, end="", flush=True)
+    write_entry(line=line.rstrip("\\n"))
+    print("received", line, end="", flush=True)
     if line.strip() == "/edit":
         child = os.fork()
         if child == 0:
@@ -85,16 +92,16 @@ for line in lines():
             os.execvp("cat", ["cat"])
         os.waitpid(child, 0)
     if line.strip() == "/exit":
-        if KIND == "shell":
+        if BEHAVIOUR == "shell":
             os.execvp("sh", ["sh", "-i"])
-        if KIND != "stubborn":
+        if BEHAVIOUR != "stubborn":
             break
 '''
 
 
 @dataclass(frozen=True, slots=True)
 class FakeAgentLog:
-    """What one stand-in has said of itself so far."""
+    """The log of one fake agent so far."""
 
     name: str
     pid: int
@@ -130,7 +137,7 @@ class FakeAgentLog:
 
     @property
     def pieces(self) -> list[str]:
-        """What it read, read by read."""
+        """The data of each read."""
         return [str(entry["raw"]) for entry in self.entries if "raw" in entry]
 
     @property
@@ -140,10 +147,10 @@ class FakeAgentLog:
 
 class TmuxServer:
     def __init__(self) -> None:
-        # Short: the path of a socket may have a hundred characters or so.
+        # A short path: the path of a socket is limited to about a hundred characters.
         self.home = Path(tempfile.mkdtemp(prefix="qd-tmux-"))
         self.bin = self.home / "bin"
-        self.log_dir = self.home / "heard"
+        self.log_dir = self.home / "logs"
         self.bin.mkdir()
         self.log_dir.mkdir()
         for name in AGENT_NAMES:
@@ -174,13 +181,13 @@ class TmuxServer:
         self.pid = int(self.run_tmux("display-message", "-p", "-t", "main", "#{pid}"))
 
     def stop(self) -> None:
-        """Its panes are hung up on; returns when it has gone."""
+        """Stop the server, which sends SIGHUP to its panes. Return when it has ended."""
         subprocess.run(["tmux", "-S", self.socket, "kill-server"], capture_output=True, timeout=20)
-        eventually_sync(lambda: not is_alive(self.pid), "the tmux server had gone")
+        eventually_sync(lambda: not is_alive(self.pid), "the tmux server has ended")
 
     def close(self) -> None:
         self.stop()
-        # Stubborn ones outlive their terminal, as they are meant to.
+        # Agents that ignore SIGHUP outlive their terminal.
         for agent_log in self.read_agent_logs():
             for pid in (agent_log.pid, *agent_log.children):
                 if self._is_ours(pid):
@@ -189,10 +196,10 @@ class TmuxServer:
 
     def install_fake_agent(self, name: str) -> None:
         script = self.bin / name
-        script.write_text(FAKE_AGENT.format(python=sys.executable, heard=str(self.log_dir)))
+        script.write_text(FAKE_AGENT.format(python=sys.executable, log_dir=str(self.log_dir)))
         script.chmod(0o755)
 
-    # -- from the side -------------------------------------------------------------------------------------------
+    # -- observation and control ---------------------------------------------------------------------------------
 
     def run_tmux(self, *arguments: str) -> str:
         result = subprocess.run(
@@ -207,12 +214,12 @@ class TmuxServer:
         return result.stdout.rstrip("\n")
 
     def pane_environment(self, pane: str | None = None) -> dict[str, str]:
-        """The variables by which a program in a pane knows where it is."""
+        """The environment of a program in a pane, with the variables that tmux sets."""
         return self.environment | {"TMUX": f"{self.socket},{self.pid},0", "TMUX_PANE": pane or self.pane}
 
     def new_pane(self, *argv: str, behaviour: str = "", name: str = "claude") -> str:
-        """A pane in a window of its own in which a stand-in, or something else, runs; its id."""
-        command = argv or (str(self.bin / name), "begun")
+        """Open a new window that runs a fake agent or another command. Return the id of its pane."""
+        command = argv or (str(self.bin / name), "started")
         environment_option = ("-e", f"FAKE={behaviour}") if behaviour else ()
         return self.run_tmux("new-window", "-d", "-P", "-F", "#{pane_id}", *environment_option, "--", "env", *command)
 
@@ -226,19 +233,19 @@ class TmuxServer:
         return int(self.run_tmux("display-message", "-p", "-t", pane, "#{pane_pid}"))
 
     def read_agent_logs(self, name: str | None = None) -> list[FakeAgentLog]:
-        """Of all stand-ins, or those with a name, in the order in which they were ready."""
+        """The logs of all fake agents, or of those with this name, in the order in which they became ready."""
         files = [file for file in self.log_dir.iterdir() if file.suffix != ".new"]
         files.sort(key=lambda file: (file.stat().st_ctime_ns, file.name))
         found = [_read_agent_log(file) for file in files]
         return [log for log in found if name in (None, log.name)]
 
     def wait_for_agent_log(self, pid: int) -> FakeAgentLog:
-        """By the stand-in that has this pid, once it is ready."""
-        eventually_sync(lambda: any(log.pid == pid for log in self.read_agent_logs()), f"stand-in {pid} was ready")
+        """Wait until the fake agent with this pid is ready. Return its log."""
+        eventually_sync(lambda: any(log.pid == pid for log in self.read_agent_logs()), f"the fake agent {pid} is ready")
         return next(log for log in self.read_agent_logs() if log.pid == pid)
 
     def wait_for_agent(self, pane: str) -> int:
-        """The pid of the stand-in in a pane, when it listens."""
+        """Wait until the fake agent in a pane is ready. Return its pid."""
         pid = self.pid_of(pane)
         self.wait_for_agent_log(pid)
         return pid
@@ -270,19 +277,19 @@ def shared_tmux() -> Iterator[TmuxServer]:
 
 
 async def type_line(tmux: Tmux, pane: str, text: str) -> None:
-    """As whoever has just looked at the pane."""
+    """Type a line into a pane, with its current state."""
     await tmux.type_line((await tmux.panes())[pane], text)
 
 
 def _read_agent_log(file: Path) -> FakeAgentLog:
     name, _, pid = file.name.rpartition(".")
-    # What it is writing at this moment has no end yet.
+    # The last line may be incomplete while the agent writes it.
     complete_lines = file.read_text(encoding="utf-8").rpartition("\n")[0]
     return FakeAgentLog(name, int(pid), [json.loads(line) for line in complete_lines.splitlines()])
 
 
 def is_alive(pid: int) -> bool:
-    """Not ended: one that nobody has asked after yet has ended all the same."""
+    """Whether a process is running. A zombie has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Webhooks as tests write them: a keel whose commits wake, the sink turn by turn, and the deliverer of a process."""
+"""A harness for webhooks: a runtime with wake-ups, the fan-out sink cycle by cycle, and the delivery worker."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from tests.support.builders import ZONE, admin
 from tests.support.eventually import eventually
 from tests.support.runtime import DirectDatabase, RuntimeHarness, RuntimeOptions, open_runtime
 
-SECRET_DERIVER = secret_deriver(b"another root that tests know of.")
+SECRET_DERIVER = secret_deriver(b"root of webhook test secrets....")
 FAILURE_WINDOW_MS = 5 * DAY
 TASK_STARTED = ("task.started", "ASSIGNED", "RUNNING")
 UNREACHABLE_URL = "http://127.0.0.1:9/hook"
-"""Where nobody listens."""
+"""A port without a listener."""
 
 
 class WebhookHarness:
-    """One process's share of the house, with what tells and delivers in it."""
+    """The fan-out and the deliveries of one process, with its runtime."""
 
     def __init__(self, runtime: RuntimeHarness, wakeups: Wakeups, schedule: RetrySchedule | None = None) -> None:
         self.runtime = runtime
@@ -90,7 +90,7 @@ class WebhookHarness:
         )
         return row
 
-    # -- what happens
+    # -- events
 
     async def emit(
         self,
@@ -99,7 +99,7 @@ class WebhookHarness:
         subject: str = "t1",
         data: Mapping[str, object] | None = None,
     ) -> None:
-        """Events of these types, from and to, in one transaction."""
+        """Emit events of these types, old states and new states in one transaction."""
         data_json = msgspec.json.encode(data or {"taskType": "development", "agentId": "a1"}).decode()
 
         async def operation(tx: Transaction) -> None:
@@ -122,11 +122,11 @@ class WebhookHarness:
 
     async def get_fence(self) -> Fence:
         fence = self.lease.fence() or await self.lease.acquire()
-        assert fence is not None, "somebody else holds the lease"
+        assert fence is not None, "another process holds the lease"
         return fence
 
     async def run_fanout(self, fanout: WebhookFanout | None = None) -> None:
-        """Until everything there is has become rows."""
+        """Run cycles until every event has its delivery rows."""
         fanout = fanout or self.fanout
         while await fanout.run_cycle(await self.get_fence()) == 0:
             pass
@@ -142,17 +142,17 @@ class WebhookHarness:
         return rows[::-1]
 
     async def wait_until_ended(self, endpoint: Endpoint, count: int = 1) -> list[Delivery]:
-        """Its deliveries, once there are so many and none of them waits."""
+        """Wait until the endpoint has `count` deliveries and none is pending. Return them."""
 
         async def all_ended() -> bool:
             rows = await self.deliveries(endpoint)
             return len(rows) == count and all(row.status is not DeliveryState.PENDING for row in rows)
 
-        await eventually(all_ended, f"{count} deliveries are over")
+        await eventually(all_ended, f"{count} deliveries have ended")
         return await self.deliveries(endpoint)
 
     async def wait_until_failed(self, endpoint: Endpoint, attempts: int = 1) -> Delivery:
-        """Its one delivery, once it waits after so many attempts."""
+        """Wait until the only delivery has failed this many attempts. Return it."""
 
         async def has_failed() -> bool:
             [row] = await self.deliveries(endpoint)
@@ -174,7 +174,7 @@ class WebhookHarness:
         return delivery
 
     def make_due(self, row: Delivery) -> None:
-        """Lets the moment have come for which a delivery waits."""
+        """Make a delivery due now."""
         self.runtime.database.execute("update webhook_deliveries set next_at = 1 where id = ?", row.id)
         self.wakeups.notify()
 
@@ -182,7 +182,7 @@ class WebhookHarness:
     async def run_worker(
         self, http_client: OutboundClient | None = None, grace_seconds: float = 5.0, **overrides: int
     ) -> AsyncIterator[DeliveryWorker]:
-        # An interval that no test waits for: what is sent in one was woken for.
+        # No test waits for this interval: every delivery in a test follows a wake-up.
         settings = WebhookSettings(**{"webhook_poll_ms": 60_000, **overrides})
         deps = DeliveryDeps(
             self.runtime.cross_zone_engine,
@@ -214,8 +214,8 @@ async def open_webhook_harness(url: str, schedule: RetrySchedule | None = None) 
 
 
 async def run_webhook_workload(runtime: RuntimeHarness) -> None:
-    """Everything that is said to the database for webhooks. One endpoint is left with what waits, so that what was
-    recorded has something to do when it is run again."""
+    """Run every statement of webhooks. One endpoint keeps pending deliveries, so that the recorded statements find rows
+    when they run again."""
     harness = WebhookHarness(runtime, Wakeups())
     await harness.fanout.create_sink()
     endpoint, other = (
@@ -243,12 +243,12 @@ async def run_webhook_workload(runtime: RuntimeHarness) -> None:
     await harness.deliveries(endpoint, 1)
     await harness.set_enabled(other, False)
     await harness.fail_pending_lane.submit(FailPending(*other.ref, 1))
-    await runtime.cross_zone_engine.read(lambda tx: webhooks.find_pending_endpoints(tx, 10, [("nowhere", None)]))
+    await runtime.cross_zone_engine.read(lambda tx: webhooks.find_pending_endpoints(tx, 10, [("missing-zone", None)]))
     await runtime.cross_zone_engine.transact(lambda tx: webhooks.delete_expired(tx, DAY, 10))
 
 
 def add_webhook_rows(database: DirectDatabase, zone_id: str, count: int) -> None:
-    """Endpoints of other zones, a long history of the one that is there, and much that waits for it."""
+    """Insert endpoints of other zones, and many ended and pending deliveries of the existing endpoint."""
     database.execute(
         """
         insert into webhook_endpoints

@@ -1,4 +1,4 @@
-"""A zone of one's own on a server that others use too: isolation without the price of another process."""
+"""A fresh zone on a shared server: isolation without the cost of another process."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class FreshZone:
         return f"/zones/{self.id}/agents/{session_id}{rest}"
 
     def token(self, *scopes: str, ttl: int = 3600, **grant: str) -> str:
-        """A token of the application `app` for this zone; `grant` changes what it says."""
+        """A token of the application `app` for this zone. `grant` overrides its claims."""
         claims: dict[str, Any] = {"zone_id": self.id, "client_id": APP, "subject": APP, "sid": "sid", **grant}
         return self.server.issuer.mint(Grant(scopes=scopes or (LIFECYCLE,), **claims), ttl)
 
     def client(self, token: str | None = None) -> httpx.AsyncClient:
-        """A client that bears the application's token, or another."""
+        """An HTTP client with the application's token, or another."""
         return self.server.client(self.token() if token is None else token)
 
 
 async def create_zone(server: ServerProcess, **limits: int) -> FreshZone:
-    """A new zone in which only the limits named here are narrow."""
+    """Create a zone. Limits that are not given are at their maximum."""
     zone = FreshZone(server, f"z{next(_numbers)}")
     async with server.client() as admin:
         created = await admin.put(zone.path, json={"quotas": {**CEILINGS, **limits}})
@@ -58,7 +58,7 @@ async def create_zone(server: ServerProcess, **limits: int) -> FreshZone:
 
 
 async def spawn(client: httpx.AsyncClient, zone: FreshZone, **fields: object) -> dict[str, Any]:
-    """A session that must be admitted, as the server shows it."""
+    """Spawn a session and assert that it is admitted. Return the response body."""
     response = await client.post(zone.sessions_path, json={"application_id": APP, **fields})
     assert response.status_code == 201, response.text
     return json_object(response)
@@ -70,7 +70,7 @@ async def end(client: httpx.AsyncClient, zone: FreshZone, session_id: str) -> No
 
 
 async def read_events(zone: FreshZone, after: int = 0, **query: str) -> list[dict[str, Any]]:
-    """Everything in the zone's log, page by page."""
+    """Read the event log of the zone, page by page."""
     items: list[dict[str, Any]] = []
     next_after: int | None = after
     async with zone.client() as client:
@@ -85,7 +85,7 @@ async def read_events(zone: FreshZone, after: int = 0, **query: str) -> list[dic
 
 @contextlib.contextmanager
 def lock_zone(zone: FreshZone) -> Iterator[None]:
-    """The zone's row, locked on PostgreSQL by somebody outside: whoever admits to the zone has to wait."""
+    """Lock the zone's row on PostgreSQL from another connection: every admission to the zone waits."""
     with psycopg.connect(zone.server.launch.database_url) as connection:
         connection.execute("select 1 from zones where id = %s for update", [zone.id])
         try:
@@ -95,17 +95,17 @@ def lock_zone(zone: FreshZone) -> Iterator[None]:
 
 
 async def wait_for_lock_waiter(zone: FreshZone) -> None:
-    """Returns when a statement waits for a lock in the zone's database."""
+    """Wait until a statement waits for a lock in the zone's database."""
     database = DirectDatabase(zone.server.launch.database_url)
 
     async def has_waiter() -> bool:
         return database.count("pg_locks", "not granted") > 0
 
-    await eventually(has_waiter, "somebody waited for the lock")
+    await eventually(has_waiter, "a statement waits for the lock")
 
 
 def assert_zone_counts_match_rows(url: str, zone_id: str) -> None:
-    """What admission counts in a zone is what its rows say."""
+    """The admission counters of a zone equal the counted rows."""
     database = DirectDatabase(url)
     stored_counts = database.execute("select scope, key, live, ever from admission_counts where zone_id = ?", zone_id)
     counted = {key[1:]: numbers for key, numbers in count_sessions(database).items() if key[0] == zone_id}
@@ -119,7 +119,7 @@ def json_object(response: httpx.Response) -> dict[str, Any]:
 
 
 def assert_problem(response: httpx.Response, status: int, error: str | None = None) -> Mapping[str, Any]:
-    """A refusal that explains itself: RFC 9457, a code for programs and a sentence for people."""
+    """Assert that the response is an RFC 9457 problem with a code and a sentence. Return its body."""
     assert response.status_code == status, f"{response.status_code} {response.text[:300]}"
     assert response.headers["content-type"] == "application/problem+json"
     body = json_object(response)

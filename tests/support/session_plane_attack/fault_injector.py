@@ -1,4 +1,4 @@
-"""What happens to the servers while clients are at work: everything now and then, in an order that the seed gives."""
+"""Faults of the servers while clients run: every kind, in an order that the seed determines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.session_plane_attack.run_state import RunState
 
 FROZEN_SECONDS = 20.0
 CALLS_BETWEEN_FAULTS = 250
-"""Between two disturbances so many calls are made, or CALM_SECONDS pass."""
+"""Between two faults, clients make this many calls, or SECONDS_BETWEEN_FAULTS pass."""
 SECONDS_BETWEEN_FAULTS = 4.0
 Fault = Callable[[], Awaitable[None]]
 
@@ -25,16 +25,16 @@ class FaultInjector:
         self._servers = state.servers
         self._postgres = postgres
         self._redis = redis
-        self._rng = random.Random(f"{state.seed} disturber")
+        self._rng = random.Random(f"{state.seed} faults")
         self._freezing: asyncio.Task[None] | None = None
         self.counts: dict[str, int] = {}
 
-    async def run(self, until: float) -> None:
-        """Each kind once, then again, until the time is over; then everybody is back and awake."""
+    async def run(self, deadline: float) -> None:
+        """Inject every kind of fault, repeatedly, until the deadline. At the end all servers run."""
         try:
-            while time.monotonic() < until:
+            while time.monotonic() < deadline:
                 for fault in self._shuffled_faults():
-                    if time.monotonic() >= until and len(self.counts) == len(self._faults()):
+                    if time.monotonic() >= deadline and len(self.counts) == len(self._faults()):
                         return
                     await fault()
                     await self._wait_for_calls()
@@ -54,7 +54,7 @@ class FaultInjector:
         self.counts[kind] = self.counts.get(kind, 0) + 1
 
     async def kill(self) -> None:
-        """SIGKILL; another takes its place when the clients have noticed."""
+        """SIGKILL a server. It is restarted after the clients have made more calls."""
         slot = self._rng.choice(self._servers.running_slots)
         self._servers.kill(slot)
         self._count("kill")
@@ -62,7 +62,7 @@ class FaultInjector:
         await self._servers.restart(slot)
 
     async def freeze(self) -> None:
-        """SIGSTOP for twenty seconds, while other things happen."""
+        """SIGSTOP a server for twenty seconds, while other faults happen."""
         if self._freezing is not None:
             await self._freezing
         slot = self._rng.choice(self._servers.running_slots)
@@ -94,7 +94,7 @@ class FaultInjector:
         self._count("wipe")
 
     async def restart_redis(self) -> None:
-        """Away for a while."""
+        """Kill Redis. It is restarted after the clients have made more calls."""
         self._servers.actions.append("stopped Redis")
         await asyncio.to_thread(self._redis.kill)
         await self._wait_for_calls()
@@ -102,10 +102,10 @@ class FaultInjector:
         self._count("redis")
 
     async def _wait_for_calls(self) -> None:
-        """Until clients have come to work again."""
+        """Wait until clients have made more calls, or for SECONDS_BETWEEN_FAULTS."""
         goal, deadline = len(self._state.history) + CALLS_BETWEEN_FAULTS, time.monotonic() + SECONDS_BETWEEN_FAULTS
 
         async def has_progressed() -> bool:
             return len(self._state.history) >= goal or time.monotonic() >= deadline
 
-        await eventually(has_progressed, "clients came to work again")
+        await eventually(has_progressed, "clients made more calls")

@@ -1,4 +1,4 @@
-"""What clients write down, one line a call."""
+"""Writes the calls of clients, one line per call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HistoryLine:
 
 
 class HistoryWriter:
-    """One file, and so one clock, for all clients of a process. Whole when it is closed."""
+    """One file, and so one clock, for all clients of a process. It is complete after `close`."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

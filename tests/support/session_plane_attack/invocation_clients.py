@@ -1,4 +1,4 @@
-"""Clients that call: they register services, invoke and cancel; and clients that lend authority and take it back."""
+"""Clients that register services, invoke and cancel, and clients that delegate and revoke."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Invoker(RandomClient):
         return {self.invoke: 60, self.repeat: 5, self.cancel: 10, self.register: 2, self.register_for_session: 3}
 
     async def register(self) -> bool:
-        """Of the application: it stays."""
+        """Register a service of the application, which outlives sessions."""
         return await self._register({"application_id": APPLICATION})
 
     async def register_for_session(self) -> bool:
-        """Of a session: it goes with it, and what waits for it does, too."""
+        """Register a service of a session. It ends with the session, and so do its pending invocations."""
         session = choose(self.rng, self.known_ids.sessions)
         return bool(session) and await self._register({"application_id": APPLICATION, "agent_id": session})
 
@@ -42,7 +42,7 @@ class Invoker(RandomClient):
         return await self._invoke(self.new_name("call"), refs)
 
     async def repeat(self) -> bool:
-        """Under a key that others use at the same time; of those who ask for other than the first, each is refused."""
+        """Invoke with a key that other clients use too. A request that differs from the first is refused."""
         return await self._invoke(f"repeated-{self.rng.randrange(20)}", {})
 
     async def _invoke(self, key: str, sessions: dict[str, object]) -> bool:
@@ -65,7 +65,7 @@ class Invoker(RandomClient):
         if invocation_id is None:
             return False
         call = ApiCall(
-            "cancel", "POST", f"/invocations/{invocation_id}/cancel", {"reason": "enough"}, {"id": invocation_id}
+            "cancel", "POST", f"/invocations/{invocation_id}/cancel", {"reason": "requested"}, {"id": invocation_id}
         )
         await self.caller.send(call)
         return True

@@ -1,4 +1,4 @@
-"""What every kind of client does: one deed after another, each drawn by chance, until the run is over."""
+"""The base of all clients: one random action after another until the run ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RandomClient:
         self._numbers = itertools.count(1)
 
     def action_weights(self) -> Mapping[Action, int]:
-        """What it may do next, and how often of all. One that finds nothing to do says so by giving nothing back."""
+        """The possible actions and their weights. An action that finds nothing to do returns a false value."""
         raise NotImplementedError
 
     async def run(self) -> None:
@@ -32,7 +32,7 @@ class RandomClient:
             await self.caller.close()
 
     async def discover_ids(self) -> None:
-        """For whoever knows of nothing to do: who is there, and what waits?"""
+        """List sessions and invocations, to learn ids for further actions."""
         for path, ids in (("/agents", self.known_ids.sessions), ("/invocations", self.known_ids.invocations)):
             response = await self.caller.send(ApiCall("list", "GET", f"{path}?limit=10"))
             items = response.body.get("items") if response.is_success else None
@@ -40,5 +40,5 @@ class RandomClient:
                 ids += [item["id"] for item in items if item["id"] not in ids]
 
     def new_name(self, label: str) -> str:
-        """A name that nobody else uses."""
+        """A name that is unique in the run."""
         return f"{self.caller.name}-{label}-{next(self._numbers)}"

@@ -1,4 +1,4 @@
-"""One client: asks on a connection of its own, at whichever server answers, and writes down what became of it."""
+"""One client: sends calls on its own connection, to any server that responds, and records every call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.session_plane_attack.history_writer import HistoryLine, now_m
 from tests.support.session_plane_attack.run_state import RunState
 
 TIMEOUT_SECONDS = 5.0
-"""Seconds for an answer. A frozen server gives none, and its client goes elsewhere."""
+"""Seconds to wait for a response. A frozen server sends none, so the client switches to another."""
 UNKNOWN_STATUSES = (None, 500, 502, 504)
 APPLICATION = "app"
 
@@ -27,15 +27,15 @@ class ApiCall:
     op: str
     method: str
     path: str
-    """Below the zone."""
+    """The path below the zone's."""
     body: dict[str, object] | None = None
     recorded_request: dict[str, object] = field(default_factory=dict)
-    """What of it is written down."""
+    """The part of the request that is recorded."""
     session: str | None = None
-    """For which session it is asked, if for one."""
+    """The session that the token acts for, if any."""
     key: str | None = None
     token: str | None = None
-    """Another than the client's own."""
+    """A token to use instead of the client's own."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ApiResponse:
 
     @property
     def should_retry(self) -> bool:
-        """Nobody knows, or nobody could."""
+        """Whether the outcome is unknown or the server was unavailable."""
         return self.is_unknown or self.status == 503
 
     def text(self, name: str) -> str:
@@ -72,13 +72,13 @@ class RecordingClient:
         self._own_token = ""
 
     async def send(self, call: ApiCall, timeout: float = TIMEOUT_SECONDS) -> ApiResponse:
-        """Asks once. Whether an answer comes or not, it is written down."""
+        """Send once. The call is recorded with or without a response."""
         started, response = await self._exchange(call, timeout)
         self._record(call, call.recorded_request, started, response)
         return response
 
     async def send_bulk(self, call: ApiCall, items: Sequence[Mapping[str, str]]) -> ApiResponse:
-        """The same for many at once: a line for each, with the status that it would have had alone."""
+        """Send a bulk call. Record a line for each item, with the status it would have had alone."""
         started, response = await self._exchange(call, TIMEOUT_SECONDS)
         results = response.body.get("items") if response.is_success else None
         for index, item in enumerate(items):
@@ -103,7 +103,7 @@ class RecordingClient:
         self._state.history.write(line, started, response.status, response.body)
 
     async def send_until_known(self, call: ApiCall) -> ApiResponse:
-        """Asks with its key until somebody says what became of it; or, now and then, gives up on it."""
+        """Retry with the same key until the outcome is known. Sometimes it gives up."""
         response = await self.send(call)
         while response.should_retry and not self.is_stopping and self.rng.random() < 0.9:
             self._switch_server()
@@ -111,7 +111,7 @@ class RecordingClient:
         return response
 
     async def abandon(self, call: ApiCall) -> None:
-        """Sends it, and is gone before the answer: nobody knows what became of it."""
+        """Send and disconnect before the response. The outcome is unknown."""
         connection = await self._get_connection()
         started = now_ms()
         with contextlib.suppress(ConnectionError):
@@ -134,13 +134,13 @@ class RecordingClient:
         return build_request(call.method, path, call.token or self._token(call.session), call.body, **headers)
 
     def _token(self, session: str | None) -> str:
-        """Its own, kept; or one that speaks for a session."""
+        """The client's own token, which is cached, or a new one that acts for a session."""
         if session is None and self._own_token:
             return self._own_token
         grant = Grant(
             zone_id=self.zone,
             client_id=APPLICATION,
-            # One subject each: to whoever starts an invocation the credential is the holder.
+            # Each client needs its own subject: the server identifies the holder of a started invocation by it.
             subject=self.name,
             sid=self.name,
             session_id=session,
@@ -152,7 +152,7 @@ class RecordingClient:
         return token
 
     def _switch_server(self) -> None:
-        """To another server, at the next call."""
+        """Use another server from the next call on."""
         if self._connection is not None:
             self._drop_connection(self._connection)
         slots = len(self._state.servers)
@@ -160,7 +160,7 @@ class RecordingClient:
 
     def _drop_connection(self, connection: RawConnection) -> None:
         self._connection = None
-        # Whoever was cut by its server already has nothing left to cut.
+        # The server may have closed the connection already.
         with contextlib.suppress(OSError):
             connection.reset()
 
@@ -176,13 +176,13 @@ class RecordingClient:
                     self._switch_server()
             return self._connection is not None
 
-        await eventually(is_connected, "a server could be reached", limit=120)
+        await eventually(is_connected, "a server can be reached", limit=120)
         assert self._connection is not None
         return self._connection
 
 
 def _item_response(item: Mapping[str, object]) -> ApiResponse:
-    """What became of one item of many, as if it had been asked for by itself."""
+    """The response to one item of a bulk call, as if it had been sent alone."""
     error = item.get("error")
     if isinstance(error, dict):
         return ApiResponse(int(error["status"]), {"error": error["error"]})

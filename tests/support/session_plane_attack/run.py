@@ -1,4 +1,4 @@
-"""One run: servers, clients and disturbances, until the time is over; then rest, and the histories are whole."""
+"""One run: servers, clients and faults for a given time. Then all work is finished and the histories are complete."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ SHORT_INTERVALS = {
     "QD_DELEGATION_SWEEP_INTERVAL_MS": "500",
     "QD_SEAL_INTERVAL_MS": "1000",
 }
-"""So that leases run out, cascades take several transactions, and sweeps have something to do, within seconds."""
+"""Leases expire, cascades take several transactions, and sweeps find work within seconds."""
 ZONES = ("narrow", "stopped")
-"""The limits of the first are moved all the time; the second is stopped in the end, with everything in it."""
+"""The quotas of the first change all the time. The second is stopped at the end, with all its sessions."""
 UNFINISHED = {
     "cascades": "finished_at is null",
     "agent_sessions": "terminated_at is null and expires_at <= ?",
     "agent_invocations": "status = 'running'",
 }
-"""What there must be none of, by table, before it is all judged."""
+"""By table: rows that must not remain before the check."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class SessionPlaneRun:
     seconds: float
 
     async def run(self, url: str) -> RunResult:
-        """On a migrated database that nobody has written to."""
+        """Run on a migrated database without rows."""
         servers = await self._start_servers(url)
         history = HistoryWriter(self.servers.directory / f"history-{self.seed}.jsonl")
         state = RunState(self.seed, servers, history, ZONES)
@@ -67,7 +67,7 @@ class SessionPlaneRun:
         environment = {
             **SHORT_INTERVALS,
             "QD_REDIS_URL": self.redis.url,
-            "QD_STREAMS_HMAC_KEY": "a key for the streams",
+            "QD_STREAMS_HMAC_KEY": "streams-hmac-key-of-tests",
         }
         launch = Launch(self.servers.directory / f"plane-{self.seed}", url).with_environment(**environment)
         first = await self.servers.start(launch)
@@ -82,7 +82,7 @@ class RunResult:
     faults: FaultInjector
 
     def summary(self) -> str:
-        """What was asked and what was done, for the report."""
+        """The numbers of calls and the actions on servers, for the report."""
         counts = sorted(self.history.counts.items(), key=lambda entry: (entry[0][0], entry[0][1] or 0))
         lines = [f"{count:>7}  {op} {status} {code}" for (op, status, code), count in counts]
         return "\n".join([f"seed {self.seed}", *lines, *self.servers.actions])
@@ -96,13 +96,13 @@ async def create_zones(servers: ServerPool) -> None:
 
 
 async def run_clients(state: RunState, until: Awaitable[None]) -> None:
-    """Clients of every kind, until something else is over; then each finishes what it has begun, and the history is
-    whole."""
+    """Run clients of every kind until `until` is done. Then each finishes its current action, and the history is
+    complete."""
     clients = [asyncio.create_task(client.run()) for client in _build_clients(state)]
     running = asyncio.ensure_future(until)
     try:
         done, _ = await asyncio.wait([running, *clients], return_when=asyncio.FIRST_COMPLETED)
-        # A client never ends by itself: one that has, has met what it should not.
+        # A client never ends by itself: one that has ended failed.
         for task in done:
             task.result()
     finally:
@@ -122,11 +122,11 @@ def _build_clients(state: RunState) -> list[RandomClient]:
         def caller(kind: str, number: int, zone: str = zone) -> RecordingClient:
             return RecordingClient(f"{zone}-{kind}-{number}", zone, state)
 
-        clients += [SessionClient(caller("tender", number)) for number in range(5)]
+        clients += [SessionClient(caller("session", number)) for number in range(5)]
         clients += [Invoker(caller("invoker", number)) for number in range(3)]
         clients += [WorkerClient(caller("worker", number)) for number in range(5)]
-        clients += [Delegator(caller("lender", number)) for number in range(2)]
-    clients.append(QuotaClient(RecordingClient("narrower", "narrow", state), state.servers[0].admin_token))
+        clients += [Delegator(caller("delegator", number)) for number in range(2)]
+    clients.append(QuotaClient(RecordingClient("quotas", "narrow", state), state.servers[0].admin_token))
     return clients
 
 
@@ -141,4 +141,4 @@ async def wait_until_idle(servers: ServerPool, url: str) -> None:
         now = int(time.time() * 1_000)
         return not any(database.count(table, where, *[now] * where.count("?")) for table, where in UNFINISHED.items())
 
-    await eventually(is_idle, "everything had come to rest", limit=60)
+    await eventually(is_idle, "nothing is unfinished", limit=60)

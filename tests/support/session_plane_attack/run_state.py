@@ -1,5 +1,5 @@
-"""What the clients of a run share: where to ask, where to write, and what they have heard of in each zone. Some of what
-they have heard is no longer so, which is the point."""
+"""What the clients of a run share: the servers, the history, and the ids they know in each zone. Some ids are no longer
+valid, so that clients also act on ended objects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.session_plane_attack.history_writer import HistoryWriter
 from tests.support.session_plane_attack.server_pool import ServerPool
 
 KNOWN_MAX = 40
-"""Of each kind the last so many."""
+"""The number of ids of each kind that are kept."""
 
 
 def _recent_ids() -> deque[str]:
@@ -21,7 +21,7 @@ def _recent_ids() -> deque[str]:
 
 @dataclass
 class KnownIds:
-    """Ids that somebody was told of, by kind."""
+    """Ids from responses to any client, by kind."""
 
     roots: deque[str] = field(default_factory=_recent_ids)
     sessions: deque[str] = field(default_factory=_recent_ids)

@@ -1,4 +1,4 @@
-"""The servers that clients may ask. Each has a slot; whatever is done to it, somebody puts a server back there."""
+"""The servers that clients use. Each has a slot, and every server that is killed is restarted in its slot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ServerPool:
         self._slots = list(started)
         self._frozen: set[int] = set()
         self.actions: list[str] = []
-        """What was done, in words, for the report of a failed run."""
+        """The actions on servers, for the report of a failed run."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -30,7 +30,7 @@ class ServerPool:
         self._slots[slot].kill()
 
     async def restart(self, slot: int) -> None:
-        """A server in this slot again, on the same data directory; on a port of its own."""
+        """Start a server in this slot with the launch of the last one: same data directory, possibly another port."""
         self._slots[slot] = await self._servers.start(self._slots[slot].launch)
         self.actions.append(f"started {slot}")
 

@@ -1,4 +1,4 @@
-"""Clients that tend sessions: they spawn trees, end them, let them sleep and wake; and one that moves the limits."""
+"""Clients that spawn, terminate, suspend and resume sessions, and one that changes quotas."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class SessionClient(RandomClient):
         return bool(parent) and await self._spawn({"parent_id": parent}, self.new_name("child"))
 
     async def spawn_as_parent(self) -> bool:
-        """A session spawns under itself, with its own token: good only while it lives."""
+        """Spawn a child with the parent's own token, which is valid only while the parent is live."""
         parent = self._choose_session()
         return bool(parent) and await self._spawn({"parent_id": parent}, self.new_name("own"), parent)
 
     async def spawn_with_shared_key(self) -> bool:
-        """With a key that others use at the same time, for the same: one of all makes, while it lives."""
+        """Spawn with a key that other clients use at the same time. Only one creates a session while it is live."""
         number = self.rng.randrange(SHARED_KEYS)
         shared_fields = {"application_id": APPLICATIONS[number % 2], "session_sid": "shared", "ttl_seconds": 3}
         return await self._spawn(shared_fields, f"shared-{number}")
@@ -71,9 +71,9 @@ class SessionClient(RandomClient):
     async def _end(self, session: str | None) -> bool:
         if session is None:
             return False
-        call = ApiCall("terminate", "DELETE", f"/agents/{session}?reason=enough", recorded_request={"id": session})
+        call = ApiCall("terminate", "DELETE", f"/agents/{session}?reason=requested", recorded_request={"id": session})
         response = await self.caller.send_until_known(call)
-        # One in a while is remembered: somebody will try to act with it.
+        # Some ended sessions stay known, so that clients try to use them.
         if response.is_success and self.rng.random() < 0.7:
             self.known_ids.remove_session(session)
         return True
@@ -113,11 +113,11 @@ NARROW_QUOTAS: tuple[dict[str, int], ...] = (
     {"max_concurrent": 15},
     {"max_depth": 1},
 )
-"""One of them at a time, so that each has its turn at refusing."""
+"""One at a time, so that each quota refuses something."""
 
 
 class QuotaClient(RandomClient):
-    """Moves the limits of its zone, again and again: what is admitted is judged by those of the moment."""
+    """Changes the quotas of its zone again and again. An admission is checked against the quotas of its moment."""
 
     def __init__(self, caller: RecordingClient, admin_token: str) -> None:
         super().__init__(caller)
@@ -133,7 +133,7 @@ class QuotaClient(RandomClient):
         return await self._set_quotas(WIDE_QUOTAS)
 
     async def _set_quotas(self, quotas: dict[str, int]) -> bool:
-        """And looks around, so that limits stand for a while."""
+        """Set the quotas. Returns False: the listing that follows keeps them in force for a while."""
         body: dict[str, object] = {**quotas}
         await self.caller.send(ApiCall("quotas", "PUT", "/quotas", body, body, token=self._admin_token))
         return False

@@ -1,5 +1,5 @@
-"""Clients that work: they claim and complete; and some of them give back, keep what they hold for too long, speak for
-what is no longer theirs, or are gone before their answer."""
+"""Clients that claim and complete invocations. They also release them, report late or for lost attempts, and disconnect
+before the response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WorkerClient(RandomClient):
     def __init__(self, caller: RecordingClient) -> None:
         super().__init__(caller)
         self._held: deque[HeldInvocation] = deque(maxlen=30)
-        """What it was handed and has not reported: some of it long lost."""
+        """Attempts that it claimed and has not reported. Some have expired."""
 
     def action_weights(self) -> Mapping[Action, int]:
         return {
@@ -37,7 +37,7 @@ class WorkerClient(RandomClient):
             self.abandon_claim: 3,
         }
 
-    # -- taking
+    # -- claims
 
     async def work(self) -> bool:
         claimed = await self._claim(2)
@@ -52,13 +52,13 @@ class WorkerClient(RandomClient):
         return await self._send_bulk("complete", items)
 
     async def claim_without_report(self) -> bool:
-        """Takes and does not report, or not yet."""
+        """Claim without a report, or with a late one."""
         claimed = await self._claim(2)
         self._held += claimed
         return bool(claimed)
 
     async def start(self) -> bool:
-        """What it has heard of from others."""
+        """Start an invocation by its id, without a claim."""
         invocation_id = choose(self.rng, self.known_ids.invocations)
         if invocation_id is None:
             return False
@@ -70,7 +70,7 @@ class WorkerClient(RandomClient):
         return True
 
     async def abandon_claim(self) -> bool:
-        """Asks for work, and is gone before it comes."""
+        """Claim, and disconnect before the response."""
         call = self._claim_call(3)
         if call is None:
             return False
@@ -83,7 +83,7 @@ class WorkerClient(RandomClient):
             return []
         response = await self.caller.send(call)
         if response.should_retry and self.rng.random() < 0.7:
-            # The same claim again: whatever it had got, it gets.
+            # A repeated claim id returns the same attempts.
             response = await self.caller.send(call)
         return _held_invocations(response)
 
@@ -100,7 +100,7 @@ class WorkerClient(RandomClient):
         recorded: dict[str, object] = {"service_id": service, "claim_id": claim}
         return ApiCall("claim", "POST", f"/services/{service}/claim", body, recorded)
 
-    # -- reporting
+    # -- reports
 
     def _choose_status(self) -> str:
         return "succeeded" if self.rng.random() < 0.7 else "failed"
@@ -134,7 +134,7 @@ class WorkerClient(RandomClient):
         return True
 
     async def _send_bulk(self, op: str, items: list[dict[str, str]]) -> bool:
-        """A bulk call is written down as one line for each of its items."""
+        """Send a bulk call. It is recorded as one line per item."""
         if items:
             await self.caller.send_bulk(ApiCall(op, "POST", f"/invocations/{op}", {"items": items}), items)
         return bool(items)

@@ -1,19 +1,20 @@
-"""The work plane under load and under attack: agents as processes of their own, what is done to them and to the servers
-meanwhile, and the histories that they keep of it.
+"""Random load and faults for the work plane: agents as separate processes, faults of agents and servers, and the
+histories that the agents record.
 
-| module    | what                                                                                             |
-|-----------|--------------------------------------------------------------------------------------------------|
-| plan      | the tasks of a run, and who depends on whom                                                        |
-| agent     | one agent as a program: `python -m tests.support.work_plane_attack.agent_main`                                  |
-| worker    | an agent that is written with the SDK's worker                                                     |
-| plain     | an agent that is a loop over HTTP, and misbehaves                                                  |
-| labour    | how either of them does a task: step by step, from where the last attempt had come to              |
-| ledger    | what an agent writes down, in the form of `docs/checking.md`, whole up to the call it died in       |
-| crew      | the processes of the agents: killed, frozen, woken, replaced                                       |
-| disturber | what happens to agents, servers and the database                                                  |
-| course    | one run, from the first task to the end of the last                                                |
-| overlaps  | from the agents' own clock: whose words were still accepted after another held the task             |
+| module         | holds                                                                                      |
+|----------------|--------------------------------------------------------------------------------------------|
+| task_plan      | the tasks of a run and their dependencies                                                  |
+| agent_main     | one agent as a program: `python -m tests.support.work_plane_attack.agent_main`             |
+| sdk_agent      | an agent that uses the SDK's worker                                                        |
+| http_agent     | an agent that uses plain HTTP, and misbehaves                                              |
+| task_execution | how both execute a task: step by step, from the last checkpoint                            |
+| history_writer | writes an agent's calls in the format of `docs/checking.md`; survives the agent's death    |
+| agent_pool     | the agents' processes: killed, frozen, resumed, replaced                                   |
+| fault_injector | faults of agents, servers and the database                                                 |
+| run            | one run, from the first task to the end of the last                                        |
+| stale_accepts  | finds reports that were accepted after another agent held the task, from the histories     |
+| corruptions    | changes a finished run so that the checker must find a violation                           |
 
-Every decision is drawn from a generator that is seeded with the run's seed and the name of whoever decides. Where that
-leads depends on what each is answered, which is left to the machine.
+Every decision comes from a generator that is seeded with the run's seed and the name of the agent or component. The
+effects depend on the responses, which a seed does not determine.
 """

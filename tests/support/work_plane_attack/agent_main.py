@@ -1,4 +1,4 @@
-"""One agent as a program of its own: `python -m tests.support.work_plane_attack.agent_main JSON`, where the JSON is a `Post`."""
+"""One agent as a program: `python -m tests.support.work_plane_attack.agent_main JSON`. The JSON is an `AgentConfig`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ READY_LINE = "ready"
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
-    """Who it is, and where it works."""
-
     kind: str
-    """`sdk` or `plain`."""
+    """`sdk` or `http`."""
     agent: str
     client: str
-    """This process: an agent that is started anew is another client."""
+    """The name of this process. An agent that is restarted is another client."""
     urls: list[str]
     token: str
     zone: str
@@ -35,7 +33,7 @@ def main(config_json: str) -> None:
     config = msgspec.json.decode(config_json, type=AgentConfig)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     history = HistoryWriter(Path(config.history), config.client, config.zone)
-    # Each kind imports only what it needs: twenty of them begin at once.
+    # Each kind imports only what it needs: up to twenty agents start at once.
     if config.kind == "sdk":
         from tests.support.work_plane_attack.sdk_agent import run_agent
 

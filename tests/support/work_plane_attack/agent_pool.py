@@ -1,4 +1,4 @@
-"""The processes of the agents. Each has a post; whoever falls there is followed by another."""
+"""The processes of the agents. Each has a slot, and an agent that ends is replaced in its slot."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.support.source import ROOT
 from tests.support.work_plane_attack.agent_main import AgentConfig
 
 HTTP_AGENT_EVERY = 3
-"""Every so many-th agent is a plain one, which misbehaves."""
+"""One of this many agents is an HTTP agent, which misbehaves."""
 WAIT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class AgentPoolConfig:
-    """Where agents work, and what they show for it."""
+    """What all agents of a pool share."""
 
     urls: Sequence[str]
     token: str
@@ -74,7 +74,7 @@ class AgentPool:
         self.all_agents = [*self.slots]
         self.counts: Counter[str] = Counter()
         self._being_replaced: set[int] = set()
-        """Places that whoever emptied them will fill."""
+        """Slots whose agent was killed on purpose. The fault injector replaces it, not `replace_dead`."""
 
     @property
     def histories(self) -> list[Path]:
@@ -85,7 +85,7 @@ class AgentPool:
         return [slot for slot, agent in enumerate(self.slots) if agent.is_running and not agent.is_frozen]
 
     def kill(self, slot: int) -> None:
-        """Whoever does this puts another in its place."""
+        """Kill an agent. The caller must replace it."""
         self.counts["killed"] += 1
         self._being_replaced.add(slot)
         self.slots[slot].kill()
@@ -95,8 +95,8 @@ class AgentPool:
         self.slots[slot].freeze()
 
     def replace(self, slot: int, agent: str | None = None) -> None:
-        """By another process: under the same name, or as somebody new."""
-        self.counts["begun anew" if agent else "replaced"] += 1
+        """Start a new process in a slot: as the given agent, or as a new one."""
+        self.counts["restarted" if agent else "replaced"] += 1
         self.slots[slot] = self._start_agent(slot, agent)
         self._being_replaced.discard(slot)
         self.all_agents.append(self.slots[slot])
@@ -104,7 +104,7 @@ class AgentPool:
     def replace_dead(self) -> None:
         for slot, agent in enumerate(self.slots):
             if not agent.is_running and slot not in self._being_replaced:
-                self.counts["fallen"] += 1
+                self.counts["died"] += 1
                 self.replace(slot)
 
     def stop(self) -> None:
@@ -128,7 +128,7 @@ class AgentPool:
         client = f"{name}.{self._starts[name]}"
         first = slot % len(pool_config.urls)
         config = AgentConfig(
-            kind="plain" if slot % HTTP_AGENT_EVERY == HTTP_AGENT_EVERY - 1 else "sdk",
+            kind="http" if slot % HTTP_AGENT_EVERY == HTTP_AGENT_EVERY - 1 else "sdk",
             agent=name,
             client=client,
             urls=[*pool_config.urls[first:], *pool_config.urls[:first]],

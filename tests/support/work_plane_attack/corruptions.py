@@ -1,5 +1,5 @@
-"""What is put wrong after a run of tasks, in its database or in what an agent wrote down: each names the promise that
-must find it."""
+"""Corruptions of the database or of an agent's history after a run of tasks. Each names the invariant that must find
+it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def create_event_removed(database: DirectDatabase) -> None:
 
 
 def completions_logged_as_aborts(database: DirectDatabase) -> None:
-    """All of them: of one alone, whoever was told may have died before it wrote that down."""
+    """All of them: for a single one, the client may have died before it recorded the response."""
     database.execute("update events set type = 'task.aborted', to_state = 'ABORTED' where type = 'task.completed'")
 
 
 def starts_by_other_agents(database: DirectDatabase) -> None:
-    database.execute("update events set data = replace(data, 'agent-', 'stranger-') where type = 'task.started'")
+    database.execute("update events set data = replace(data, 'agent-', 'other-') where type = 'task.started'")
 
 
 def start_by_lost_agent(database: DirectDatabase) -> None:
-    """The agent was missed before, and heard of only after."""
+    """The agent was stale before the start, and revived only after it."""
     [[pos, name]] = database.execute(
         "select s.pos, a.subject from events a join events s on s.type = 'task.started' and s.pos > a.pos"
         " where a.type = 'agent.stale' and not exists (select 1 from events r where r.subject = a.subject"
@@ -79,23 +79,23 @@ CORRUPTIONS: dict[Corruption, str] = {
 
 
 def _change_middle_event(database: DirectDatabase, event_type: str, assignment: str) -> None:
-    """One in the middle of its kind."""
+    """Change an event in the middle of those of its type."""
     rows = database.execute("select pos from events where type = ? order by pos", event_type)
     database.execute(f"update events set {assignment} where pos = ?", rows[len(rows) // 2][0])
 
 
-# -- what an agent might have written
+# -- false lines in a history
 
 
 def false_history_lines(histories: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """By the promise that it breaks: a line that would show it, had it been so."""
+    """By invariant: a line that violates it."""
     claim = next(
         line
         for line in read_lines(histories)
         if line["op"] == "task.claim" and line["status"] == 200 and line["answer"]["tasks"]
     )
     [*_, lease] = claim["answer"]["tasks"]
-    false_claim = {**claim, "client": "liar", "seq": 1, "asked": {**claim["asked"], "claimId": "a claim of its own"}}
+    false_claim = {**claim, "client": "false-client", "seq": 1, "asked": {**claim["asked"], "claimId": "false-claim"}}
     false_lease = {**lease, "checkpointData": {"done": 1_000}}
     missing_task = {"id": "gone", "status": "PENDING"}
     return {
@@ -112,7 +112,7 @@ def false_history_lines(histories: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 
 def assert_corruptions_are_found(database: DirectDatabase, histories: Sequence[Path]) -> None:
-    """On SQLite, where nobody else writes; afterwards everything is as it was."""
+    """Apply every corruption, and restore the rows after each. On SQLite, where no other process writes."""
     original_rows: dict[str, list[tuple[SqlValue, ...]]] = {
         table: database.execute(f"select * from {table}") for table in TABLES
     }
@@ -120,10 +120,10 @@ def assert_corruptions_are_found(database: DirectDatabase, histories: Sequence[P
         corrupt(database)
         _assert_found(database, histories, invariant, corrupt.__name__)
         _restore(database, original_rows)
-    false_history = histories[0].with_name("lying.jsonl")
+    false_history = histories[0].with_name("false.jsonl")
     for invariant, line in false_history_lines(histories).items():
         false_history.write_text(json.dumps(line) + "\n")
-        _assert_found(database, [*histories, false_history], invariant, f"a lie about {invariant}")
+        _assert_found(database, [*histories, false_history], invariant, f"a false line about {invariant}")
     false_history.unlink()
 
 

@@ -1,5 +1,5 @@
-"""What happens to agents, servers and the database while there is work: everything now and then, in an order that the
-seed gives. Between two disturbances a share of the tasks ends, or some seconds pass."""
+"""Faults of agents, servers and the database while tasks run: every kind, in an order that the seed determines. Between
+two faults a share of the tasks ends, or some seconds pass."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ Fault = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True)
 class FaultTargets:
-    """Whom it disturbs, and where it looks what they do."""
+    """What the faults hit, and the database in which their effects are observed."""
 
     servers: ServerPool
     agents: AgentPool
-    side: DirectDatabase
+    database: DirectDatabase
     postgres: PostgresServer | None
     threshold_seconds: int
     tasks_between_faults: int
-    """Tasks that end between two disturbances, unless time passes."""
+    """Tasks that end between two faults, unless RECOVERY_SECONDS pass first."""
 
 
 class FaultInjector:
     def __init__(self, targets: FaultTargets, seed: str) -> None:
         self._targets = targets
-        self._rng = random.Random(f"{seed} disturber")
+        self._rng = random.Random(f"{seed} faults")
         self.counts: Counter[str] = Counter()
         self._thawing: list[asyncio.Task[None]] = []
 
     async def run(self, rounds: int) -> None:
-        """So many rounds of everything; then everybody is back and awake."""
+        """Inject every kind of fault in each round. At the end all agents and servers run."""
         try:
             for _ in range(rounds):
                 for fault in self._shuffled_faults():
@@ -63,7 +63,7 @@ class FaultInjector:
     # -- agents
 
     async def kill_agent(self) -> None:
-        """SIGKILL; as somebody new at once, or under its own name when it has been missed."""
+        """SIGKILL an agent. Replace it by a new agent at once, or restart it under its name when it is stale."""
         slot = await self._find_working_slot()
         agents = self._targets.agents
         name = agents.slots[slot].config.agent
@@ -76,7 +76,7 @@ class FaultInjector:
         agents.replace(slot, name)
 
     async def freeze_agent(self) -> None:
-        """SIGSTOP until it has been missed, while other things happen; and then it is heard of again."""
+        """SIGSTOP an agent until it is stale, while other faults happen. Then resume it until it is revived."""
         slot = await self._find_working_slot()
         agent = self._targets.agents.slots[slot]
         self._targets.agents.freeze(slot)
@@ -84,10 +84,10 @@ class FaultInjector:
 
         async def thaw_when_stale() -> None:
             await self._wait_for_event("agent.stale", agent.config.agent)
-            # Looked for from before it is woken: it may be heard of sooner than anybody looks.
+            # Read the position before the agent resumes: the event may be logged before the first check.
             position = await self._log_position()
             agent.thaw()
-            # Unless it wakes up in the middle of what ends it.
+            # Give up if the agent exits right after it resumes.
             await self._wait_for_event("agent.revived", agent.config.agent, lambda: not agent.is_running, position)
 
         self._thawing.append(asyncio.create_task(thaw_when_stale()))
@@ -98,8 +98,7 @@ class FaultInjector:
     async def _wait_for_event(
         self, event_type: str, name: str, give_up: Callable[[], bool] = lambda: False, after: int | None = None
     ) -> None:
-        """From a position on, or from here, for whatever it may do next: how it stands may have changed once more
-        already."""
+        """Wait for an event after a position, or after now. The state could not tell: it may have changed again."""
         position = await self._log_position() if after is None else after
         condition = "type = ? and subject = ? and pos > ?"
 
@@ -107,10 +106,10 @@ class FaultInjector:
             found = await self._read_int(f"select count(*) from events where {condition}", event_type, name, position)
             return bool(found) or give_up()
 
-        await eventually(is_logged, f"{event_type} was told of {name}", limit=60)
+        await eventually(is_logged, f"{event_type} was logged for {name}", limit=60)
 
     async def _find_working_slot(self) -> int:
-        """One of those that hold something, if anybody does."""
+        """A random slot whose agent holds a task, or any running slot if none does for some seconds."""
         deadline = time.monotonic() + WAIT_FOR_HOLDER_SECONDS
         found: list[int] = []
 
@@ -121,7 +120,7 @@ class FaultInjector:
             found[:] = [slot for slot in agents.running_slots if agents.slots[slot].config.agent in holders]
             return bool(found) or time.monotonic() > deadline
 
-        await eventually(is_found, "somebody was at work")
+        await eventually(is_found, "an agent holds a task")
         return self._rng.choice(found or self._targets.agents.running_slots)
 
     # -- servers
@@ -148,10 +147,10 @@ class FaultInjector:
         await asyncio.to_thread(postgres.start)
         self.counts["restarted PostgreSQL"] += 1
 
-    # -- looking
+    # -- observation
 
     async def count_ended_tasks(self) -> int:
-        """Tasks that nothing moves any more."""
+        """The number of tasks in a final state."""
         return await self._read_int("select count(*) from agent_tasks where status = 'COMPLETED' or final = 1")
 
     async def _wait_for_progress(self) -> None:
@@ -163,7 +162,7 @@ class FaultInjector:
         async def has_progressed() -> bool:
             return time.monotonic() >= deadline or await self.count_ended_tasks() >= goal
 
-        await eventually(has_progressed, "the others went on")
+        await eventually(has_progressed, "more tasks ended")
 
     async def _read_int(self, statement: str, *params: str | int) -> int:
         [[value]] = await self._rows(statement, *params)
@@ -175,10 +174,10 @@ class FaultInjector:
 
         async def is_read() -> bool:
             try:
-                rows[:] = await asyncio.to_thread(self._targets.side.execute, statement, *params)
+                rows[:] = await asyncio.to_thread(self._targets.database.execute, statement, *params)
             except psycopg.OperationalError:
                 return False
             return True
 
-        await eventually(is_read, "the database could be read", limit=60)
+        await eventually(is_read, "the database can be read", limit=60)
         return rows

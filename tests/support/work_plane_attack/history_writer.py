@@ -1,5 +1,5 @@
-"""What one agent writes down, one line a call. It may be killed at any moment: each line is one write, and what matters
-even if it dies in the middle of a call is written before the call as well."""
+"""Writes the calls of one agent, one line per call. The agent may be killed at any moment, so each line is one write,
+and a call that matters even without its response is also written before it is sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 
 @dataclass(frozen=True)
 class PendingCall:
-    """A call that has begun."""
+    """A call that has started."""
 
     seq: int
     op: str

@@ -1,5 +1,5 @@
-"""An agent that is a loop over plain HTTP, and misbehaves: it gives back, falls silent, vanishes in the middle of a
-claim, dies with its hands full, and speaks for attempts that are long over."""
+"""An agent that uses plain HTTP and misbehaves: it releases tasks, stops its heartbeats, disconnects during a claim,
+exits while it holds tasks, and reports for attempts that ended long ago."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from tests.support.work_plane_attack.task_execution import (
 
 TIMEOUT_SECONDS = 5.0
 TRIES_MAX = 40
-"""After so many it has not been heard for long, and nobody believes in it any more."""
+"""Tries before it gives up and exits. By then the server counts it as stale."""
 OLD_ATTEMPTS_MAX = 8
-"""Attempts that it remembers after they are over."""
+"""Ended attempts that it keeps, to report for them again."""
 TASKS_PATH = "/api/v1/agent-tasks"
 
 
 def exit_at_once() -> NoReturn:
-    """With its hands full, and without a word."""
+    """Exit without releasing the held tasks."""
     os._exit(1)
 
 
 class AttemptLost(Exception):
-    """The attempt is somebody else's now."""
+    """The attempt has ended. Another agent may hold the task."""
 
 
 @dataclass(eq=False)
@@ -96,11 +96,11 @@ class HttpAgent:
         if self._past and self._rng.random() < 0.25:
             await self._report_past_attempt()
 
-    # -- being there
+    # -- registration and heartbeats
 
     async def _register(self) -> None:
         body = {
-            "capabilities": ["hands"],
+            "capabilities": ["build"],
             "maxConcurrentTasks": 4,
             "heartbeatIntervalSeconds": self._config.interval_seconds,
             "staleThresholdSeconds": self._config.threshold_seconds,
@@ -119,11 +119,11 @@ class HttpAgent:
             response = await self._request("POST", f"/api/v1/agents/{self._config.agent}/heartbeat", body)
             dropped = {*_names_in(response, "cancel"), *_names_in(response, "pause")}
             for held in self._held:
-                # One that keeps its word to the end, whatever it hears, is the one to be refused.
+                # Half of the time it continues despite the request: the server must refuse its reports.
                 if held.id in dropped and self._rng.random() < 0.5:
                     held.cancel_requested.set()
 
-    # -- taking
+    # -- claims
 
     def _new_claim(self) -> tuple[str, dict[str, object], dict[str, object]]:
         claim_id = f"{self._config.client}-{next(self._claim_numbers)}"
@@ -146,7 +146,7 @@ class HttpAgent:
             self._history.end(entry, response.status, response.body)
             if response.status is not None and response.status < 500:
                 break
-            # The same claim again: whatever it had got, it gets.
+            # A repeated claim id returns the same attempts.
             await wait_or_timeout(self._stopping, 0.2)
         else:
             exit_at_once()
@@ -156,7 +156,7 @@ class HttpAgent:
         return claimed
 
     async def _abandon_claim(self) -> None:
-        """Asks for work, and is gone before it comes; for good, or only the connection was."""
+        """Claim, and disconnect before the response. Then exit, or repeat the claim."""
         path, body, request = self._new_claim()
         entry = self._history.begin("task.claim", request)
         sending = asyncio.create_task(self._request("POST", path, body))
@@ -170,7 +170,7 @@ class HttpAgent:
         for held in await self._claim_until_answered(path, body, request):
             await self._handle(held)
 
-    # -- working
+    # -- execution and reports
 
     async def _handle(self, held: HeldTask) -> None:
         draw = self._rng.random()
@@ -193,33 +193,33 @@ class HttpAgent:
         except AttemptFailed as error:
             await self._report("fail", held, {"error": str(error)})
         except AttemptLost:
-            # By now somebody else has it, most likely: the moment in which to be believed would do most harm.
+            # Another agent probably holds the task now, so to accept this report would do the most harm.
             await self._report_done(held)
         else:
             await self._report("complete", held, {"outputResult": result})
 
     async def _stop_heartbeats(self, held: HeldTask) -> None:
-        """For longer than anybody waits for it; and then it speaks as if nothing had been."""
+        """Send no heartbeats until the agent is stale. Then report as if nothing had happened."""
         self._silent.set()
         await wait_or_timeout(self._stopping, self._config.threshold_seconds * 1.3)
-        # Said until it is heard: whoever should have missed it may have been away itself, and it is still its own.
+        # Retried until it gets a response: if the servers were down meanwhile, the attempt is still valid.
         await self._report_done(held, retry=True)
         self._silent.clear()
 
     async def _report_done(self, held: HeldTask, *, retry: bool = False) -> None:
-        if held.task_input.mood == "hopeless":
-            await self._report("fail", held, {"error": "nobody can do this"}, retry=retry)
+        if held.task_input.behaviour == "failing":
+            await self._report("fail", held, {"error": "always fails"}, retry=retry)
             return
-        body: dict[str, object] = {"outputResult": {"steps": held.task_input.steps, "begun_at": 0}}
+        body: dict[str, object] = {"outputResult": {"steps": held.task_input.steps, "started_at_step": 0}}
         await self._report("complete", held, body, retry=retry)
 
     async def _report_past_attempt(self) -> None:
         old = self._rng.choice(self._past)
         verb = self._rng.choice(("complete", "fail", "progress"))
         bodies: dict[str, dict[str, object]] = {
-            "complete": {"outputResult": {"steps": old.task_input.steps, "begun_at": 0}},
+            "complete": {"outputResult": {"steps": old.task_input.steps, "started_at_step": 0}},
             "fail": {"error": "too late"},
-            "progress": {"currentStep": "long gone", "checkpointData": {"done": 0}},
+            "progress": {"currentStep": "past step", "checkpointData": {"done": 0}},
         }
         await self._report(verb, old, bodies[verb], retry=False)
 
@@ -234,7 +234,7 @@ class HttpAgent:
             raise AttemptLost
 
     async def _report(self, verb: str, held: HeldTask, body: dict[str, object], *, retry: bool = True) -> ApiResponse:
-        """A word about an attempt; said until it is heard, or nobody is there for long."""
+        """Report about an attempt. Retry until there is a response; exit after TRIES_MAX tries."""
         method = "PATCH" if verb == "progress" else "POST"
         request: dict[str, object] = {"id": held.id, "attemptToken": held.token}
         request |= {name: body[name] for name in ("currentStep", "checkpointData") if name in body}
@@ -251,14 +251,14 @@ class HttpAgent:
             exit_at_once()
         return response
 
-    # -- asking
+    # -- requests
 
     async def _request(self, method: str, path: str, body: dict[str, object]) -> ApiResponse:
         try:
             response = await self._http.request(method, self._url + path, json=body)
             return ApiResponse(response.status_code, response.json() if response.content else {})
         except (httpx.HTTPError, ValueError):
-            # Gone, frozen, or cut off in the middle of its answer: to another, if there is one.
+            # The server is gone, frozen, or died during its response: use the next one.
             self._url = next(self._urls)
             await wait_or_timeout(self._stopping, 0.05)
             return ApiResponse(None, {})

@@ -1,5 +1,5 @@
-"""One run: servers, agents, tasks and disturbances, until every task is over; then the agents go home, and the
-histories are whole."""
+"""One run: servers, agents, tasks and faults, until every task has ended. Then the agents stop, and the histories are
+complete."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ SHORT_INTERVALS = {
     "QD_TASK_BACKOFF_MAX_SECONDS": "1",
     "QD_SEAL_INTERVAL_MS": "1000",
 }
-"""So that what must be waited for comes within seconds."""
+"""Time-outs and retries take effect within seconds."""
 PORT_RANGE = range(15_000, 30_000)
-"""Below those from which the machine draws for whoever connects: a server that is away finds its port free again."""
+"""Below the ephemeral ports: no client connection takes the port of a server that is restarted."""
 OPEN_MAX = 100
-"""Tasks that may be open before more are made."""
+"""Open tasks above which no more are created."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RunScale:
     tasks: int
     agents: int
     rounds: int
-    """How often everything happens that can be done to them."""
+    """How often each kind of fault happens."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class WorkPlaneRun:
     scale: RunScale
 
     async def run(self, url: str | None) -> RunResult:
-        """On a migrated database that nobody has written to: two servers on PostgreSQL, one on SQLite."""
-        directory = self.servers.directory / f"labour-{self.seed}"
+        """Run on a migrated database without rows, with two servers on PostgreSQL or one on SQLite."""
+        directory = self.servers.directory / f"work-plane-{self.seed}"
         directory.mkdir()
         servers = await self._start_servers(url, directory)
         token = await create_zone(servers[0])
@@ -78,7 +78,7 @@ class WorkPlaneRun:
                 await wait_until_all_ended(faults, len(tasks))
             agents.stop()
         except BaseException:
-            # Whatever ended it, what the workers said is what explains it.
+            # The agents' logs explain the failure.
             print(agents.logs())
             raise
         finally:
@@ -97,7 +97,7 @@ class WorkPlaneRun:
     async def _create_tasks(
         self, servers: ServerPool, token: str, history_file: Path, faults: FaultInjector
     ) -> list[Task]:
-        """Everything that is planned, as fast as it is done; asked for until it is known to be there."""
+        """Create all planned tasks, in waves, without exceeding OPEN_MAX open tasks."""
         history = HistoryWriter(history_file, "creator", ZONE)
         tasks: list[Task] = []
         for wave in plan_waves(self.seed, self.scale.tasks):
@@ -105,7 +105,7 @@ class WorkPlaneRun:
             async def has_capacity(created: int = len(tasks)) -> bool:
                 return created - await faults.count_ended_tasks() < OPEN_MAX
 
-            await eventually(has_capacity, "there was room for more tasks", limit=600)
+            await eventually(has_capacity, "fewer than OPEN_MAX tasks are open", limit=600)
             await create_tasks(servers, token, history, wave)
             tasks += wave
         return tasks
@@ -117,7 +117,7 @@ class RunResult:
     servers: ServerPool
     agents: AgentPool
     faults: FaultInjector
-    side: DirectDatabase
+    database: DirectDatabase
     tasks: list[Task]
 
     @property
@@ -135,20 +135,20 @@ async def create_zone(server: ServerProcess) -> str:
     async with server.client() as admin:
         created = await admin.put(f"/zones/{ZONE}", json={})
         assert created.status_code == 201, created.text
-    grant = Grant(zone_id=ZONE, client_id="app", subject="crew", sid="crew", scopes=(LIFECYCLE,))
+    grant = Grant(zone_id=ZONE, client_id="app", subject="agents", sid="agents", scopes=(LIFECYCLE,))
     return server.issuer.mint(grant, 3 * 3_600)
 
 
 @contextlib.asynccontextmanager
 async def replace_dead_agents(agents: AgentPool) -> AsyncIterator[None]:
-    """Somebody sees to it that whoever fell by itself is followed by another."""
+    """Replace agents that exit by themselves, as long as the context is open."""
     finished = asyncio.Event()
 
     async def check() -> bool:
         agents.replace_dead()
         return finished.is_set()
 
-    watching = asyncio.create_task(eventually(check, "the run was over", limit=7_200))
+    watching = asyncio.create_task(eventually(check, "the run has ended", limit=7_200))
     try:
         yield
     finally:
@@ -157,7 +157,7 @@ async def replace_dead_agents(agents: AgentPool) -> AsyncIterator[None]:
 
 
 async def create_tasks(servers: ServerPool, token: str, history: HistoryWriter, tasks: list[Task]) -> None:
-    """In one call, under one key: whatever became of it is found by asking again."""
+    """Create tasks in one call with one idempotency key. Retry until all are created."""
     key = f"wave-{tasks[0]['id']}"
     headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": key}
     attempt = 0
@@ -165,7 +165,7 @@ async def create_tasks(servers: ServerPool, token: str, history: HistoryWriter, 
     async def is_created() -> bool:
         nonlocal attempt
         attempt += 1
-        requests = [{"id": task["id"], "idempotency_key": f"{key}#{place}"} for place, task in enumerate(tasks)]
+        requests = [{"id": task["id"], "idempotency_key": f"{key}#{index}"} for index, task in enumerate(tasks)]
         entries = [history.begin("task.create", request) for request in requests]
         try:
             async with httpx.AsyncClient(timeout=5.0, headers=headers, trust_env=False, verify=False) as http:
@@ -180,7 +180,7 @@ async def create_tasks(servers: ServerPool, token: str, history: HistoryWriter, 
             item = items[index] if items else response.json()
             is_task = items is not None and "taskType" in item
             outcome = {name: item.get(name) for name in ("id", "status", "error") if name in item}
-            # The first time nobody can have been there before.
+            # The first call creates the tasks. A repeated one may find them.
             history.end(
                 entry,
                 (201 if attempt == 1 else 200) if is_task else int(item.get("status") or response.status_code),
@@ -189,21 +189,21 @@ async def create_tasks(servers: ServerPool, token: str, history: HistoryWriter, 
         assert response.status_code in (201, 503), response.text
         return items is not None and all("taskType" in item for item in items)
 
-    await eventually(is_created, "the tasks were made", limit=120)
+    await eventually(is_created, "the tasks are created", limit=120)
 
 
 async def wait_until_all_ended(faults: FaultInjector, count: int) -> None:
     async def all_ended() -> bool:
         return await faults.count_ended_tasks() == count
 
-    await eventually(all_ended, f"all of {count} tasks were over", limit=600)
+    await eventually(all_ended, f"all {count} tasks have ended", limit=600)
 
 
 def free_port() -> int:
     rng = random.SystemRandom()
     while True:
         port = rng.choice(PORT_RANGE)
-        # One that somebody has is passed over.
+        # A port in use is skipped.
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -1,5 +1,4 @@
-"""An agent that is written with the SDK's worker, as a user would write it; every call that the worker makes about
-tasks is written down on its way."""
+"""An agent that uses the SDK's worker, as a user would write it. Every call of the worker about tasks is recorded."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ CONCURRENCY = 2
 
 
 async def run_agent(config: AgentConfig, history: HistoryWriter) -> None:
-    # What could not be told is told again by the worker itself; a client that did so unseen would hide an outcome.
+    # The worker retries reports itself. Retries inside the client would hide outcomes from the history.
     options = Options(timeout=5.0, patience=0)
     client = Quarterdeck.connect(config.urls[0], config.token, config.zone, options=options)
     client.tasks = RecordingTasks(client.tasks, history)
@@ -35,7 +34,7 @@ async def run_agent(config: AgentConfig, history: HistoryWriter) -> None:
     worker = TaskWorker(
         client,
         config.agent,
-        capabilities=["hands"],
+        capabilities=["build"],
         concurrency=CONCURRENCY,
         options=WorkerOptions(
             prefetch=1,
@@ -77,7 +76,7 @@ class _SdkAttemptContext:
 
 
 class RecordingTasks(Tasks):
-    """The same calls, written down."""
+    """Records every call."""
 
     def __init__(self, tasks: Tasks, history: HistoryWriter) -> None:
         super().__init__(tasks._transport, tasks._zone)

@@ -1,5 +1,5 @@
-"""From the agents' own lines, all written by one clock: was anybody's word about an attempt still accepted that it
-spoke after the next attempt had been handed to somebody? It needs neither the log nor the rows."""
+"""Finds reports about an attempt that were sent after another client held the next attempt, and still accepted. Uses
+only the agents' histories, which share one clock, not the event log or the rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 REPORT_OPS = ("task.progress", "task.complete", "task.fail", "task.release")
 REPEATABLE_OPS = ("task.complete", "task.fail")
-"""What is said twice is answered twice, and changes nothing the second time."""
+"""A repeated report gets the same response and changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class ClaimedAttempt:
     attempt: int
     token: str
     at: float
-    """When its claimer had read that it was its own."""
+    """When the claiming client had read the response."""
     client: str
 
 
 def read_lines(files: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """All that were written whole, and not before their calls."""
+    """Yield complete lines, without those that were written before their call."""
     for file in files:
         for raw in file.read_bytes().split(b"\n")[:-1]:
             line = json.loads(raw)
@@ -42,22 +42,22 @@ def find_stale_accepts(files: Sequence[Path]) -> list[str]:
             for task in line["answer"]["tasks"]:
                 token = task["attemptToken"]
                 attempt = ClaimedAttempt(task["id"], task["attempt"], token, line["ended"], line["client"])
-                # A claim that is repeated is answered as before: it was its own from the first time on.
+                # A repeated claim returns the same attempts: the client holds them since the first time.
                 if leases.setdefault(token, attempt) is attempt:
                     attempts_by_task.setdefault(attempt.task, []).append(attempt)
         elif line["op"] in REPORT_OPS and line["status"] == 200:
             reports.append(line)
     found = []
     for line in sorted(reports, key=lambda line: line["started"]):
-        attempt_of_report = leases.get(line["asked"]["attemptToken"])
-        if attempt_of_report is None or _is_repeated(line, reports):
+        reported = leases.get(line["asked"]["attemptToken"])
+        if reported is None or _is_repeated(line, reports):
             continue
         found += [
-            f"{line['op']} of attempt {attempt_of_report.attempt} of {attempt_of_report.task} by {line['client']} was accepted after attempt "
-            f"{other.attempt} had been handed to {other.client}"
-            for other in attempts_by_task[attempt_of_report.task]
-            # Not by their numbers: that of an attempt which was given back is given out again.
-            if other.token != attempt_of_report.token and attempt_of_report.at < other.at < line["started"]
+            f"{line['op']} of attempt {reported.attempt} of {reported.task} by {line['client']} was accepted after "
+            f"{other.client} held attempt {other.attempt}"
+            for other in attempts_by_task[reported.task]
+            # Compared by token, not by number: the number of a released attempt is used again.
+            if other.token != reported.token and reported.at < other.at < line["started"]
         ]
     return found
 
@@ -72,7 +72,7 @@ def _is_repeated(line: dict[str, Any], reports: Sequence[dict[str, Any]]) -> boo
 
 
 def count_resumed(files: Sequence[Path]) -> int:
-    """Attempts that went on from where another had come to."""
+    """The number of attempts that resumed from a checkpoint of an earlier one."""
     return sum(
         1
         for line in read_lines(files)

@@ -1,4 +1,4 @@
-"""The tasks of a run: who they are, what is asked of them, and who waits for whom. Drawn from the seed alone."""
+"""The tasks of a run, their inputs and their dependencies. They depend only on the seed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 Task = dict[str, object]
 TYPES = ("development", "research", "review")
-MOOD_WEIGHTS = (("steady", 70), ("fragile", 20), ("slow", 4), ("hopeless", 6))
+BEHAVIOUR_WEIGHTS = (("steady", 70), ("flaky", 20), ("slow", 4), ("failing", 6))
 GROUP_SIZE = 25
-"""Tasks of which some depend on others; what one group does is nothing to the next."""
+"""Tasks in a group. Dependencies exist only inside a group."""
 
 
 def plan_waves(seed: str, count: int) -> Iterator[list[Task]]:
-    """So many tasks, in groups that are each made in one call."""
+    """Yield `count` tasks in groups. Each group is created in one call."""
     rng = random.Random(f"{seed} plan")
     planned = 0
     while planned < count:
@@ -24,7 +24,7 @@ def plan_waves(seed: str, count: int) -> Iterator[list[Task]]:
 
 
 def _plan_group(rng: random.Random, prefix: str, size: int) -> Iterator[Task]:
-    """A chain of five, a diamond of four, a fan-in over the rest but some that stand alone."""
+    """A chain of five, a diamond of four, a fan-in of six into one. The rest have no dependencies."""
     names = [f"{prefix}-{number:02}" for number in range(size)]
     dependencies: dict[str, list[str]] = {name: [] for name in names}
     for before, after in itertools.pairwise(names[:5]):
@@ -40,20 +40,20 @@ def _plan_group(rng: random.Random, prefix: str, size: int) -> Iterator[Task]:
 
 
 def _plan_task(rng: random.Random, name: str, dependencies: list[str]) -> Task:
-    [mood] = rng.choices([mood for mood, _ in MOOD_WEIGHTS], [weight for _, weight in MOOD_WEIGHTS])
-    task_input = {"steps": rng.randint(1, 4), "seconds": round(rng.uniform(0.01, 0.25), 3), "mood": mood}
+    [behaviour] = rng.choices([name for name, _ in BEHAVIOUR_WEIGHTS], [weight for _, weight in BEHAVIOUR_WEIGHTS])
+    task_input = {"steps": rng.randint(1, 4), "seconds": round(rng.uniform(0.01, 0.25), 3), "behaviour": behaviour}
     task: Task = {
         "id": name,
-        "title": f"The task {name}",
+        "title": f"Task {name}",
         "taskType": rng.choice(TYPES),
         "priority": rng.randint(1, 10),
-        "requiredCapabilities": ["hands"] if rng.random() < 0.5 else [],
+        "requiredCapabilities": ["build"] if rng.random() < 0.5 else [],
         "inputContext": task_input,
         "dependsOn": dependencies,
         "onDependencyFailure": "run" if rng.random() < 0.4 else "fail",
-        "maxRetries": rng.randint(0, 2) if mood == "hopeless" else 12,
+        "maxRetries": rng.randint(0, 2) if behaviour == "failing" else 12,
         "retryBackoffSeconds": rng.choice((0, 0, 1)),
     }
-    if mood == "slow":
+    if behaviour == "slow":
         task["timeoutSeconds"] = 1
     return task
