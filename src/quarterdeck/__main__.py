@@ -7,7 +7,7 @@ db upgrade|status  upgrade the schema, or print its revision
 db backup FILE     copy a SQLite database
 audit verify       verify the event log by its seals
 audit anchor       print the newest seal, to be stored elsewhere
-check              compare counters, session trees and event log, and clients' histories with all of them
+check              check that counters, session trees and event log agree, and clients' histories with them
 config show        print every setting and its source
 token              print a bearer token of the local issuer
 """
@@ -27,7 +27,7 @@ from quarterdeck.client.data_dir import resolve_data_dir
 from quarterdeck.core.caller import Role
 from quarterdeck.core.errors import EXIT_FAILED, Problem
 from quarterdeck.http.auth import KeyFileError
-from quarterdeck.settings import SHARED_NAMES, Settings, SettingsError, environment, load_settings, mask
+from quarterdeck.settings import Settings, SettingsError, environment, load_settings, mask
 from quarterdeck.store.interface import StoreError
 
 EXIT_INTERRUPTED = 130
@@ -61,6 +61,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 _FLAGS = ("host", "port")
+"""Options that have the name of their setting."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,20 +80,20 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--migrate", action="store_true")
     up.add_argument("--ready-fd", type=int)
     up.set_defaults(run=_up)
-    for noun, steps in (
+    for noun, subcommands in (
         ("db", {"init": _db_init, "upgrade": _db_upgrade, "status": _db_status, "backup": _db_backup}),
         ("audit", {"verify": _audit_verify, "anchor": _audit_anchor}),
         ("config", {"show": _config_show}),
     ):
         group = verbs.add_parser(noun).add_subparsers(required=True)
-        for name, run in steps.items():
-            step = group.add_parser(name, parents=[common])
-            step.set_defaults(run=run)
+        for name, run in subcommands.items():
+            subcommand = group.add_parser(name, parents=[common])
+            subcommand.set_defaults(run=run)
             if run is _db_backup:
-                step.add_argument("file", type=Path)
+                subcommand.add_argument("file", type=Path)
             if run is _audit_verify:
-                step.add_argument("--anchor", action="append", default=[])
-                step.add_argument("--key", action="append", default=[])
+                subcommand.add_argument("--anchor", action="append", default=[])
+                subcommand.add_argument("--key", action="append", default=[])
     sweep = verbs.add_parser("sweep", parents=[common])
     sweep.add_argument("--once", action="store_true")
     sweep.add_argument("--list", action="store_true")
@@ -175,10 +176,10 @@ def _db_status(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.store import migrate
 
     current = migrate.current_revision(settings.database_url)
-    problem = migrate.schema_mismatch(current)
+    mismatch = migrate.schema_mismatch(current)
     document = {"database": mask(settings.database_url), "revision": current, "known": migrate.revisions()}
-    _print(args, {**document, "complaint": problem}, problem or f"up to date, at revision {current}")
-    return 0 if problem is None else EXIT_FAILED
+    _print(args, {**document, "complaint": mismatch}, mismatch or f"up to date, at revision {current}")
+    return 0 if mismatch is None else EXIT_FAILED
 
 
 def _db_backup(args: argparse.Namespace, settings: Settings) -> int:
@@ -215,13 +216,13 @@ def _check(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _config_show(args: argparse.Namespace, settings: Settings) -> int:
-    rows = [(s.name, s.display_value(), s.source, SHARED_NAMES.get(s.name, "")) for s in settings.values.values()]
+    rows = [(setting.name, setting.display_value(), setting.source) for setting in settings.values.values()]
     if args.json:
-        document = {name: {"value": value, "source": source} for name, value, source, _ in rows}
+        document = {name: {"value": value, "source": source} for name, value, source in rows}
         _print(args, document, "")
         return 0
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for name, value, source, _ in rows:
+    for name, value, source in rows:
         sys.stdout.write(f"{name:{widths[0]}}  {value:{widths[1]}}  {source}\n")
     return 0
 
@@ -231,10 +232,10 @@ def _token(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.http.auth import AuthSettings, Grant
     from quarterdeck.server_process import open_issuer
 
-    lifecycle = settings.section(AuthSettings).lifecycle_scope
-    # A token for an agent or with a role does not get the administrator's scope by default.
+    lifecycle_scope = settings.section(AuthSettings).lifecycle_scope
+    # A token for an agent or with a role does not get `coordinator.admin` by default.
     is_plain = args.agent is None and args.role is None
-    default_scopes = (lifecycle, COORDINATOR_ADMIN) if args.app == "local" and is_plain else (lifecycle,)
+    default_scopes = (lifecycle_scope, COORDINATOR_ADMIN) if args.app == "local" and is_plain else (lifecycle_scope,)
     scopes = tuple(args.scope) if args.scope else default_scopes
     grant = Grant(
         zone_id=args.zone,

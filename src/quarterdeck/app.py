@@ -47,7 +47,7 @@ from quarterdeck.wiring.agents import build_agent_check, build_agent_liveness, b
 from quarterdeck.wiring.coordination import CoordinationDeps, build_coordination, launcher_names
 from quarterdeck.wiring.fleets import build_fleets
 from quarterdeck.wiring.invocations import build_invocations
-from quarterdeck.wiring.redis import RedisClients, SinkInputs, build_sinks, open_redis
+from quarterdeck.wiring.redis import RedisWriters, SinkInputs, build_sinks, open_redis
 from quarterdeck.wiring.secrets import build_secret_routes, open_cipher
 from quarterdeck.wiring.sessions import (
     build_api_keys,
@@ -66,7 +66,7 @@ STATE_MACHINES = (SESSION_STATES, DELEGATION_STATES, INVOCATION_STATES, AGENT_ST
 
 
 def transaction_listeners(settings: TaskSettings) -> tuple[TransactionListener, ...]:
-    """The listeners that get events inside the transaction that caused them, in the order of their calls."""
+    """The listeners that get events inside the transaction that caused them, in the order in which they are called."""
     return (
         api_keys.on_zone_ended,
         services.on_session_ended,
@@ -142,9 +142,10 @@ async def build(
         authenticator = Authenticator(settings.section(AuthSettings), issuer)
     except ValueError as error:  # the issuer's URL is not usable
         raise SettingsError(str(error)) from error
+    is_server = paths is None  # and not the sweeper daemon
     redis = open_redis(settings)
     runtime = await build_runtime(settings, transaction_listeners(settings.section(TaskSettings)))
-    cipher = await _open_cipher_or_close(runtime, issuer, create_key=paths is None)
+    cipher = await _open_cipher_or_close(runtime, issuer, create_key=is_server)
 
     async def check_bearer(caller: Caller) -> None:
         if bearer := caller.bearer:
@@ -157,7 +158,7 @@ async def build(
     task_parts = build_tasks(runtime, cipher)
     coordination_deps = CoordinationDeps(issuer, cipher, task_parts, liveness, url, redis.keys if redis else None)
     # Only servers deliver webhooks and pushes and run the coordinator; the sweeper daemon does not.
-    webhook_component, fanout_loop = await build_webhooks(runtime, webhook_secrets(issuer), with_delivery=paths is None)
+    webhook_component, fanout_loop = await build_webhooks(runtime, webhook_secrets(issuer), with_delivery=is_server)
     components = [
         await build_zones_and_sessions(runtime, cascades, check_bearer),
         build_api_keys(runtime, authenticator),
@@ -165,10 +166,10 @@ async def build(
         build_agents(runtime, issuer, launcher_names(runtime), task_parts.heartbeat_port, liveness),
         build_services(runtime, push_secrets(issuer)),
         build_delegations(runtime, terminator, cascades),
-        build_invocations(runtime, push_secrets(issuer) if paths is None else None),
+        build_invocations(runtime, push_secrets(issuer) if is_server else None),
         task_parts.component,
         build_task_details(runtime, cipher),
-        build_coordination(runtime, coordination_deps, runs_coordinator=paths is None),
+        build_coordination(runtime, coordination_deps, runs_coordinator=is_server),
         build_fleets(runtime, issuer, event_streams),
         webhook_component,
         build_event_log(runtime, issuer, event_streams),
@@ -219,9 +220,9 @@ def build_event_log(runtime: Runtime, issuer: LocalIssuer, event_streams: EventS
 
 
 async def build_sink_component(
-    runtime: Runtime, clients: RedisClients | None, check_bearer: CheckBearer, inputs: SinkInputs
+    runtime: Runtime, writers: RedisWriters | None, check_bearer: CheckBearer, inputs: SinkInputs
 ) -> Component:
-    sinks = await build_sinks(runtime, clients, check_bearer, inputs)
+    sinks = await build_sinks(runtime, writers, check_bearer, inputs)
     return Component(sinks.routes, sinks.sweeps, sinks.leases, sinks.startables)
 
 

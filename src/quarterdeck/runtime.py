@@ -23,7 +23,7 @@ from quarterdeck.store.postgres_roles import SWEEP
 from quarterdeck.store.sqlite import SqliteStore
 
 SWEEP_CONNECTIONS = 6
-"""Half of them are for reads: one for the event tailer, one for a slow sweep."""
+"""At most half of them read at once: the event tailer, a slow sweep, and one other sweep."""
 
 
 async def open_stores(settings: Settings) -> tuple[Store, Store]:

@@ -19,7 +19,7 @@ from quarterdeck.app import build
 from quarterdeck.client import data_dir
 from quarterdeck.core.clock import DAY, iso, system_now
 from quarterdeck.engine.sweeps import Sweep, SweepRunner
-from quarterdeck.http import json_logging, server as serve
+from quarterdeck.http import json_logging, server
 from quarterdeck.http.auth import AuthSettings, LocalIssuer
 from quarterdeck.http.connection import Connections
 from quarterdeck.http.dispatcher import Dispatcher
@@ -66,21 +66,21 @@ class ServerProcess:
         return 0
 
     async def _run(self, issuer: LocalIssuer) -> None:
-        server = self._settings.server
-        lines = json_logging.set_up_logging(server.log_level)
-        logs_requests = json_logging.LEVELS[server.log_level] <= json_logging.LEVELS["info"]
+        server_settings = self._settings.server
+        lines = json_logging.set_up_logging(server_settings.log_level)
+        logs_requests = json_logging.LEVELS[server_settings.log_level] <= json_logging.LEVELS["info"]
         # Before the database is opened: if the address is in use, no connection is opened.
-        tcp = serve.listen_tcp(server.host, server.port)
-        local_url = serve.local_url_of(tcp)
+        tcp = server.listen_tcp(server_settings.host, server_settings.port)
+        local_url = server.local_url_of(tcp)
         app = await build(self._settings, issuer, lines if logs_requests else None, url=local_url)
-        tokens = SweepRunner([self._token_renewal(issuer)])
-        await tokens.run_now("admin-token")
+        token_renewal = SweepRunner([self._token_renewal(issuer)])
+        await token_renewal.run_now("admin-token")
         socket_file = socket_path(self._settings.data)
-        unix_socket = serve.listen_unix(socket_file)
-        url = serve.url_of(tcp)
+        unix_socket = server.listen_unix(socket_file)
+        url = server.url_of(tcp)
         http_server = build_http_server(self._settings, app.dispatcher)
-        app.start(None if server.sweeps else ())
-        tokens.start()
+        app.start(None if server_settings.sweeps else ())
+        token_renewal.start()
         # Objects created at start live as long as the process, so exclude them from garbage collection.
         gc.collect()
         gc.freeze()
@@ -90,8 +90,8 @@ class ServerProcess:
                 [tcp, unix_socket], lambda: self._announce_ready(url, str(socket_file)), app.dispatcher.drain
             )
         finally:
-            await tokens.stop()
-            await app.stop(max(1.0, server.shutdown_grace_ms / 1000))
+            await token_renewal.stop()
+            await app.stop(max(1.0, server_settings.shutdown_grace_ms / 1000))
             socket_file.unlink(missing_ok=True)
             lines.flush()
 
@@ -133,8 +133,8 @@ def check_schema(settings: Settings, *, may_migrate: bool) -> None:
     """Return if the schema has this release's revision. Upgrade it first if that is allowed, otherwise raise."""
     url = settings.database_url
     current = migrate.current_revision(url)
-    problem = migrate.schema_mismatch(current)
-    if problem is None:
+    mismatch = migrate.schema_mismatch(current)
+    if mismatch is None:
         return
     is_known = current is None or current in migrate.revisions()
     if is_known and (may_migrate or migrate.sqlite_path(url)):
@@ -151,15 +151,15 @@ def check_schema(settings: Settings, *, may_migrate: bool) -> None:
         if result.returncode == 0:
             return
         raise SettingsError("The database upgrade failed. See the lines above for the reason.")
-    raise SettingsError(problem)
+    raise SettingsError(mismatch)
 
 
-def build_http_server(settings: Settings, dispatcher: Dispatcher) -> serve.Server:
+def build_http_server(settings: Settings, dispatcher: Dispatcher) -> server.Server:
     """Build the HTTP server for a dispatcher. `serve` runs it on sockets until a signal."""
-    server = settings.server
+    server_settings = settings.server
     stall_seconds = settings.section(StreamSettings).stream_stall_ms / 1000
-    connections = Connections(server.request_timeout_ms / 1000, server.connections_max, stall_seconds)
-    return serve.Server(dispatcher.handle, connections, max(1.0, server.shutdown_grace_ms / 1000))
+    connections = Connections(server_settings.request_timeout_ms / 1000, server_settings.connections_max, stall_seconds)
+    return server.Server(dispatcher.handle, connections, max(1.0, server_settings.shutdown_grace_ms / 1000))
 
 
 def open_issuer(settings: Settings) -> LocalIssuer:

@@ -164,6 +164,7 @@ class SweepResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     moved: int | None = None
+    """How many rows the pass changed. None if it failed."""
     error: str | None = None
 
     def text(self) -> str:

@@ -235,7 +235,7 @@ def test_explain_invocation_prints_state_and_next_steps(zone_qd: Qd, service: st
     output = zone_qd.run("explain", "invocation", invocation)
     assert output.splitlines()[0] == f"invocation {invocation}, summarise of service {service}: pending"
     assert "  It waits for a worker of its service.\n" in output
-    assert "\nwhat happens next:\n  A claim of the service" in output
+    assert "\nwhat happens next:\n  A worker's claim for the service" in output
     complete(zone_qd, claim(zone_qd, service), "--status", "failed", "--error", "no such page", "--no-retry")
     output = zone_qd.run("explain", "invocation", invocation)
     assert output.splitlines()[0].endswith(": failed")

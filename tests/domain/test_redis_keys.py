@@ -16,7 +16,7 @@ from quarterdeck.bus.redis.client import ErrorCounter
 from quarterdeck.bus.redis.interfaces import BusUnavailable, WriterFenced
 from quarterdeck.core.caller import Caller
 from quarterdeck.domain.tasks.model.commands import Patch
-from quarterdeck.domain.tasks.operations.redis_rows import to_pulse
+from quarterdeck.domain.tasks.operations.redis_rows import to_heartbeat
 from quarterdeck.engine.mirrors import heartbeats
 from quarterdeck.engine.mirrors.heartbeats import HeartbeatMirror
 from tests.support.agents import AgentHarness
@@ -202,7 +202,7 @@ async def test_heartbeat_key_lasts_a_minute_and_creates_no_status_of_an_ended_ag
     mirror_harness: KeyMirrorHarness, runtime: RuntimeHarness, redis: DirectRedis
 ) -> None:
     agent_harness, writer = AgentHarness(runtime), HeartbeatMirror(mirror_harness.key_writer)
-    agent_harness.heartbeat_recorder.listeners.append(lambda agents: writer.record(map(to_pulse, agents)))
+    agent_harness.heartbeat_recorder.listeners.append(lambda agents: writer.record(map(to_heartbeat, agents)))
     await agent_harness.register("a")
     await mirror_harness.run_until_idle()
     result = await agent_harness.heartbeat("a")
@@ -213,7 +213,7 @@ async def test_heartbeat_key_lasts_a_minute_and_creates_no_status_of_an_ended_ag
     assert 50 < redis.client.ttl(heartbeat) <= 60
     assert redis.client.hget(STATUS, "last_heartbeat") == str(seen_at)
     redis.wipe()
-    writer.record([to_pulse(result.agent)])
+    writer.record([to_heartbeat(result.agent)])
     await writer.write()
     assert [*read_keys(redis)] == [heartbeat]
 

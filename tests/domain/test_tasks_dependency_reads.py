@@ -28,7 +28,7 @@ async def test_each_listed_task_has_its_dependents_and_a_flag_for_more(
     ]
     await task_harness.create_many(dependents)
     filters = TaskFilter(zone_id=ZONE, caller=task_harness.caller, limit=100)
-    page = await runtime.engine.read(lambda tx: reads.page(tx, filters), zones=[ZONE])
+    page = await runtime.engine.read(lambda tx: reads.list_tasks(tx, filters), zones=[ZONE])
     listed = {item.task.id: item for item in page.items}
     assert {name: (len(listed[name].blocks), listed[name].has_more_blocks) for name in dependent_counts} == {
         "none": (0, False),

@@ -247,7 +247,7 @@ async def start_long_poll(
 ) -> asyncio.Task[LogPage]:
     """Start a long poll, and return when it is waiting."""
     log_filter = detail_harness.log_filter("t", position=page.position, **filters)
-    reader = asyncio.create_task(log_poll[0].page(log_filter, 30))
+    reader = asyncio.create_task(log_poll[0].read_log(log_filter, 30))
     await eventually(_as_async(lambda: len(log_poll[1]) == 1), "the reader is waiting")
     return reader
 
@@ -256,7 +256,7 @@ async def test_long_poll_returns_on_a_line_and_on_a_transition(
     detail_harness: TaskDetailHarness, log_poll: tuple[LogLongPoll, LogPolls]
 ) -> None:
     task = await start_task(detail_harness)
-    page = await log_poll[0].page(detail_harness.log_filter("t"), 30)
+    page = await log_poll[0].read_log(detail_harness.log_filter("t"), 30)
     assert len(page.entries) == 2
     reader = await start_long_poll(detail_harness, log_poll, page)
     await detail_harness.add_lines(task, "news")
@@ -292,7 +292,7 @@ async def test_long_poll_without_entries_returns_the_next_position(
 ) -> None:
     task = await start_task(detail_harness)
     first = await detail_harness.read_log_page(detail_harness.log_filter("t"))
-    page = await log_poll[0].page(detail_harness.log_filter("t", position=first.position), 0.01)
+    page = await log_poll[0].read_log(detail_harness.log_filter("t", position=first.position), 0.01)
     assert page.entries == []
     await detail_harness.add_lines(task, "later")
     after = await detail_harness.read_log_page(detail_harness.log_filter("t", position=page.position))

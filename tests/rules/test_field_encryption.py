@@ -106,7 +106,7 @@ def test_two_keys_with_one_id_are_refused() -> None:
 
 
 def test_repr_of_a_key_shows_only_its_id() -> None:
-    assert repr(OLD_KEY) == "Key('old')"
+    assert repr(OLD_KEY) == "SecretKey('old')"
 
 
 # -- field cipher

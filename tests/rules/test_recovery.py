@@ -34,8 +34,8 @@ def test_each_task_gets_one_command_with_leader_term_and_own_jitter() -> None:
     counter = itertools.count(1)
     commands = recovery.recovery_commands(to_recover, FENCE, lambda: next(counter) / 10)
     assert commands == [
-        abort("t1", attempt_token="k1", reason="timeout", condition="out_of_time", jitter=0.1),
-        abort("t2", attempt_token="k2", reason="launch_lost", condition="not_begun", jitter=0.2),
+        abort("t1", attempt_token="k1", reason="timeout", condition="timed_out", jitter=0.1),
+        abort("t2", attempt_token="k2", reason="launch_lost", condition="not_started", jitter=0.2),
         Warn(zone_id="z", id="t3", leader_term=FENCE),
         abort("t4", attempt_token="k4", reason="hung", condition="hung", jitter=0.4, raises_priority=True),
         UnblockDependents(zone_id="y", id="t6", leader_term=FENCE),
@@ -47,7 +47,7 @@ def test_tasks_in_a_cycle_fail_but_tasks_waiting_for_it_do_not() -> None:
     depends_on = {
         "a": ["b"], "b": ["c"], "c": ["a"], "waiting": ["a"], "x": ["x"], "fine": ["done"], "p": ["q"], "q": ["p", "a"]
     }  # fmt: skip
-    cycles = {command.id: command.cycle for command in recovery.cycle_commands(ZONE, depends_on, FENCE)}
+    cycles = {command.id: command.cycle for command in recovery.dependency_cycle_commands(ZONE, depends_on, FENCE)}
     assert {*cycles} == {"a", "b", "c", "x", "p", "q"}
     assert cycles["x"] == ("x", "x")
     assert cycles["a"] == cycles["b"] == cycles["c"] == ("a", "b", "c", "a")
@@ -70,7 +70,7 @@ def test_cycle_commands_name_exactly_the_tasks_that_reach_themselves(graph: dict
                 stack += graph.get(task_id, ())
         return False
 
-    assert {command.id for command in recovery.cycle_commands(ZONE, graph, None)} == {
+    assert {command.id for command in recovery.dependency_cycle_commands(ZONE, graph, None)} == {
         name for name in graph if reaches(name)
     }
 

@@ -11,10 +11,10 @@ from quarterdeck.bus.redis.key_layout import KeyFamily, KeyPage, KeyRemoval, Mir
 from quarterdeck.core.clock import system_now
 from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.tasks.model.rows import State
-from quarterdeck.domain.tasks.operations.redis_rows import agent_mark, task_mark, to_pulse
+from quarterdeck.domain.tasks.operations.redis_rows import to_heartbeat, to_mirrored_agent, to_mirrored_task
 from quarterdeck.domain.zones.model import DEFAULT_ZONE
 from quarterdeck.engine.event_log import Event
-from quarterdeck.engine.mirrors.keys import comparison_for, find_wrong_claims
+from quarterdeck.engine.mirrors.keys import comparison_for, find_wrong_holders
 from tests.support.agents import agent_row
 from tests.support.builders import NOW, ZONE
 from tests.support.task_rules import task_row
@@ -68,31 +68,33 @@ def test_only_task_and_agent_events_become_entries_with_documented_bodies() -> N
 def test_only_ready_tasks_have_a_score_and_only_backoff_marks_recovering() -> None:
     scores = {0: key_layout.pending_score(5, task_row().created_at), 1: None, 2: None}
     for waits_for, score in scores.items():
-        assert task_mark(task_row(waits_for=waits_for), NOW).score == score
+        assert to_mirrored_task(task_row(waits_for=waits_for), NOW).score == score
     for state in (State.FAILED, State.ABORTED):
-        assert task_mark(task_row(status=state, waits_for=1, final=0), NOW).is_recovering
-        assert not task_mark(task_row(status=state, final=1), NOW).is_recovering
-    assert not task_mark(task_row(waits_for=1), NOW).is_recovering
-    held = task_mark(task_row(status=State.RUNNING, agent_id="a", session_key="k", assigned_at=3, started_at=4), NOW)
+        assert to_mirrored_task(task_row(status=state, waits_for=1, final=0), NOW).is_recovering
+        assert not to_mirrored_task(task_row(status=state, final=1), NOW).is_recovering
+    assert not to_mirrored_task(task_row(waits_for=1), NOW).is_recovering
+    held = to_mirrored_task(
+        task_row(status=State.RUNNING, agent_id="a", session_key="k", assigned_at=3, started_at=4), NOW
+    )
     assert (held.score, held.holder) == (None, TaskHolder("a", "k", 3, 4))
     # A completed task keeps its agent_id.
-    assert task_mark(task_row(status=State.COMPLETED, agent_id="a"), NOW).holder is None
+    assert to_mirrored_task(task_row(status=State.COMPLETED, agent_id="a"), NOW).holder is None
 
 
 def test_agent_mark_has_the_published_status_and_none_after_termination() -> None:
-    assert agent_mark(agent_row(held=0), "", NOW).status == "idle"
-    assert agent_mark(agent_row(held=0, current_task_id="t"), "", NOW).current_task == ""
-    working = agent_mark(agent_row(held=1), "newest", NOW)
+    assert to_mirrored_agent(agent_row(held=0), "", NOW).status == "idle"
+    assert to_mirrored_agent(agent_row(held=0, current_task_id="t"), "", NOW).current_task == ""
+    working = to_mirrored_agent(agent_row(held=1), "newest", NOW)
     assert (working.status, working.current_task, working.is_stale) == ("running", "newest", False)
-    assert agent_mark(agent_row(held=1, current_task_id="t"), "newest", NOW).current_task == "t"
-    assert agent_mark(agent_row(status=AgentState.ERROR), "", NOW)[2:6] == ("error", "", NOW, True)
-    assert agent_mark(agent_row(status=AgentState.TERMINATED), "", NOW).status is None
-    assert json.loads(to_pulse(agent_row(held=1, current_task_id="t")).to_json()) == {
+    assert to_mirrored_agent(agent_row(held=1, current_task_id="t"), "newest", NOW).current_task == "t"
+    assert to_mirrored_agent(agent_row(status=AgentState.ERROR), "", NOW)[2:6] == ("error", "", NOW, True)
+    assert to_mirrored_agent(agent_row(status=AgentState.TERMINATED), "", NOW).status is None
+    assert json.loads(to_heartbeat(agent_row(held=1, current_task_id="t")).to_json()) == {
         "status": "running",
         "task_id": "t",
         "timestamp": NOW,
     }
-    assert to_pulse(agent_row(held=1)).task_id is None
+    assert to_heartbeat(agent_row(held=1)).task_id is None
 
 
 def test_stored_members_are_compared_and_impossible_ones_are_removed() -> None:
@@ -119,8 +121,8 @@ def test_stored_claim_is_kept_only_for_the_same_agent_and_session() -> None:
     comparison = comparison_for(page)
     assert [removal.member for removal in comparison.removals] == ["none"]
     marks = [mark("t", "a"), mark("t:1", "a"), mark("ended", None)]
-    assert [removal.member for removal in find_wrong_claims(comparison.claims, marks)] == ["t:other", "ended:s"]
+    assert [removal.member for removal in find_wrong_holders(comparison.holders, marks)] == ["t:other", "ended:s"]
     of_agent = comparison_for(KeyPage(OF_AGENT, f"agent:tasks:{ZONE}/a", ["mine", "theirs"]))
     assert of_agent.agents == [(ZONE, "a")]
-    removals = find_wrong_claims(of_agent.claims, [mark("mine", "a"), mark("theirs", "b")])
+    removals = find_wrong_holders(of_agent.holders, [mark("mine", "a"), mark("theirs", "b")])
     assert [removal.member for removal in removals] == ["theirs"]

@@ -301,10 +301,10 @@ def test_abort_applies_once_and_only_to_the_named_attempt() -> None:
 @pytest.mark.parametrize(
     ("condition", "before", "is_aborted"),
     [
-        ("out_of_time", task_row(State.RUNNING, timeout_at=NOW), True),
-        ("out_of_time", task_row(State.RUNNING, timeout_at=NOW + 1), False),
-        ("not_begun", task_row(State.ASSIGNED, timeout_at=NOW), True),
-        ("not_begun", task_row(State.RUNNING, timeout_at=NOW), False),
+        ("timed_out", task_row(State.RUNNING, timeout_at=NOW), True),
+        ("timed_out", task_row(State.RUNNING, timeout_at=NOW + 1), False),
+        ("not_started", task_row(State.ASSIGNED, timeout_at=NOW), True),
+        ("not_started", task_row(State.RUNNING, timeout_at=NOW), False),
         ("hung", task_row(State.RUNNING, warned_at=NOW - 9, overdue_at=NOW), True),
         ("hung", task_row(State.RUNNING, warned_at=NOW - 9, overdue_at=NOW + 1), False),
         ("hung", task_row(State.RUNNING, warned_at=None, overdue_at=NOW), False),

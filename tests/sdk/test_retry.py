@@ -20,7 +20,7 @@ from quarterdeck.sdk.errors import (
     Unavailable,
     Unreachable,
 )
-from quarterdeck.sdk.transport import RetryBudget, retry_delay
+from quarterdeck.sdk.transport import RetryWindow, retry_delay
 
 NOT_EXECUTED = [
     Unreachable("server_unreachable", "Connection refused."),
@@ -73,13 +73,13 @@ def test_only_limit_refusals_with_retry_after_are_retried() -> None:
         assert (delay is not None) is (problem_type is LimitReached)
 
 
-def test_first_unknown_outcome_is_retried_beyond_the_budget() -> None:
-    budget = RetryBudget(15.0)
-    assert not budget.allows_retry(NOT_EXECUTED[0], 31.0)
-    assert budget.allows_retry(MAYBE_EXECUTED[1], 31.0)
-    assert not budget.allows_retry(MAYBE_EXECUTED[1], 62.0)
-    assert budget.allows_retry(MAYBE_EXECUTED[1], 14.0)
-    assert not RetryBudget(0.0).allows_retry(MAYBE_EXECUTED[1], 31.0)
+def test_first_unknown_outcome_is_retried_beyond_the_window() -> None:
+    retry_window = RetryWindow(15.0)
+    assert not retry_window.allows_retry(NOT_EXECUTED[0], 31.0)
+    assert retry_window.allows_retry(MAYBE_EXECUTED[1], 31.0)
+    assert not retry_window.allows_retry(MAYBE_EXECUTED[1], 62.0)
+    assert retry_window.allows_retry(MAYBE_EXECUTED[1], 14.0)
+    assert not RetryWindow(0.0).allows_retry(MAYBE_EXECUTED[1], 31.0)
 
 
 def test_delays_grow_to_a_limit_with_jitter() -> None:

@@ -81,8 +81,8 @@ async def test_concurrent_first_starts_with_different_keys_let_one_server_start(
 
 async def test_deleted_key_is_not_required_at_start(runtime: RuntimeHarness) -> None:
     await start(runtime, OLD_KEY)
-    assert await runtime.engine.transact(lambda tx: key_check.delete_key(tx, "old"))
-    assert not await runtime.engine.transact(lambda tx: key_check.delete_key(tx, ""))
+    assert await runtime.engine.transact(lambda tx: key_check.delete_check(tx, "old"))
+    assert not await runtime.engine.transact(lambda tx: key_check.delete_check(tx, ""))
     await start(runtime, NEW_KEY)
 
 

@@ -70,4 +70,4 @@ async def run_secret_workload(runtime: RuntimeHarness) -> None:
         await runtime.engine.transact(partial(key_check.check_keys, keyring=keyring, lost_key_ids=()))
     await rotation_of(runtime, NEW_KEY, OLD_KEY).rotate(None)
     await runtime.cross_zone_engine.read(key_check.list_key_ids)
-    await runtime.engine.transact(lambda tx: key_check.delete_key(tx, OLD_KEY.id))
+    await runtime.engine.transact(lambda tx: key_check.delete_check(tx, OLD_KEY.id))

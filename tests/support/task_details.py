@@ -130,7 +130,7 @@ class TaskDetailHarness:
         return build_struct(LogFilter, zone_id=self.zone_id, caller=self.caller, id=task_id, **(defaults | fields))
 
     async def read_log_page(self, filters: LogFilter) -> LogPage:
-        return await self.runtime.engine.read(lambda tx: logs.page(tx, filters), zones=[self.zone_id])
+        return await self.runtime.engine.read(lambda tx: logs.read_log(tx, filters), zones=[self.zone_id])
 
     async def read_log(self, task_id: str, **fields: object) -> list[str]:
         """Read all pages: the new state of each transition, and the message of each line."""

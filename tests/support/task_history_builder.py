@@ -86,7 +86,7 @@ class TaskHistoryBuilder(HistoryBuilder):
         number = self.tasks[task_id].attempt + 1
         self.add_task_event(task_id, "started", "RUNNING", attempt=number, agentId=agent)
         self.tasks[task_id] = msgspec.structs.replace(
-            self.tasks[task_id], agent_id=agent, agent_status="IDLE", agent_silent_from=FAR_FUTURE
+            self.tasks[task_id], agent_id=agent, agent_status="IDLE", agent_stale_at=FAR_FUTURE
         )
         lease = {
             "id": task_id,

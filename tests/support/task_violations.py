@@ -259,7 +259,7 @@ def held_by_lost_agent(history: TaskHistoryBuilder) -> None:
 def held_by_silent_agent(history: TaskHistoryBuilder) -> None:
     history.create_task("orphan")
     history.claim_task("orphan", "a1")
-    history.tasks["orphan"] = replace(history.tasks["orphan"], agent_silent_from=history.clock)
+    history.tasks["orphan"] = replace(history.tasks["orphan"], agent_stale_at=history.clock)
     history.clock += TEN_MINUTES_MS
 
 

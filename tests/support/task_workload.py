@@ -73,7 +73,7 @@ async def read_and_report(harness: TaskHarness) -> None:
     runtime = harness.runtime
     for tags in ((), ("a", "b")):
         filters = TaskFilter(zone_id=ZONE, caller=harness.caller, limit=5, tags=tags, status="COMPLETED")
-        await runtime.engine.read(partial(tasks.page, filters=filters), zones=[ZONE])
+        await runtime.engine.read(partial(tasks.list_tasks, filters=filters), zones=[ZONE])
     await harness.read("head")
     await ClaimWakeups(runtime.engine, runtime.task_claim_polls, 1.0)([ZONE])
     reported = ReportedTasks(

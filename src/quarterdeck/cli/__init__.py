@@ -4,7 +4,7 @@
 |-------------------|------------------------------------------------------------------------------------|
 | main              | entry point: from `sys.argv` to an exit code                                       |
 | command_table     | commands, options, arguments and converters; the global options                    |
-| registry          | the module of each command's first word                                            |
+| registry          | which module has the commands of a first word                                      |
 | fast_parser       | parses well-formed command lines, reports no errors                                |
 | click_parser      | parses the rest with Click: help, completion, usage errors and suggestions         |
 | shell_completion  | completion of fleets, members and messages from the server                         |
@@ -39,9 +39,10 @@ goes to Click, which is built from the same table and returns the same `ParsedCo
 text exists twice, and a test compares both parsers on generated command lines.
 
 This package imports `core` and `client`, and `monitor` and `tmux` for panes. `up`, `sweep`, `db`, `audit`, `check`,
-`config show` and `token` need the server's code: they replace this process by `python -m quarterdeck`.
+`config show` and `token` need the server's code: they replace this process with `python -m quarterdeck`.
 
-How it fails. Every error is one sentence on stderr, `qd: …` (with `--json` the problem as JSON), and an exit code:
+How it fails. Every error is a line on stderr, `qd: …`, with details below it (with `--json` the problem as JSON), and
+an exit code:
 0 ok, 1 failed, 2 usage, 3 refused by quota or policy, 4 not found, 5 timeout. Fleet commands print `Error: …` and
 exit 1 for every error except usage. A closed pipe and Ctrl-C end the command by that signal: without a message, but
 visible to the shell.

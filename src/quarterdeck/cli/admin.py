@@ -1,7 +1,8 @@
-"""Commands that need the server's code: sweep, token, db, audit, check, config. They run `python -m quarterdeck`.
+"""Commands that need the server's code: sweep, token, db, audit, check, config show. They run `python -m quarterdeck`.
 
 The process is replaced, not wrapped: signals, exit code and terminal belong to the server, and `qd` does not import its
 modules. The parsed options are passed on in their long form.
+`config alerts` needs no server code and is here because it is a command of `config`.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def alerts(context: Context) -> int:
 
 
 def exec_server_command(context: Context, extra_args: Sequence[str] = ()) -> int:
-    """Replace this process by `python -m quarterdeck`. Does not return."""
+    """Replace this process with `python -m quarterdeck`. Does not return."""
     command = context.parsed.command
     # The server program accepts only these two global options.
     global_options = [option for option in GLOBAL_OPTIONS if option.key in ("json", "data")]

@@ -30,7 +30,7 @@ from quarterdeck.core.errors import NotFound
 
 def build_command_table() -> CommandTable:
     id_argument = (Argument("id", "ID", ID),)
-    target_argument = (Argument("id", "DELEGATION|SESSION", ID),)
+    edge_or_session_argument = (Argument("id", "DELEGATION|SESSION", ID),)
     session_argument = (Argument("session", "SESSION", ID),)
     return CommandTable(
         (
@@ -55,7 +55,7 @@ def build_command_table() -> CommandTable:
                 ("delegation", "graph"),
                 "Draw the active delegations to and from a delegation or session.",
                 graph,
-                target_argument,
+                edge_or_session_argument,
                 _GRAPH_OPTIONS,
                 _GRAPH_HELP,
             ),
@@ -137,19 +137,19 @@ def revoke(context: Context) -> int:
 
 
 def graph(context: Context) -> int:
-    target = context.required_text("id")
+    edge_or_session_id = context.required_text("id")
     loader = GraphLoader(context)
-    loader.load(target)
+    loader.load(edge_or_session_id)
     edges = [*loader.edges.values()]
     glyphs = glyphs_for(sys.stdout.encoding)
     context.show(
         {"items": edges, "truncated": loader.truncated},
-        lambda _: draw(edges, target, time.time(), context.styler, glyphs),
+        lambda _: draw(edges, edge_or_session_id, time.time(), context.styler, glyphs),
     )
     if context.as_json:
         return 0
     if not edges:
-        context.note(f"{target} has no active delegations.")
+        context.note(f"{edge_or_session_id} has no active delegations.")
     elif loader.truncated:
         context.note(f"More than {len(edges)} delegations exist. Use --limit to draw up to 1000.")
     return 0
@@ -171,18 +171,19 @@ class GraphLoader:
         self.edges: dict[str, Document] = {}
         self.truncated = False
 
-    def load(self, target: str) -> None:
+    def load(self, edge_or_session_id: str) -> None:
         """Load the edges of a delegation, or of a session if no delegation has this id."""
         try:
-            self.load_edge(target)
+            self.load_edge(edge_or_session_id)
         except NotFound as no_edge:
             if no_edge.code != "delegation_not_found":
                 raise
             try:
-                self.load_session(target)
+                self.load_session(edge_or_session_id)
             except NotFound as no_session:
                 if no_session.code == "agent_not_found":
-                    no_session.detail = f"Zone {self._context.zone} has no delegation and no session {target!r}."
+                    zone = self._context.zone
+                    no_session.detail = f"Zone {zone} has no delegation and no session {edge_or_session_id!r}."
                 raise
 
     def load_edge(self, edge_id: str) -> None:

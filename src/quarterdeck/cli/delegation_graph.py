@@ -30,13 +30,13 @@ def draw(
 ) -> str:
     """`highlighted` is the id of the edge or session to print in bold."""
     rows = list(_graph_rows(sorted(edges, key=_edge_id), highlighted, glyphs))
-    headers = [row.branch + cell(row.session) for row in rows]
+    heads = [row.branch + cell(row.session) for row in rows]
     tails = [_format_columns(row.edge, now) for row in rows]
-    head_width = max(map(width, headers), default=0)
+    head_width = max(map(width, heads), default=0)
     widths = [max(map(width, column)) for column in zip(*tails, strict=True)]
     output_lines: list[str] = []
     seen: set[str] = set()
-    for row, head, tail in zip(rows, headers, tails, strict=True):
+    for row, head, tail in zip(rows, heads, tails, strict=True):
         start = pad(head, head_width)
         if highlighted in (row.session, row.edge and _edge_id(row.edge)):
             start = styler.bold(start)

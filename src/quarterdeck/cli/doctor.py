@@ -191,27 +191,27 @@ def _check_panes(monitors: Sequence[Document], directors: Mapping[int, object]) 
     """Panes that are recorded but do not exist. Only panes on this host can be checked."""
     import asyncio
 
+    from quarterdeck.monitor.missing_panes import find_missing_panes
     from quarterdeck.monitor.model import MonitorState, decode
-    from quarterdeck.monitor.stale_placements import find_stale
     from quarterdeck.tmux.host import this_host
 
     placed = [
-        (watch.fleet_id, member, member.placement)
-        for watch in (decode(item, MonitorState) for item in monitors)
-        for member in watch.members
+        (monitor.fleet_id, member, member.placement)
+        for monitor in (decode(item, MonitorState) for item in monitors)
+        for member in monitor.members
         if member.placement is not None
     ]
-    stale_report = asyncio.run(find_stale([placement for _, _, placement in placed], this_host(), time.time()))
+    missing = asyncio.run(find_missing_panes([placement for _, _, placement in placed], this_host(), time.time()))
     gone_panes = [
         CheckResult(
             "panes",
             f"fleet {fleet_id}, {member.agent_id} {member.name}: {reason}",
             _pane_fix(fleet_id, member.agent_id, directors),
         )
-        for (fleet_id, member, _), reason in zip(placed, stale_report.reasons, strict=True)
+        for (fleet_id, member, _), reason in zip(placed, missing.reasons, strict=True)
         if reason is not None
     ]
-    unreachable = [CheckResult("panes", item.reason, _tmux_fix(item.socket)) for item in stale_report.unreachable]
+    unreachable = [CheckResult("panes", item.reason, _tmux_fix(item.socket)) for item in missing.unreachable]
     return [*gone_panes, *unreachable] or [CheckResult("panes", f"{len(placed)} members have a pane")]
 
 

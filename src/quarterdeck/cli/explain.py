@@ -105,8 +105,8 @@ class _ExplanationText:
 
     def delegation(self, explanation: Document) -> str:
         edge = _mapping(explanation, "edge")
-        ends = f"{cell(edge.get('source_session_id'))} to {cell(edge.get('target_session_id'))}"
-        parts = self._heading(f"delegation {cell(edge.get('id'))} from {ends}", edge, explanation)
+        endpoints = f"{cell(edge.get('source_session_id'))} to {cell(edge.get('target_session_id'))}"
+        parts = self._heading(f"delegation {cell(edge.get('id'))} from {endpoints}", edge, explanation)
         pairs: list[tuple[str, object]] = [("scopes", edge.get("scopes"))]
         if edge.get("resources") is not None:
             pairs.append(("resources", edge["resources"]))
@@ -182,16 +182,16 @@ def _ended_by_pairs(ended_by: Document, session: Document, now: float) -> list[t
         return []
     cause, ended_at = ended_by.get("cause"), instant(ended_by.get("at"))
     if cause == session.get("id"):
-        through = "itself"
+        cause_text = "itself"
     elif cause == session.get("zone_id"):
-        through = f"zone {cell(cause)}"
+        cause_text = f"zone {cell(cause)}"
     else:
-        through = f"ancestor {cell(cause)}"
-    ago = "" if ended_at is None else f" ({span(now - ended_at)} ago)"
+        cause_text = f"ancestor {cell(cause)}"
+    age_text = "" if ended_at is None else f" ({span(now - ended_at)} ago)"
     pairs: list[tuple[str, object]] = [
         ("ended by", ended_by.get("actor")),
-        ("ended with", through),
-        ("event", cell(ended_by.get("pos")) + ago),
+        ("ended with", cause_text),
+        ("event", cell(ended_by.get("pos")) + age_text),
     ]
     return [*pairs, ("trace", ended_by["trace"])] if ended_by.get("trace") else pairs
 

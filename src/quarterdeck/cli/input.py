@@ -23,7 +23,8 @@ def without_none(values: Mapping[str, object]) -> Document:
 def idempotency_key(context: Context) -> str:
     """The value of --key, or a random key for this run.
 
-    If the response is lost, the client sends the request again with the same key, and nothing is created twice.
+    With a random key, a proxy that repeats the request creates nothing twice. `qd` itself does not repeat it: a
+    user who may have to run the command again gives --key.
     """
     return context.text("key") or f"qd-{os.urandom(16).hex()}"
 

@@ -89,7 +89,7 @@ def claim(context: Context) -> int:
 
 
 def start(context: Context) -> int:
-    # With a claim id, a request that is sent again after a lost response gets the same attempt.
+    # With a claim id, a repeated request (by a proxy, for example) gets the same attempt.
     body: Document = {"claim_id": secrets.token_hex(16)}
     document = context.server().call("POST", _path(context, "start"), body=body).document
     # Only the token goes to stdout, so that a script can use it: TOKEN=$(qd invocation start ID)
@@ -100,13 +100,14 @@ def start(context: Context) -> int:
 def heartbeat(context: Context) -> int:
     body = without_none({"attempt_token": context.text("attempt_token")})
     document = context.server().call("POST", _path(context, "heartbeat"), body=body).document
-    is_canceled = document.get("cancel") is True
+    is_cancel_requested = document.get("cancel") is True
     expires_at = instant(document.get("lease_expires_at"))
     lease_text = "" if expires_at is None else f"The lease expires {relative_time(expires_at - time.time())}."
     context.show(
-        document, lambda _: f"{'Stop: cancellation was requested.' if is_canceled else 'Continue.'} {lease_text}"
+        document,
+        lambda _: f"{'Stop: cancellation was requested.' if is_cancel_requested else 'Continue.'} {lease_text}",
     )
-    return EXIT_FAILED if is_canceled else 0
+    return EXIT_FAILED if is_cancel_requested else 0
 
 
 def complete(context: Context) -> int:
@@ -142,12 +143,13 @@ def _path(context: Context, *segments: str) -> str:
 
 
 def _format_completion(invocation: Document) -> str:
-    name, status = cell(invocation.get("id")), invocation.get("status")
+    invocation_id, status = cell(invocation.get("id")), invocation.get("status")
     if status != "pending":
-        return f"{name} is {cell(status)}."
+        return f"{invocation_id} is {cell(status)}."
     attempts_text = f"{cell(invocation.get('attempts'))} of {cell(invocation.get('max_attempts'))} attempts"
     available_at = instant(invocation.get("available_at"))
-    return f"{name} is retried: due {relative_time((available_at or 0.0) - time.time())}, {attempts_text} started."
+    due_text = relative_time((available_at or 0.0) - time.time())
+    return f"{invocation_id} is retried: due {due_text}, {attempts_text} started."
 
 
 def _lease_table(context: Context, document: Document) -> str:

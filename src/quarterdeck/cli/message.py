@@ -158,7 +158,7 @@ def broadcast(context: Context) -> int:
 
 
 def _post(context: Context, recipient: object, **extra_fields: int) -> Document:
-    """Send the message. With a key, a request that is repeated after a lost response does not send it twice."""
+    """Send the message. With the same key, a repeated request does not send it twice."""
     sender_id, text = require_agent_id(context), require_text(context, context.text("stdin"))
     body: Document = {"from_agent_id": sender_id, "to_agent_id": recipient, "text": text, **extra_fields}
     key = context.text("key") or f"qd-{os.urandom(16).hex()}"
@@ -236,7 +236,7 @@ def follow(context: Context) -> int:
 
     def print_messages(messages: list[Document]) -> bool:
         for message in messages:
-            inbox.after = _position(message)
+            inbox.after = _id_or_none(message)
             _print_followed_message(context, message)
         return False
 
@@ -261,7 +261,7 @@ class _Inbox:
             "order": self._order,
             "after": self.after,
             "limit": self._limit,
-            # Sent even if it is 0: it shows that the member itself polls, and not a reader of its messages.
+            # Sent even if it is 0: it tells the server that the member itself polls, not another reader of its inbox.
             "wait_ms": wait_ms,
         }
         page = server.get(self._path, query)
@@ -290,7 +290,7 @@ class _Inbox:
         repeat_long_poll(self._context, poll_once, deadline=deadline)
 
 
-def _position(message: Document) -> int | None:
+def _id_or_none(message: Document) -> int | None:
     task_id = message.get("task_id")
     return task_id if isinstance(task_id, int) else None
 

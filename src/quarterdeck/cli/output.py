@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 EMPTY_CELL = "-"
-_COLOURS = {
+_STATUS_COLORS = {
     **dict.fromkeys(("active", "running", "succeeded", "healthy", "completed", "working"), "32"),
     **dict.fromkeys(("suspended", "pending", "starting", "degraded", "assigned", "paused", "warn"), "33"),
     **dict.fromkeys(("failed", "timed_out", "dead", "unhealthy", "aborted", "error", "critical"), "31"),
@@ -29,7 +29,7 @@ class TextStyler:
 
     def status(self, status: str, text: str) -> str:
         """The text in the color of a status, in upper or lower case."""
-        return self._wrap(_COLOURS.get(status.lower(), ""), text)
+        return self._wrap(_STATUS_COLORS.get(status.lower(), ""), text)
 
     def _wrap(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.is_enabled and code else text

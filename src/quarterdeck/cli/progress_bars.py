@@ -50,10 +50,10 @@ def _task_line(task: Document, columns: int) -> str:
 def _summary_line(tasks: Sequence[Document], columns: int) -> str:
     counts: dict[str, int] = {}
     for task in tasks:
-        word = cell(task.get("status")).lower()
-        counts[word] = counts.get(word, 0) + 1
+        status = cell(task.get("status")).lower()
+        counts[status] = counts.get(status, 0) + 1
     finished = sum(1 for task in tasks if is_finished(task))
-    summary = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     return f"{render_count(finished, len(tasks), 'ended', columns)}: {summary}"
 
 

@@ -1,4 +1,4 @@
-"""The module of each command's first word. Add a line here when a new noun gets commands."""
+"""Which module has the commands that start with a word. Add a line here for each new first word."""
 
 from __future__ import annotations
 

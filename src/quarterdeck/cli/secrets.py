@@ -52,7 +52,7 @@ def status(context: Context) -> int:
     keys, counts = _load_key_counts(context.server())
     keys = {**keys, "counts": dict(sorted(counts.items()))}
     context.show(keys, lambda document: _key_table(context, document))
-    return EXIT_FAILED if counts.keys() - _names(keys, "ring") else 0
+    return EXIT_FAILED if counts.keys() - _key_ids(keys, "ring") else 0
 
 
 def rotate(context: Context) -> int:
@@ -62,7 +62,7 @@ def rotate(context: Context) -> int:
         totals.update({name: _number(step, name) for name in ("resealed", "unopened", "moved")})
     keys, counts = _load_key_counts(server)
     remaining = sum(count for key, count in counts.items() if key != keys.get("sealing"))
-    unneeded_keys = [] if remaining else sorted(_names(keys, "needed") - {cell(keys.get("sealing"))})
+    unneeded_keys = [] if remaining else sorted(_key_ids(keys, "needed") - {cell(keys.get("sealing"))})
     for key in unneeded_keys:
         server.call("DELETE", build_path("secrets", "keys", key))
     summary: Document = {**totals, "left": remaining, "forgotten": [*unneeded_keys]}
@@ -96,14 +96,14 @@ def _rotation_steps(server: ApiClient) -> Iterator[Document]:
 def _load_key_counts(server: ApiClient) -> tuple[Document, Counter[str]]:
     """The keys of the server, and how many values each key encrypts."""
     counts: Counter[str] = Counter()
-    step: Document = {}
-    for step in server.pages("/secrets", {}):
-        found = step.get("counts")
+    page: Document = {}
+    for page in server.pages("/secrets", {}):
+        found = page.get("counts")
         counts.update(found if isinstance(found, dict) else {})
-    return {name: step.get(name) for name in ("sealing", "ring", "needed")}, counts
+    return {name: page.get(name) for name in ("sealing", "ring", "needed")}, counts
 
 
-def _names(document: Document, name: str) -> set[str]:
+def _key_ids(document: Document, name: str) -> set[str]:
     found = document.get(name)
     return {cell(key) for key in found} if isinstance(found, list) else set()
 
@@ -115,7 +115,7 @@ def _number(step: Document, name: str) -> int:
 
 def _key_table(context: Context, document: Document) -> str:
     counts = document.get("counts")
-    keyring, needed = _names(document, "ring"), _names(document, "needed")
+    keyring, needed = _key_ids(document, "ring"), _key_ids(document, "needed")
     counts_by_key: dict[str, int] = dict(counts) if isinstance(counts, dict) else {}
     rows = []
     for key in sorted(keyring | needed | counts_by_key.keys()):

@@ -29,14 +29,16 @@ def draw(items: Sequence[Document], now: float, styler: TextStyler, glyphs: Tree
     """One line per session: id, application, status, age and time to expiry."""
     rows = list(_tree_rows(items, glyphs))
     # Each character of a branch takes one column, so only the ids need measuring.
-    headers = [
-        (branch + name, len(branch) + width(name)) for branch, session in rows for name in [cell(session.get("id"))]
+    heads = [
+        (branch + session_id, len(branch) + width(session_id))
+        for branch, session in rows
+        for session_id in [cell(session.get("id"))]
     ]
     tails = [_format_columns(session, now) for _, session in rows]
-    head_width = max((columns for _, columns in headers), default=0)
+    head_width = max((columns for _, columns in heads), default=0)
     widths = [max(map(width, column)) for column in zip(*tails, strict=True)]
     output_lines = []
-    for (head, columns), tail in zip(headers, tails, strict=True):
+    for (head, columns), tail in zip(heads, tails, strict=True):
         start = head + " " * (head_width - columns)
         status = tail[1]
         cells = [pad(text, column_width) for text, column_width in zip(tail, widths, strict=True)]

@@ -98,7 +98,7 @@ def list_(context: Context) -> int:
         "taskType": context.text("type"),
         "agentId": context.text("agent"),
         "tags": ",".join(str(tag) for tag in context.values("tag")) or None,
-        # `priority>=8` in a URL.
+        # The parameter is named `priority>`, here escaped, so that the URL reads `priority>=8`.
         "priority%3E": context.number("priority"),
         "createdAfter": None if since is None else parse_past_time(since, time.time()),
     }

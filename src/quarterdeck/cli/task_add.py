@@ -145,7 +145,7 @@ def _add_many(context: Context, file: str) -> int:
 
 
 def read_lines(file: str, defaults: Document) -> list[TaskLine]:
-    """The tasks of a file. One invalid line fails the command, so that no partial plan is added."""
+    """The tasks of a file. One invalid line fails the command before any task is added."""
     source, text = read_input("-" if file == "-" else f"@{file}")
     lines: list[TaskLine] = []
     # Not splitlines(): it also splits at characters that JSON allows in a string.

@@ -19,10 +19,10 @@ _TITLE_WIDTH = 60
 
 
 class Row(NamedTuple):
-    """A line: its branch, and a task or a heading."""
+    """A line: its branch, and a task id or a heading."""
 
     branch: str
-    name: str
+    label: str
     is_heading: bool = False
     is_repeat: bool = False
 
@@ -30,11 +30,13 @@ class Row(NamedTuple):
 def draw(document: Document, highlighted: str, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS) -> str:
     """`highlighted` is the task at the root of the drawing."""
     tasks = {str(task.get("id")): task for task in page_items(document)}
-    dependencies: dict[str, list[str]] = {name: _listed_ids(task, "dependsOn", tasks) for name, task in tasks.items()}
+    dependencies: dict[str, list[str]] = {
+        task_id: _listed_ids(task, "dependsOn", tasks) for task_id, task in tasks.items()
+    }
     dependents: dict[str, list[str]] = {}
-    for name, others in dependencies.items():
-        for other in others:
-            dependents.setdefault(other, []).append(name)
+    for task_id, dependency_ids in dependencies.items():
+        for dependency_id in dependency_ids:
+            dependents.setdefault(dependency_id, []).append(task_id)
     rows = [Row("", highlighted)]
     sections = [
         (title, side) for title, side in (("depends on", dependencies), ("blocks", dependents)) if side.get(highlighted)
@@ -52,32 +54,32 @@ def _subtree_rows(root: str, edges: Mapping[str, Sequence[str]], indent: str, gl
     seen: set[str] = {root}
     stack = child_entries(edges.get(root, ()), indent, glyphs)
     while stack:
-        name, branch, child_indent = stack.pop()
-        rows.append(Row(branch, name, is_repeat=name in seen))
-        if name not in seen:
-            seen.add(name)
-            stack += child_entries(edges.get(name, ()), child_indent, glyphs)
+        task_id, branch, child_indent = stack.pop()
+        rows.append(Row(branch, task_id, is_repeat=task_id in seen))
+        if task_id not in seen:
+            seen.add(task_id)
+            stack += child_entries(edges.get(task_id, ()), child_indent, glyphs)
     return rows
 
 
 def _render_rows(rows: Sequence[Row], tasks: Mapping[str, Document], highlighted: str, styler: TextStyler) -> str:
-    # Each character of a branch takes one column, so only the names need measuring.
-    name_width = max(len(row.branch) + width(cell(row.name)) for row in rows if not row.is_heading)
-    states = [_format_state(tasks.get(row.name, {})) for row in rows if not row.is_heading]
+    # Each character of a branch takes one column, so only the ids need measuring.
+    id_width = max(len(row.branch) + width(cell(row.label)) for row in rows if not row.is_heading)
+    states = [_format_state(tasks.get(row.label, {})) for row in rows if not row.is_heading]
     state_width = max(map(width, states))
     output_lines = []
     for row in rows:
         if row.is_heading:
-            output_lines.append(row.branch + styler.dim(row.name))
+            output_lines.append(row.branch + styler.dim(row.label))
             continue
-        task = tasks.get(row.name, {})
-        head = row.branch + pad(cell(row.name), name_width - len(row.branch))
+        task = tasks.get(row.label, {})
+        head = row.branch + pad(cell(row.label), id_width - len(row.branch))
         state = _format_state(task)
         state_text = styler.status(cell(task.get("status")), pad(state, state_width))
         suffix = styler.dim(ALREADY_SHOWN) if row.is_repeat else ""
         title = clip(cell(task.get("title")), _TITLE_WIDTH)
         output_lines.append(
-            "  ".join([styler.bold(head) if row.name == highlighted else head, state_text, title, suffix]).rstrip()
+            "  ".join([styler.bold(head) if row.label == highlighted else head, state_text, title, suffix]).rstrip()
         )
     return "\n".join(output_lines)
 

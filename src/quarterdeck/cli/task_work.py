@@ -79,7 +79,7 @@ def claim(context: Context) -> int:
         "waitMs": input.wait_ms(context),
         "taskTypes": context.values("type") or None,
         "capabilities": context.values("capability") or None,
-        # With a claim id, a request that is sent again after a lost response gets the same tasks.
+        # With a claim id, a repeated request (by a proxy, for example) gets the same tasks.
         "claimId": context.text("claim_id") or os.urandom(16).hex(),
     }
     path = context.api_path("agents", context.required_text("id"), "claim")

@@ -83,12 +83,12 @@ def _output_width() -> int:
 def load_snapshot(context: Context, server: ApiClient, previous: Snapshot | None = None) -> Snapshot:
     """Load what is shown. With `previous`, take the queues (many pages) and monitors (a request each) from it."""
     agents, has_more_agents = _load_pages(server, context.api_path("agents"), {})
-    tasks = context.api_path("agent-tasks")
-    running, has_more_running = _load_pages(server, tasks, {"status": "RUNNING"})
+    tasks_path = context.api_path("agent-tasks")
+    running, has_more_running = _load_pages(server, tasks_path, {"status": "RUNNING"})
     if previous is not None:
         pending, has_more_pending, monitors = previous.pending, previous.has_more_pending, previous.monitors
     else:
-        pending, has_more_pending = _load_pages(server, tasks, {"status": "PENDING"})
+        pending, has_more_pending = _load_pages(server, tasks_path, {"status": "PENDING"})
         monitors = _load_monitors(context, server)
     stats = _load_stats(context, server)
     return Snapshot(stats, agents, has_more_agents, running, has_more_running, pending, has_more_pending, monitors)

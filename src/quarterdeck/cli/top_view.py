@@ -80,12 +80,12 @@ def _counts_line(frame: Frame) -> str:
     snapshot = frame.snapshot
     stats = snapshot.stats
     if stats is None:
-        working = sum(1 for agent in snapshot.agents if agent.get("status") in ("IDLE", "WORKING"))
+        healthy_agents = sum(1 for agent in snapshot.agents if agent.get("status") in ("IDLE", "WORKING"))
         stale_agents = sum(1 for agent in snapshot.agents if agent.get("status") == "ERROR")
         counts = [
             _format_count(len(snapshot.pending), snapshot.has_more_pending),
             _format_count(len(snapshot.running), snapshot.has_more_running),
-            _format_count(working, snapshot.has_more_agents),
+            _format_count(healthy_agents, snapshot.has_more_agents),
             _format_count(stale_agents, snapshot.has_more_agents),
         ]
     else:

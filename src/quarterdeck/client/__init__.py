@@ -20,11 +20,11 @@ Agents run `qd` all day, so this package is written for a short import time. It 
 `dataclasses`, and it imports `ssl` and `urllib` only when a URL needs them. A cold `qd session show` imports `json`,
 `socket` and little else. Only the SDK imports `http_async`, `http_parser` and `pool`: they need an event loop.
 
-How it fails. Everything raised here is a `core.errors.Problem`. Three classes are defined here. `Unreachable`: nothing
-was sent, so a retry is safe. `Lost`: the request was sent and no complete response came, so the server may have
-processed it, and only a request with an idempotency key is safe to repeat. `TimedOut`: the same after a time-out. This
-package retries nothing by itself, with one exception: the pool repeats an exchange that an idle connection lost, if the
-caller allows it.
+How it fails. A failed call or start raises a `core.errors.Problem`. Its class says whether a retry is safe.
+`Unreachable`: nothing was sent, so it is. `Lost`: the request was sent and no complete response came, so the server may
+have processed it, and only a request with an idempotency key is safe to repeat. `TimedOut`: as `Lost`, except that with
+the code `connect_timeout` nothing was sent. This package retries nothing by itself, with two exceptions: `event_stream`
+reconnects, and the pool repeats an exchange that was lost on an idle connection, if the caller allows it.
 
 Which server. A server at a given URL is used and never started. Otherwise the data directory decides. Its record
 names the socket. The flock on `server.lock` shows whether a server runs; the pid in the record does not, because

@@ -14,8 +14,8 @@ from quarterdeck.core.errors import Unauthenticated
 Document = dict[str, object]
 Query = Mapping[str, str | int | bool | None]
 
-WORK_PLANE_PREFIX = "/api/v1/"
-"""Routes of the work plane. They take the zone from the `X-Workspace-ID` header, not from the path."""
+ZONE_HEADER_PREFIX = "/api/v1/"
+"""Routes below it take the zone from the `X-Workspace-ID` header, not from the path."""
 _UNESCAPED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:")
 
 
@@ -62,11 +62,11 @@ class ApiClient:
     def send(
         self, method: str, target: str, headers: Mapping[str, str] | None = None, body: Document | None = None
     ) -> Response:
-        """Send a request without a token, and return the response whatever its status is."""
+        """Send a request with the given headers. Adds no token, and returns the response whatever its status is."""
         all_headers = {"Accept": "application/json", "User-Agent": "qd", **(headers or {})}
         if self.trace is not None:
             all_headers["Traceparent"] = self.trace
-        if self.zone is not None and target.startswith(WORK_PLANE_PREFIX):
+        if self.zone is not None and target.startswith(ZONE_HEADER_PREFIX):
             all_headers["X-Workspace-ID"] = self.zone
         data = None
         if body is not None:
@@ -107,7 +107,7 @@ class ApiClient:
 
 
 def next_cursor(page: Document) -> object:
-    """The cursor of the next page. The two planes spell it differently, and no page has both."""
+    """The cursor of the next page. Some routes call it `nextCursor`, others `next_cursor`. No page has both."""
     return page.get("nextCursor", page.get("next_cursor"))
 
 

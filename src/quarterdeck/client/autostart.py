@@ -27,6 +27,7 @@ READY_TIMEOUT_SECONDS = 60.0
 _LOG_TAIL_LINES = 20
 _LOG_MAX = 16 * 1024 * 1024
 _CLIENT_VARIABLES = ("QD_TOKEN", "QD_URL", "QD_ZONE")
+"""Variables that only clients use. The server does not get them."""
 
 
 FindRunning = Callable[[], ApiClient | None]
@@ -46,7 +47,7 @@ def ensure_server(data_dir: DataDir, report: Callable[[str], None], find_running
     try:
         with file_locks.lock_exclusive(data_dir.start_lock, READY_TIMEOUT_SECONDS):
             # The previous holder of the lock may have started it, or a user may be starting one by hand.
-            found = find_running() or wait_for_other(data_dir, find_running)
+            found = find_running() or wait_for_lock_holder(data_dir, find_running)
             if found is not None:
                 return found
             _refuse_postgresql(data_dir)
@@ -59,8 +60,8 @@ def ensure_server(data_dir: DataDir, report: Callable[[str], None], find_running
         ) from None
 
 
-def wait_for_other(data_dir: DataDir, find_running: FindRunning) -> ApiClient | None:
-    """Wait until the server that holds the directory answers: it may be starting or draining. None when it has exited.
+def wait_for_lock_holder(data_dir: DataDir, find_running: FindRunning) -> ApiClient | None:
+    """Wait until the server that holds `server.lock` answers: it may be starting or draining. None when it has exited.
 
     Polls, because the readiness of another process's child cannot be waited for.
     """
@@ -131,7 +132,7 @@ def _spawn(data_dir: DataDir, write_fd: int) -> int:
             os.close(log)
     finally:
         os.close(write_fd)
-    # The server outlives this process on purpose. Without this, Popen would warn about a leaked child.
+    # The server outlives this process on purpose. With a return code set, Popen does not warn that it still runs.
     child.returncode = 0
     return log_offset
 

@@ -142,7 +142,7 @@ def wait_for_server(location: ServerLocation, environ: Mapping[str, str], data_d
     """Connect to the server of a directory, and wait while it starts. None if no server holds the directory."""
     from quarterdeck.client import autostart
 
-    return autostart.wait_for_other(data_dir, lambda: connect_data_dir(location, environ, data_dir))
+    return autostart.wait_for_lock_holder(data_dir, lambda: connect_data_dir(location, environ, data_dir))
 
 
 def _start_and_connect(
@@ -181,11 +181,11 @@ def _token_for_url(location: ServerLocation, environ: Mapping[str, str], url: st
     return None
 
 
-def _is_same_listener(first_url: str, second_url: str) -> bool:
-    """Whether two URLs name the same listener. `localhost` and 127.0.0.1 are the same host."""
-    first, second = parse_address(first_url), parse_address(second_url)
-    loopback = {"localhost": "127.0.0.1"}
-    return first._replace(host=loopback.get(first.host, first.host)) == second
+def _is_same_listener(url: str, recorded_url: str) -> bool:
+    """Whether both URLs name the same listener. `localhost` in `url` counts as 127.0.0.1."""
+    address = parse_address(url)
+    host = "127.0.0.1" if address.host == "localhost" else address.host
+    return address._replace(host=host) == parse_address(recorded_url)
 
 
 DEFAULT_ZONE = "default"

@@ -107,7 +107,7 @@ class EventStream:
         self._failures = 0
 
     def messages(self, server: ApiClient) -> Iterator[SseMessage]:
-        """Yield all messages from the start of the query.
+        """Yield all messages that match the query, from its start position on.
 
         The first connection is opened in this call, which raises if that fails. So a caller that reads the current
         state after this call misses no later event.

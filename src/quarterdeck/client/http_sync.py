@@ -2,8 +2,8 @@
 
 It uses a raw socket because importing `http.client` and the `email` package takes longer than the rest of a `qd`
 command. It reads responses with Content-Length, chunked responses, and responses that end with the connection. Each
-exchange has one deadline, and everything whose size the server decides is bounded. A stream (`open_stream`) has a
-deadline for each chunk.
+exchange has one deadline, and everything whose size the server decides is bounded. For the body of a stream
+(`open_stream`) the caller limits each wait instead.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _connect(address: Address, timeout: float) -> socket.socket:
 
 
 class _ResponseReader:
-    """Reads one response under one deadline."""
+    """Sends one request and reads its response, under one deadline."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._socket = connection

@@ -27,7 +27,7 @@ class Lost(Fault):
 
 
 class TimedOut(Fault):
-    """No response in time. The server may have processed the request, or may still do so."""
+    """Something took too long. If a request was sent, the server may have processed it, or may still do so."""
 
     status = 504
     exit_code = EXIT_TIMEOUT
@@ -63,7 +63,10 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A complete response. Header names are in lower case. The values of a repeated header are joined with commas."""
+    """Header names are in lower case. The values of a repeated header are joined with commas.
+
+    The body is complete, except for a stream: its body is empty here and is read in chunks.
+    """
 
     status: int
     headers: Mapping[str, str]

@@ -19,6 +19,7 @@ from quarterdeck.client.http_types import Address, Lost, Response, TimedOut, Unr
 IDLE_SECONDS = 60.0
 """Less than the 75 s after which the server closes an idle connection."""
 FRESH_SECONDS = 1.0
+"""A connection that was used this recently is assumed to be open."""
 PeerCheck = Callable[[socket.socket], None]
 """Raises if the listening process is not trusted. Called before anything is sent."""
 
@@ -84,16 +85,16 @@ class Pool:
         self._streams: set[AsyncConnection] = set()
         self._closed = False
 
-    async def exchange(self, data: bytes, seconds: float, *, allow_stale: bool) -> Response:
+    async def exchange(self, data: bytes, seconds: float, *, allow_repeat: bool) -> Response:
         """Make one exchange.
 
-        With `allow_stale` it may use an older idle connection. If that connection is lost before a byte of the
-        response arrives, the exchange is repeated once on a new connection.
+        With `allow_repeat` it may use a connection that has been idle for longer. If that connection is lost before a
+        byte of the response arrives, the exchange is repeated once on a new connection.
         """
         async with self._slots:
-            connection = self._take_idle(IDLE_SECONDS if allow_stale else FRESH_SECONDS)
+            connection = self._take_idle(IDLE_SECONDS if allow_repeat else FRESH_SECONDS)
             if connection is not None:
-                if response := await self._try_idle(connection, data, seconds, allow_stale=allow_stale):
+                if response := await self._try_idle(connection, data, seconds, allow_repeat=allow_repeat):
                     return response
                 # The same cause may have closed all idle connections.
                 self._close_idle()
@@ -120,12 +121,12 @@ class Pool:
             connection.close()
 
     async def _try_idle(
-        self, connection: AsyncConnection, data: bytes, seconds: float, *, allow_stale: bool
+        self, connection: AsyncConnection, data: bytes, seconds: float, *, allow_repeat: bool
     ) -> Response | None:
         try:
             response = await connection.exchange(data, seconds)
         except Lost:
-            if allow_stale and not connection.has_response_data:
+            if allow_repeat and not connection.has_response_data:
                 return None
             raise
         self._return_idle(connection)

@@ -11,11 +11,11 @@ import json
 from quarterdeck.client.http_types import Response, TimedOut
 from quarterdeck.core.errors import Internal, OutcomeUnknown, Problem, Refusal, Unavailable, concrete_types
 
-_BASE_FIELDS = frozenset({"error", "detail"})
+_CODE_AND_DETAIL = frozenset({"error", "detail"})
 
 
 class UnknownRefusal(Refusal):
-    """A 4xx status that the server does not use. It came from a proxy or another program."""
+    """A 3xx or 4xx status that the server does not use. It came from a proxy or another program."""
 
     status = 400
     title = "Refused"
@@ -38,14 +38,14 @@ def problem_from_document(status: int, document: dict[str, object]) -> Problem:
         detail if isinstance(detail, str) else f"The server responded with status {status} and gave no reason.",
     )
     problem.members["status"] = status
-    problem.members.update((name, value) for name, value in document.items() if name not in _BASE_FIELDS)
+    problem.members.update((name, value) for name, value in document.items() if name not in _CODE_AND_DETAIL)
     return problem
 
 
 def problem_to_document(problem: Problem) -> dict[str, object]:
     """Encode a problem. The form is the same for problems from the server and from this client."""
-    base_fields: dict[str, object] = {"type": "about:blank", "title": problem.title, "status": problem.status}
-    return {**base_fields, "detail": problem.detail, "error": problem.code, **problem.members}
+    standard_fields: dict[str, object] = {"type": "about:blank", "title": problem.title, "status": problem.status}
+    return {**standard_fields, "detail": problem.detail, "error": problem.code, **problem.members}
 
 
 def _problem_type(status: int, code: object) -> type[Problem]:

@@ -1,4 +1,5 @@
-"""Pure rules and value types: no I/O, no clock, no randomness. Time and random numbers are arguments.
+"""Pure rules and value types: no I/O, no clock, no randomness. Time and random numbers are arguments. There are two
+exceptions: `clock.system_now` reads the clock, and `ids.new_id` reads the clock and random bytes.
 
 All other packages may import from `core`; `core` imports from none of them.
 

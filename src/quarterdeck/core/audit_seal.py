@@ -25,7 +25,7 @@ from quarterdeck.core.clock import Millis
 
 Row = tuple[object, ...]
 LEAF_BYTES = 8
-"""Long enough that no second event with the same leaf is found while the rows still exist to be compared in full."""
+"""Finding another event with the same leaf takes about 2⁶⁴ tries. The complete hashes are covered by `digest`."""
 GENESIS = ""
 """The `previous` of the first seal."""
 _SCHEME = "quarterdeck-seal-1"
@@ -161,7 +161,7 @@ _ENCODER = msgspec.json.Encoder()
 
 def row_position(row: Row) -> int:
     pos = row[0]
-    assert isinstance(pos, int)  # the primary key, an integer on both engines
+    assert isinstance(pos, int)  # the primary key, an integer in both databases
     return pos
 
 
@@ -174,7 +174,7 @@ def digest_hashes(event_hashes: Sequence[bytes]) -> str:
 
 def hash_seal(seal: Seal) -> str:
     """Covers all fields except the hash itself and the signature."""
-    leaves = sha256(seal.leaves.encode()).hexdigest()
+    leaves_hash = sha256(seal.leaves.encode()).hexdigest()
     hashed_fields = (
         _SCHEME,
         seal.number,
@@ -182,7 +182,7 @@ def hash_seal(seal: Seal) -> str:
         seal.last_pos,
         seal.floor,
         seal.digest,
-        leaves,
+        leaves_hash,
         seal.previous,
         seal.kid,
         seal.at,

@@ -232,7 +232,7 @@ class _Verifier:
 
     def _check_leaves(self, seal: Seal, rows: Sequence[Row]) -> None:
         """Compare event by event: raise for the first wrong one, or count all missing ones as deleted by retention."""
-        removed, remaining = self.result.removed, iter(rows)
+        removed_before, remaining = self.result.removed, iter(rows)
         row = next(remaining, None)
         for pos, leaf in zip(range(seal.first_pos, seal.last_pos + 1), self._decode_leaves(seal), strict=True):
             if row is not None and row_position(row) < pos:
@@ -251,7 +251,7 @@ class _Verifier:
             row = next(remaining, None)
         if row is not None:
             self._raise_extra_row(row_position(row))
-        if self.result.removed == removed:
+        if self.result.removed == removed_before:
             raise VerificationError(
                 f"An event of positions {seal.first_pos} to {seal.last_pos} is not the sealed one "
                 f"({_describe_seal(seal)}).",

@@ -63,7 +63,7 @@ class Caller(msgspec.Struct, frozen=True):
     is_local: bool = False
     """Issued by this server: a token of the local issuer, or an API key."""
     agent_since: int | None = None
-    """Milliseconds: when the agent was registered that the credential was issued for, if the issuer knew it."""
+    """Milliseconds: when the agent that the credential was issued for was registered, if the issuer knew it."""
     issued_at: int | None = None
     """Milliseconds: the latest possible time of issue, with the clock leeway added. 0 if the token does not say; None
     if the credential is not a token."""
@@ -75,11 +75,11 @@ class Caller(msgspec.Struct, frozen=True):
             return None
         return Bearer(self.zone_id, self.session_id, self.agent_id)
 
-    def can_act_for(self, application_id: str, permission: str) -> bool:
-        """Whether the caller is the application, has the permission for it, or administers the zone."""
+    def can_act_for(self, application_id: str, action: str) -> bool:
+        """Whether the caller is the application, has the scope for this action on it, or administers the zone."""
         return (
             self.client_id == application_id
-            or f"coordinator.{permission}:{application_id}" in self.scopes
+            or f"coordinator.{action}:{application_id}" in self.scopes
             or COORDINATOR_ADMIN in self.scopes
             or self.is_admin
         )

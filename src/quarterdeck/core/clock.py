@@ -1,6 +1,6 @@
 """Instants are integers: milliseconds since 1970, UTC. On the wire they are ISO-8601 with milliseconds and Z.
 
-Decisions use the database's clock. This module only defines the type and its format.
+Decisions use the database's clock. This module defines the type and its format, and provides SQLite's clock.
 """
 
 from __future__ import annotations

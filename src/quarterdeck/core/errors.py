@@ -1,9 +1,9 @@
-"""All refusals and faults, on one page.
+"""All refusals and faults, in one module.
 
 A `Problem` is both a value and an exception. Operations return problems in their list of outcomes, so that a refused
 command does not fail the others of its batch; HTTP and CLI raise them. The caller can fix a *refusal*; a *fault* is on
-the server's side. Components define their codes (`agent_not_found`). This page defines the types, each with an HTTP
-status and a CLI exit code.
+the server's side. Components define their codes (`agent_not_found`). This module defines the types, each with an
+HTTP status and a CLI exit code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EXIT_TIMEOUT = 5
 
 
 class Problem(Exception):
-    """The root of the tree. `code` is stable, for programs; `detail` is for people."""
+    """The base class. `code` is stable, for programs; `detail` is for people."""
 
     status: ClassVar[int]
     exit_code: ClassVar[int] = EXIT_FAILED
@@ -119,7 +119,7 @@ class KeyConflict(Refusal):
 
 
 class Frozen(Refusal):
-    """An operator has frozen admission here."""
+    """An operator has frozen the zone: it admits nothing new."""
 
     status = 423
     exit_code = EXIT_REFUSED
@@ -152,11 +152,12 @@ class Unavailable(Fault):
 
 
 class OutcomeUnknown(Unavailable):
-    """The connection broke during COMMIT and the outcome could not be read in time. Retry with the same key."""
+    """The connection was lost during COMMIT, and the outcome could not be read in time. Retry with the same idempotency
+    key."""
 
 
 def concrete_types(root: type[Problem] = Problem) -> list[type[Problem]]:
-    """All types that can occur outside: those with a status."""
+    """All types that a client can receive: those with a status."""
     found = [root] if hasattr(root, "status") else []
     for subclass in root.__subclasses__():
         found += concrete_types(subclass)

@@ -44,15 +44,15 @@ def new_record(key: Key, digest: str, subject_id: str) -> KeyRecord:
     return KeyRecord(key.zone_id, key.application_id, key.operation, key.key, digest, subject_id)
 
 
-def request_key(header: str | None, body: str | None) -> str | None:
+def request_key(header_key: str | None, body_key: str | None) -> str | None:
     """The key of a request, from its header or its body. If both give one, they must be equal."""
-    if header is not None and body is not None and header != body:
+    if header_key is not None and body_key is not None and header_key != body_key:
         raise Invalid(
             "idempotency_key_mismatch",
             "The Idempotency-Key header and the body's idempotency_key differ.",
             field="idempotency_key",
         )
-    key = header if header is not None else body
+    key = header_key if header_key is not None else body_key
     if key is None:
         return None
     if not key or len(key.encode()) > KEY_BYTES_MAX or _CONTROL.search(key):

@@ -24,7 +24,7 @@ CALLER_ZONE_PREFIX = "/api/v1/"
 
 
 class Call(msgspec.Struct):
-    """One request, decoded, validated and authorised."""
+    """One request, decoded, validated and authorized."""
 
     caller: Caller
     params: Mapping[str, str]

@@ -1,7 +1,7 @@
 """Which hosts and addresses the server may call on a client's request.
 
 A client that registers an endpoint makes the server call it. The server may run in a network that its clients cannot
-reach: its loopback, its neighbours, the metadata service of its cloud. So a host is checked twice: its spelling when it
+reach: its loopback, its neighbors, the metadata service of its cloud. So a host is checked twice: its spelling when it
 is registered (`blocked_host_reason`), and each address it resolves to every time it is called
 (`blocked_address_reason`).
 

@@ -1,8 +1,8 @@
 """Standard Webhooks (standardwebhooks.com): headers by which a receiver verifies that this server is the sender.
 
 The message id is the same for every attempt, so that the receiver can detect duplicates. The timestamp is that of the
-attempt, so that a replayed request is recognised. The signature covers both and the body. While a secret is rotated,
-both secrets sign: the receiver accepts either and switches at any time.
+attempt, so that a replayed request is recognized. The signature covers both and the body. While a secret is rotated,
+both secrets sign: the receiver can switch to the new one at any time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The embedded server: takes the lock of its data directory, starts, gives out clients, stops."""
+"""The embedded server: takes the lock of its data directory, starts, creates clients, stops."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from quarterdeck.sdk.transport import Options
 from quarterdeck.server_process import check_schema, open_issuer, take_lock
 from quarterdeck.settings import Settings, load_settings
 
-POSTGRES = ("postgresql://", "postgres://")
-SQLITE = "sqlite:///"
+POSTGRES_PREFIXES = ("postgresql://", "postgres://")
+SQLITE_PREFIX = "sqlite:///"
 GRACE_SECONDS = 15.0
 
 
@@ -59,8 +59,8 @@ class Embedded:
 
     def client(self, token: str | None = None, zone: str | None = None) -> Quarterdeck:
         """Create a client with this token. Without a token it acts as the local administrator."""
-        tokens = self._mint_token if token is None else lambda: token
-        return Quarterdeck(InProcessTransport(self.app.dispatcher, tokens, self._options), zone or self._zone)
+        get_token = self._mint_token if token is None else lambda: token
+        return Quarterdeck(InProcessTransport(self.app.dispatcher, get_token, self._options), zone or self._zone)
 
     async def __aenter__(self) -> Quarterdeck:
         async with contextlib.AsyncExitStack() as stack:
@@ -96,14 +96,15 @@ class Embedded:
 
     def _load_settings(self, stack: contextlib.AsyncExitStack) -> Settings:
         config = self._config
-        data_path = None if config.database is None else os.fspath(config.database)
+        database = None if config.database is None else os.fspath(config.database)
         flags = dict(config.settings)
-        if data_path is not None and data_path.startswith(POSTGRES):
-            flags["database_url"] = data_path
+        data_path = database
+        if database is not None and database.startswith(POSTGRES_PREFIXES):
+            flags["database_url"] = database
             data_path = None if config.data is None else os.fspath(config.data)
-        elif data_path is not None and data_path.removeprefix(SQLITE).endswith(".db"):
-            file = Path(data_path.removeprefix(SQLITE)).absolute()
-            flags["database_url"] = f"{SQLITE}{file}"
+        elif database is not None and database.removeprefix(SQLITE_PREFIX).endswith(".db"):
+            file = Path(database.removeprefix(SQLITE_PREFIX)).absolute()
+            flags["database_url"] = f"{SQLITE_PREFIX}{file}"
             data_path = str(file.parent)
         if data_path is None:
             data_path = stack.enter_context(tempfile.TemporaryDirectory(prefix="quarterdeck-"))

@@ -49,7 +49,7 @@ class _NoConnection:
 class InProcessRequest(Request):
     """One call, as the dispatcher sees it."""
 
-    __slots__ = ("_on_unsent", "chunks", "response_future")
+    __slots__ = ("_on_undelivered", "chunks", "response_future")
 
     def __init__(self, call: ApiCall, headers: Mapping[str, str], body: bytes | None) -> None:
         target = parse_target(with_query(call.path, call.query).encode())
@@ -62,7 +62,7 @@ class InProcessRequest(Request):
         self.response_future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         """The complete response, or the head of a stream."""
         self.chunks: asyncio.Queue[bytes] = asyncio.Queue(STREAM_BUFFER_SIZE)
-        self._on_unsent: Callable[[], None] | None = None
+        self._on_undelivered: Callable[[], None] | None = None
 
     def respond(
         self, status: int, headers: Headers, content: bytes, on_undelivered: Callable[[], None] | None = None
@@ -71,7 +71,7 @@ class InProcessRequest(Request):
             if on_undelivered:
                 on_undelivered()
             return
-        self._on_unsent = on_undelivered
+        self._on_undelivered = on_undelivered
         self.response_future.set_result(Response(status, _decode_headers(headers), content))
 
     def start_stream(self, status: int, headers: Headers) -> None:
@@ -100,9 +100,9 @@ class InProcessRequest(Request):
         # Unblock a sender that waits for buffer space. It then finds the request disconnected.
         while not self.chunks.empty():
             self.chunks.get_nowait()
-        unsent, self._on_unsent = self._on_unsent, None
-        if unsent is not None:
-            unsent()
+        on_undelivered, self._on_undelivered = self._on_undelivered, None
+        if on_undelivered is not None:
+            on_undelivered()
 
 
 class InProcessTransport(Transport):

@@ -16,7 +16,7 @@ from typing import TypeVar
 from quarterdeck.core.errors import Unavailable
 from quarterdeck.core.retry import Policy, backoff
 
-REPORT_RETRY = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=2_000)
+UNAVAILABLE_RETRY = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=2_000)
 T = TypeVar("T")
 
 
@@ -49,7 +49,7 @@ class Background:
 
 
 async def retry_while_unavailable(
-    call: Callable[[], Awaitable[T]], deadline: float, policy: Policy = REPORT_RETRY
+    call: Callable[[], Awaitable[T]], deadline: float, policy: Policy = UNAVAILABLE_RETRY
 ) -> T:
     """Retry while the database is unavailable, until `deadline` on the loop's clock. Raise other problems at once."""
     attempts = 0

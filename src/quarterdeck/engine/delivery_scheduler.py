@@ -35,8 +35,8 @@ POLL_MAX = 100
 """Targets with due deliveries that one poll finds at most."""
 GAP_SECONDS = 0.005
 QUIET_GAP_SECONDS = 0.05
-"""Minimum time between two polls, however often it is woken: after one that found something, and after one that did
-not. Every commit of every server wakes it, and most have nothing to do with deliveries."""
+"""Minimum time between two polls, however often the scheduler is woken: after a poll that found something, and after
+one that did not. Every commit of every server wakes the scheduler, and most have nothing to do with deliveries."""
 POLL_TIME_SHARE, QUIET_POLL_TIME_SHARE = 0.2, 0.05
 """Maximum share of time spent polling: with 10,000 endpoints, a poll is expensive."""
 FAILED_GAP_SECONDS = 0.5

@@ -1,4 +1,4 @@
-"""Retention of events, in two steps, so that a manipulation cannot pass for retention.
+"""Retention of events, in two steps, so that tampering cannot be passed off as retention.
 
 First the floor of the log is raised to the end of a seal that is older than EVENT_RETENTION_DAYS; from then on readers
 below it must start again. The next seal attests the floor with its signature. Only then are the events at or below the
@@ -47,7 +47,7 @@ class EventRetention:
         return Sweep(EVENT_RETENTION, every_ms, EVENTS_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
-        """Raise the floor if more seals have expired, and delete at most `batch` events below the attested floor."""
+        """Raise the floor if more seals have expired, and delete at most `batch` events up to the attested floor."""
         state = await self._engine.read(log_sealer.read_log_state)
         floor = await self._engine.read(lambda tx: self._floor_due(tx, state))
         if floor is not None and (fence := await self._get_fence()):

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from quarterdeck.engine import event_log as log
+from quarterdeck.engine import event_log
 from quarterdeck.engine.event_log import Event, EventFilter, LogBounds
 from quarterdeck.engine.transaction import Engine
 
@@ -147,7 +147,7 @@ class EventSubscriber:
         self._advance(page, len(page.events))
         return page.events, None
 
-    async def _next_page(self) -> tuple[log.ReplayPage, LogBounds | None]:
+    async def _next_page(self) -> tuple[event_log.ReplayPage, LogBounds | None]:
         try:
             page = await self._read_page()
         except BaseException:
@@ -159,7 +159,7 @@ class EventSubscriber:
         self.is_live, self.position = False, page.bounds.floor
         return page, page.bounds
 
-    def _advance(self, page: log.ReplayPage, count: int) -> None:
+    def _advance(self, page: event_log.ReplayPage, count: int) -> None:
         """Record that the first `count` events of the page are delivered."""
         is_complete = count == len(page.events)
         self.is_live = self.is_live and is_complete and page.is_last
@@ -178,13 +178,13 @@ class EventSubscriber:
             size += len(frames[-1])
         return b"".join(frames), len(frames)
 
-    async def _read_page(self) -> log.ReplayPage:
+    async def _read_page(self) -> event_log.ReplayPage:
         filters = msgspec.structs.replace(self.filters, after=self.position, limit=self._page_size)
         async with self._feed.replay_slots:
             # Before the page is read, so that the page reaches at least to where the queue starts.
             self._clear()
             self.is_live = True
-            page = await self._engine.read(lambda tx: log.read_replay(tx, filters), zones=[filters.zone_id])
+            page = await self._engine.read(lambda tx: event_log.read_replay(tx, filters), zones=[filters.zone_id])
             # Inside the semaphore, because on SQLite a read does not suspend: here other tasks run, and data sent
             # before reaches the socket, which may then report that its peer has stopped reading.
             await asyncio.sleep(0)

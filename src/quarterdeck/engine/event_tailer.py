@@ -29,13 +29,13 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from quarterdeck.core.retry import Policy, backoff
-from quarterdeck.engine import event_log as log
+from quarterdeck.engine import event_log
 from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.event_subscriber import EncodedEvent, EncodeEvent, EndEvent, EventBatch, EventSubscriber
 from quarterdeck.engine.transaction import Engine
 from quarterdeck.engine.wakeups import Wakeups
 
-logger = logging.getLogger("quarterdeck.tail")
+log = logging.getLogger("quarterdeck.tail")
 PAGE_EVENTS = 500
 GATHER_SECONDS = 0.01
 """Minimum time between two reads of the log. The first commit after a pause is delivered at once; under load, events
@@ -73,7 +73,7 @@ class EventTailer:
         async with self._start_lock:
             if self._task is None:
                 # Read before the first subscriber is added: whatever it reads later does not start below this.
-                self.position = (await self._cross_zone_engine.read(log.read_bounds)).head
+                self.position = (await self._cross_zone_engine.read(event_log.read_bounds)).head
                 self._task = asyncio.create_task(self._run(), name="tailer")
         self._subscribers.add(subscriber)
         self._by_zone.setdefault(subscriber.filters.zone_id, set()).add(subscriber)
@@ -105,13 +105,13 @@ class EventTailer:
                 self._wakeup.clear()
                 try:
                     events = await self._cross_zone_engine.read(
-                        lambda tx: log.read_tail(tx, self.position, PAGE_EVENTS)
+                        lambda tx: event_log.read_tail(tx, self.position, PAGE_EVENTS)
                     )
                     self._distribute(events)
                 except Exception as error:
                     # Broad, because the end of this task would go unnoticed: all subscribers would get nothing more.
                     failures += 1
-                    logger.log(_log_level(failures), "cannot read the event log (%d): %r", failures, error)
+                    log.log(_log_level(failures), "cannot read the event log (%d): %r", failures, error)
                     await asyncio.sleep(backoff(RETRY, attempt=failures, jitter=random.random()) / 1000)
                     continue
                 failures = 0

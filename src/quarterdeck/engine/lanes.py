@@ -37,10 +37,8 @@ from quarterdeck.store.interface import CommitUnknown, ContentError, TransientEr
 log = logging.getLogger("quarterdeck.lanes")
 CONNECTION_FAILED = "08001"
 """The SQLSTATE of a connection that could not be established."""
-
-
 TIMEOUT_CODES = ("57014", "25P03")
-"""A statement or a pause timed out: the batch may be too large for one transaction, and is halved."""
+"""A statement timed out, or the transaction was idle for too long: the batch may be too large, and is halved."""
 _COMMIT_RESULTS = {True: "committed", False: "not committed"}
 
 
@@ -82,9 +80,11 @@ class LaneLimits:
 
     retry: Policy = RETRY
     busy_seconds: float = 0.05
+    """How long a zone may be busy before a waiter serves it."""
     batch_seconds: float = 10.0
     """After this no new attempt starts, however few there were: each may have waited for an unresponsive network."""
     unknown_seconds: float = 5.0
+    """How long to look up the outcome of a COMMIT whose response was lost."""
     waiters_max: int = 4
     zone_batches_max: int = 32
     """How many batches a waiter runs for one zone before the pump checks whether it is free again."""
@@ -120,7 +120,7 @@ class Lanes:
     observer: LaneObserver | None = None
     limits: LaneLimits = field(default_factory=LaneLimits)
     wait_for_zone: Callable[[str], Awaitable[object]] | None = None
-    """Returns when a zone that others hold has been free for a moment."""
+    """Waits until the lock of a zone is free. Returns without holding it."""
     lanes: list[Lane[Any, Any]] = field(default_factory=list)
 
     def add_write_lane(self, name: str, operation: Operation[C, R], gather_seconds: float = 0.0) -> Lane[C, R]:
@@ -348,14 +348,14 @@ class Lane(Generic[C, R]):
                 if await self._find_commit_outcome(attempt):
                     return attempt.outcomes  # type: ignore[return-value]  # stored there by this lane's own run
                 if attempts >= self._limits.retry.max_attempts or loop.time() >= deadline:
-                    # Each time it was certain that nothing was written: the database is not reachable.
+                    # No attempt was committed, which is certain, so the callers get an ordinary 503.
                     raise
             except TransientError as error:
-                # Without a connection, the attempt has already waited for one. Do not make callers wait five times.
                 self._report_retry(error.code)
                 is_exhausted = attempts >= self._limits.retry.max_attempts or loop.time() >= deadline
                 if error.code in TIMEOUT_CODES and len(commands) > 1:
                     raise
+                # Without a connection, the attempt has already waited for one. Do not make callers wait five times.
                 if is_exhausted or error.code == CONNECTION_FAILED:
                     log.warning("lane %s gave up after %d attempts: %s", self.name, attempts, error)
                     raise

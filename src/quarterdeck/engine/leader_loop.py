@@ -6,7 +6,7 @@ once a second. A holder without work does not renew its lease, so an idle server
 
 How it fails. A failed cycle is retried with a backoff (`LoopTiming`), which wake-ups do not shorten, or not by much: an
 outage is one line in the log and an occasional retry, and nothing else stops. A holder that fails repeatedly releases
-its lease, since another process may reach what this one does not. A failure that lasts is logged once more, as
+its lease, since another process may reach what this one cannot. A failure that lasts is logged once more, as
 critical. Losing the lease is not a failure.
 """
 
@@ -104,7 +104,7 @@ class LeaderLoop:
         try:
             await self._work.on_stop(self.lease.fence())
         except (BusUnavailable, WriterFenced, LeaseLost, StoreError) as error:
-            log.info("%s stopped where it was: %r", self.name, error)
+            log.info("%s stopped without saving its last state: %r", self.name, error)
 
     async def run_now(self) -> None:
         """Run cycles until nothing is left, without the loop's own timing. Only if the loop was not started."""

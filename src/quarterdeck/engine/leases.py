@@ -1,13 +1,13 @@
-"""Leases: the right of one process to run a pass alone.
+"""Leases: the right of one process to do something alone.
 
 A lease is a row with a name, a term and an expiry, all by the database's clock. Taking it starts a new term; renewing
 keeps the term. A holder trusts its lease only until the *start* of its last successful renewal plus the TTL, less a
 margin, by its own monotonic clock: so a process that was frozen knows that its lease may have expired.
 
-That is not enough, since a process may freeze after the check. So every write of a leased pass first reads the lease
+That is not enough, since a process may freeze after the check. So every write under a lease first reads the lease
 row by name and term, `for share`, in its own transaction (`Fence.check`). A holder of an older term finds no row and
-writes nothing; the share lock blocks a new holder until the write is committed. Freezing a holder for a minute does no
-harm.
+writes nothing; the share lock blocks a new holder until the write is committed. A holder that is frozen for a minute
+does no harm.
 """
 
 from __future__ import annotations

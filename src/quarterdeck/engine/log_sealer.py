@@ -41,7 +41,7 @@ SEAL = "seal"
 SEAL_EVENTS_MAX = 1_000
 """Maximum events per seal: what a verifier must hold in memory at once."""
 HASH_CHUNK = 250
-"""Events read and hashed at once, about a millisecond."""
+"""Events read and hashed at once, which takes about a millisecond."""
 LEASE_MS = 5_000
 
 

@@ -8,14 +8,14 @@ waits for. Three things end the wait:
   claim again as can be served;
 - the watcher's timer, for work that becomes due at a known time, and its interval, in case a wake-up is lost.
 
-If a poll has ended when work is delivered to it (the client disconnected, the timeout passed), the lease is returned.
-Such an attempt does not count.
+If a poll has ended when work is delivered to it (the client disconnected, the timeout passed), the items are given
+back. Such an attempt does not count.
 
 | type     | meaning                                                                     |
 |----------|-----------------------------------------------------------------------------|
 | `C`      | the claim or read: a frozen struct with a field `waiter`                    |
 | `K`      | what a poll waits for: a service, a zone, an inbox                          |
-| `I`      | one leased item                                                             |
+| `I`      | one claimed item, such as an attempt                                        |
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class LongPoll(Generic[C, K, I]):
 class LongPolls(Generic[C, K, I]):
     def __init__(self, item_key: Callable[[I], Hashable]) -> None:
         self.item_key = item_key
-        """Two leases of the same item have the same key."""
+        """Equal for two versions of the same item."""
         self._by_key: dict[K, dict[LongPoll[C, K, I], None]] = {}
         self.on_undelivered: Callable[[Sequence[I]], None] = lambda items: None
-        """Called with leases whose client does not wait any more."""
+        """Called with items to give back, because their client does not wait any more."""
         self.wakeup = asyncio.Event()
         """Set when a poll is added: it may have missed a wake-up."""
         self.is_closed = False
@@ -100,7 +100,7 @@ class LongPolls(Generic[C, K, I]):
         self.wakeup.set()
 
     def remove(self, poll: LongPoll[C, K, I]) -> None:
-        """Stop waiting. Items that were delivered and not taken are returned."""
+        """Stop waiting. Items that were delivered and not taken are given back."""
         self._discard(poll)
         poll.is_closed = True
         if undelivered := poll.take_delivered():
@@ -111,8 +111,8 @@ class LongPolls(Generic[C, K, I]):
         if poll.is_closed:
             self.on_undelivered(items)
             return
-        # It may have been signaled to claim again while this was committed. It still gets these items: returned
-        # now, they would be lost for the repeated claim, which finds them by its id.
+        # It may have been signaled to claim again while this was committed. It still gets these items: given
+        # back now, they would be lost for the repeated claim, which finds them by its id.
         if items or poll.delivered is None:
             poll.finish(items)
 
@@ -200,16 +200,16 @@ class Watcher(Generic[C, K, I]):
 async def claimed_items(
     claim_future: asyncio.Future[O], get_items: Callable[[O], tuple[I, ...]], polls: LongPolls[C, K, I]
 ) -> tuple[I, ...]:
-    """The items of a submitted claim. If the caller is canceled before they arrive, they are returned."""
+    """The items of a submitted claim. If the caller is canceled before they arrive, they are given back."""
 
-    def return_items(done: asyncio.Future[O]) -> None:
+    def give_back(done: asyncio.Future[O]) -> None:
         if not done.cancelled() and done.exception() is None:
             polls.on_undelivered(get_items(done.result()))
 
     try:
         return get_items(await asyncio.shield(claim_future))
     except asyncio.CancelledError:
-        claim_future.add_done_callback(return_items)
+        claim_future.add_done_callback(give_back)
         raise
 
 
@@ -223,11 +223,11 @@ async def wait_for_work(
         while True:
             items = await submit(msgspec.structs.replace(claim, waiter=poll))
             if poll.delivered:
-                # Delivered while it claimed again. The same claim_id found the same items; return any others.
+                # Delivered while it claimed again. The same claim_id found the same items; give back any others.
                 delivered = poll.take_delivered()
                 delivered_keys = {polls.item_key(item) for item in delivered}
                 polls.on_undelivered([item for item in items if polls.item_key(item) not in delivered_keys])
-                # Of the same lease, use the later version: an older one could not be returned.
+                # Of the same item, use the later version: an older one could not be given back.
                 newest = {polls.item_key(item): item for item in items}
                 return tuple(newest.get(polls.item_key(item), item) for item in delivered)
             if items:

@@ -69,7 +69,7 @@ select floor, pos from log_head where id = 1;
 -- name: log_replay
 -- planned: each time
 -- A page after a position, with the bounds of the log. One statement, because both must be of the same instant: a page
--- that retention has overtaken must be recognised, and a short page covers everything up to `pos`.
+-- that retention has overtaken must be recognized, and a short page covers everything up to the head or `upto`.
 select h.floor, h.pos as head, columns(e)
 from log_head h
 left join (
@@ -157,7 +157,7 @@ update leases set expires_at = 0 where name = :name and term = :term and holder 
 select term, holder, expires_at from leases where name = :name;
 
 -- name: lease_check_term
--- Read in the transaction of every write of a leased pass. The share lock blocks a new holder until this commit.
+-- Read in the transaction of every write under a lease. The share lock blocks a new holder until this commit.
 select term from leases where name = :name and term = :term for share;
 
 -- name: leases_check_terms
@@ -218,7 +218,7 @@ on conflict (name) do nothing;
 update sinks set updated_at = now_ms() where name = :name;
 
 -- name: sink_state
--- The position of a sink, the bounds of the log, the age of the oldest undelivered event, and the next retry.
+-- The position of a sink, the bounds of the log, the time of the oldest undelivered event, and the next retry.
 select columns(s as sink), h.floor, h.pos,
   (select e.at from events e where e.pos > s.position order by e.pos limit 1),
   (select min(w.next_at) from sink_entries w where w.sink = s.name and w.dead_at is null)
@@ -289,7 +289,7 @@ where sink = b.of_sink and stream = b.of_stream and subject = b.of_subject and n
   and coalesce(dead_at, -1) < 0;
 
 -- name: sinks_lowest_position
--- The lowest position that a sink still needs: retention stops there.
+-- The lowest position of all sinks: events after it are still needed, and retention stops there.
 select min(s.position) from sinks s;
 
 -- name: sinks_list

@@ -15,13 +15,13 @@ from functools import partial
 from typing import TypeVar
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.engine import event_log as log
+from quarterdeck.engine import event_log
 from quarterdeck.engine.event_log import CommitProof, NewEvent
 from quarterdeck.engine.queries import Q
 from quarterdeck.store.interface import Row, Store, StoreTransaction
 from quarterdeck.store.sql import BoundStatement
 
-logger = logging.getLogger("quarterdeck.engine")
+log = logging.getLogger("quarterdeck.engine")
 T = TypeVar("T")
 CommitCallback = Callable[[], None]
 LISTENER_ROUNDS_MAX = 32
@@ -103,7 +103,7 @@ class Engine:
             tx = Transaction(store_tx, wait_for_locks)
             outcome = await operation(tx)
             await self._notify_listeners(tx)
-            proof = log.append(store_tx, tx.events, tx.now) if tx.events else None
+            proof = event_log.append(store_tx, tx.events, tx.now) if tx.events else None
             if attempt:
                 attempt.outcomes, attempt.proof = outcome, proof
                 attempt.events, attempt.commit_callbacks = tx.events, tx.commit_callbacks
@@ -127,7 +127,7 @@ class Engine:
         proof = attempt.proof
         if proof is None:
             return False
-        if not await self.store.read(lambda store_tx: log.is_committed(store_tx, proof), attempt.zones):
+        if not await self.store.read(lambda store_tx: event_log.is_committed(store_tx, proof), attempt.zones):
             return False
         self._run_callbacks(attempt.events, attempt.commit_callbacks)
         return True
@@ -141,7 +141,7 @@ class Engine:
                 callback()
             except Exception:
                 # The transaction is committed, so its caller must not get an error.
-                logger.exception("a callback failed after a commit")
+                log.exception("a callback failed after a commit")
 
     async def _notify_listeners(self, tx: Transaction) -> None:
         notified = 0

@@ -7,9 +7,9 @@ A peer that opens connections and sends bytes slowly holds memory and file descr
 - At most about `READ_AHEAD_MAX` bytes of a body are buffered before a handler reads it.
 - At most QD_CONNECTIONS_MAX connections are open at once.
 
-One timer per process closes slow requests and idle connections, because a timer per request would cost every caller.
-The same timer aborts streams whose peer has read nothing for QD_STREAM_STALL_MS. A peer that reads slowly is fine; one
-that never reads occupies a stream.
+One timer per process closes slow requests and idle connections: a timer per request would slow every request down. The
+same timer aborts streams whose peer has read nothing for QD_STREAM_STALL_MS. A peer that reads slowly is fine; one that
+never reads occupies a stream.
 
 Pipelined requests are answered one at a time, in order. Meanwhile nothing more is read from the peer.
 
@@ -73,7 +73,7 @@ class Connections:
     def flush_soon(self, connection: Connection) -> None:
         """Flush at the end of this loop iteration, together with all other connections.
 
-        Waking peers one by one costs the kernel half as much again.
+        Waking the peers one by one costs the kernel 50 % more.
         """
         if not self._unflushed:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -110,10 +110,12 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, handle_request: RequestHandler, connections: Connections, *, is_on_socket: bool = False) -> None:
+    def __init__(
+        self, handle_request: RequestHandler, connections: Connections, *, is_unix_socket: bool = False
+    ) -> None:
         self._handle_request = handle_request
         self._connections = connections
-        self._is_on_socket = is_on_socket
+        self._is_unix_socket = is_unix_socket
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
@@ -151,9 +153,10 @@ class Connection(asyncio.Protocol):
         """Whether the connection has had no request since that time."""
         return self._current is None and self._receiving_since is None and self._idle_since < since
 
-    def has_timed_out(self, receiving_since: float, stalled_since: float) -> bool:
-        return (self._receiving_since is not None and self._receiving_since < receiving_since) or (
-            self._stalled_since is not None and self._stalled_since < stalled_since and self.is_streaming
+    def has_timed_out(self, oldest_receiving: float, oldest_stall: float) -> bool:
+        """Whether a request has been arriving, or a stream has been stalled, since before these times."""
+        return (self._receiving_since is not None and self._receiving_since < oldest_receiving) or (
+            self._stalled_since is not None and self._stalled_since < oldest_stall and self.is_streaming
         )
 
     def close(self) -> None:
@@ -245,7 +248,7 @@ class Connection(asyncio.Protocol):
         self._head_size = None
         parser = self._parser
         request = Request(self, parser.get_method().decode(), parse_target(self._url), self._headers)
-        request.is_on_socket = self._is_on_socket
+        request.is_unix_socket = self._is_unix_socket
         if parser.get_http_version() != "1.1":
             request.keep_alive = request.supports_chunked = False
         else:

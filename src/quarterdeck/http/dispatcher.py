@@ -222,7 +222,7 @@ class Dispatcher:
                 f"{request.path}?{request.query.decode('latin-1')}" if query is not None else "",
                 headers.wants_stream and request.method == "GET",
                 headers.last_event_id,
-                request.is_on_socket,
+                request.is_unix_socket,
             )
         )
         try:
@@ -239,7 +239,7 @@ class Dispatcher:
             return ANONYMOUS
         caller = None
         if headers.authorization and not headers.api_key:
-            # The fast path of nearly every request, without a coroutine.
+            # Nearly every request finds its caller in the cache, without a coroutine.
             caller = self._authenticator.cached_caller(headers.authorization)
         if caller is None:
             caller = await self._authenticator.authenticate(headers)

@@ -8,11 +8,11 @@
     data: {"pos":42,"id":"…","zone_id":"…",…}    the event, as in the list
 
     : keep-alive                                 after a time without events
-    id: 57                                       up to here no event matched: a reconnect need not read them again
+    id: 57                                       no event up to here matched: a reconnect can skip them
 
 A client that reconnects to any replica with the last id it saw gets every later event once and in order. If the log
 does not contain that position, because it was deleted or does not exist yet, the client gets one `reset` event and then
-the events from the floor of the log on.
+all stored events.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class EventStreams:
         return await self.start(EventStream(self, self.new_subscriber(filters, bearer), bearer, starts_at_head))
 
     def new_subscriber(self, filters: EventFilter, bearer: Bearer | None) -> EventSubscriber:
-        """A subscriber whose stream ends with the session or agent that the bearer acts for."""
+        """A subscriber that ends when the bearer's session, or the session with its agent id, is terminated."""
         subjects = (bearer.session_id, bearer.agent_id) if bearer else ()
         end_events = [EndEvent(bearer.zone_id, SESSION_ENDED, subject) for subject in subjects if bearer and subject]
         return EventSubscriber(self.tailer, self.engine, filters, end_events)

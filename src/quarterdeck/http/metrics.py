@@ -1,7 +1,7 @@
 """Metrics of this process, and their rendering for `/metrics`.
 
-Counting is on the hot path, so it is a dictionary and an addition. The Prometheus library only renders. Metrics that
-the specifications of this server name keep those names.
+Counting is on the hot path, so it is a dictionary and an addition. The Prometheus library only renders. Names
+without the prefix `quarterdeck_` come from the specifications of this server.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class BodyTooLarge(Exception):
 
 
 class ClientConnection(Protocol):
-    """What a request needs of its connection."""
+    """What a request needs from its connection."""
 
     @property
     def is_draining(self) -> bool:
@@ -58,8 +58,8 @@ class Request:
         "headers",
         "is_complete",
         "is_disconnected",
-        "is_on_socket",
         "is_streaming",
+        "is_unix_socket",
         "keep_alive",
         "method",
         "path",
@@ -81,8 +81,8 @@ class Request:
         self.is_complete = False
         """The body has arrived completely."""
         self.is_disconnected = False
-        self.is_on_socket = False
-        """The request came over the Unix socket. Set by the listener; a client cannot influence it."""
+        self.is_unix_socket = False
+        """The request came over the Unix socket. Known from the listening socket; a client cannot influence it."""
         self.is_streaming = False
         self._connection = connection
         self._is_head = method == "HEAD"

@@ -88,7 +88,7 @@ class SecretHandlers:
         if key_id == self.rotation.cipher.keyring.encryption_key_id:
             detail = f"Key {key_id!r} cannot be removed: this server encrypts with it."
             raise Conflict("secret_key_seals", detail)
-        if not await self.rotation.engine.transact(lambda tx: key_check.delete_key(tx, key_id)):
+        if not await self.rotation.engine.transact(lambda tx: key_check.delete_check(tx, key_id)):
             raise NotFound("secret_key_not_found", f"Key {key_id!r} is not in the list of needed keys.")
         return RemovedSecretKey(key_id)
 

@@ -62,7 +62,7 @@ class Server:
         is_unix_socket = listener.family == socket.AF_UNIX
 
         def new_connection() -> Connection:
-            return Connection(self._handle_request, self._connections, is_on_socket=is_unix_socket)
+            return Connection(self._handle_request, self._connections, is_unix_socket=is_unix_socket)
 
         if is_unix_socket:
             return await loop.create_unix_server(new_connection, sock=listener, backlog=BACKLOG)
@@ -96,7 +96,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(1024)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise OSError(f"Cannot listen on {host}, port {port}: {error.strerror}.") from error
@@ -116,7 +116,7 @@ def listen_unix(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     path.chmod(0o600)
-    listener.listen(1024)
+    listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener
 

@@ -43,7 +43,7 @@ class StreamSettings(msgspec.Struct, frozen=True):
         int, Meta(ge=10, le=86_400_000, description="a stream is closed when its client reads nothing for this time")
     ] = 120_000
     stream_poll_ms: Annotated[
-        int, Meta(ge=10, le=60_000, description="interval of reads of the event log without a wake-up")
+        int, Meta(ge=10, le=60_000, description="interval at which the event log is read if no wake-up comes")
     ] = 1_000
 
 

@@ -60,7 +60,7 @@ class SystemHandlers:
         return ServerHealth()
 
     async def metrics(self, call: Call) -> RawBody:
-        # Outside of loopback the metrics need a credential. One that acts for a session is valid only while it is live.
+        # Outside of loopback the metrics need a credential. A session's credential is refused after its end.
         await self._check_bearer(call.caller)
         return RawBody(self._metrics.render(), CONTENT_TYPE)
 

@@ -9,8 +9,8 @@
     data: {"id":12,"recipients":[…]}             acknowledged or canceled: the changed recipients, without text
 
 The event log records that a message was sent, acknowledged or canceled, but not its text. So the stream reads the
-current entry from the database. Several events of one entry that are read together are sent once, at the place of the
-first. A client that is disconnected after it and reconnects may get a change twice, but never misses one.
+current entry from the database. Several events of one entry that are read together are sent once, at the position of
+the first. A client that is disconnected after that and reconnects may get a change twice, but never misses one.
 """
 
 from __future__ import annotations
@@ -105,16 +105,16 @@ class TimelineStream(EventStream):
         return b"".join(frames)
 
     async def _build_frames(self, tx: Transaction, batch: Sequence[PendingEntry]) -> list[bytes]:
-        new_entry_ids = [each.entry_id for each in batch if each.is_new]
+        new_entry_ids = [pending.entry_id for pending in batch if pending.is_new]
         found = await timeline.load_changes(
-            tx, self._fleet, new_entry_ids, [message_id for each in batch for message_id in each.changed_messages]
+            tx, self._fleet, new_entry_ids, [message_id for pending in batch for message_id in pending.changed_messages]
         )
         frames: list[bytes] = []
         for pending in batch:
             changes = [
-                found.changed_messages[task_id]
-                for task_id in sorted(pending.changed_messages)
-                if task_id in found.changed_messages
+                found.changed_messages[message_id]
+                for message_id in sorted(pending.changed_messages)
+                if message_id in found.changed_messages
             ]
             if entry := found.entries.get(pending.entry_id):
                 frames.append(_encode_frame(pending, b"entry", views.entry_view(entry, found.names)))

@@ -150,7 +150,8 @@ def _proof_text(proof: VerificationResult, anchors: Sequence[str]) -> str:
     signers = f", signed by {' and '.join(proof.kids)}" if proof.kids else ""
     text = f"{_pluralize(proof.events, 'event')} under {_pluralize(proof.seals, 'seal')}{signers}."
     if proof.removed:
-        text += f" {_pluralize(proof.removed, 'event')} up to position {proof.floor} were removed by retention."
+        verb = "was" if proof.removed == 1 else "were"
+        text += f" {_pluralize(proof.removed, 'event')} up to position {proof.floor} {verb} removed by retention."
     if anchors:
         text += f" The chain contains {_pluralize(len(anchors), 'anchor')}."
     return text

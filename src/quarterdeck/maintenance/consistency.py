@@ -57,7 +57,7 @@ CHECKS = (
     Check("parked", Q.check_parked, "invocation {1} is parked, but none of its sessions is suspended"),
     Check("delegations", Q.check_delegations, "delegation {1} is active, but its session {2} {3}"),
     Check(
-        "delegation-lines", Q.check_delegation_chains, "delegation {1} exceeds its parent delegation {2}, which is {3}"
+        "delegation-lines", Q.check_delegation_chains, "delegation {1} outlives its parent delegation {2}, which is {3}"
     ),
     Check(
         "delegation-order",
@@ -66,7 +66,7 @@ CHECKS = (
     ),
     Check("services", Q.check_services, "service {1} is {2}"),
     Check("tasks", Q.check_tasks, "task {1} is {2} in attempt {3}, but its row is inconsistent"),
-    Check("tasks-waiting", Q.check_tasks_unmet, "task {1} counts {2} unmet dependencies (waits {4}), but has {3}"),
+    Check("tasks-waiting", Q.check_tasks_unmet, "task {1} counts {2} unmet dependencies (`waits` is {4}), but has {3}"),
     Check("tasks-forgotten", Q.check_tasks_not_unblocked, "task {1} waits for {2}, which is {3}"),
     Check("tasks-held", Q.check_tasks_held, "agent {1} counts {2} held tasks, but holds {3}"),
     Check("tasks-lost", Q.check_tasks_of_lost_agents, "task {1} is held by agent {2}, which is {3}"),

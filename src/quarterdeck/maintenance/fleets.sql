@@ -18,7 +18,7 @@ where (f.deleted_at is null and (coalesce(n.administrators, 0) <> 1 or coalesce(
 order by f.zone_id, f.fleet_id;
 
 -- name: check_fleet_members
--- A member that has left has a time of it. A member's registry id is derived from its ids. The administrator has none
+-- Exactly the members that have left have a `deregistered_at`. A member's registry id is derived from its ids. The administrator has none
 -- and is recognized by the end of its agent card, which callers cannot influence.
 select m.zone_id, m.agent_id, m.fleet_id, m.status
 from members m

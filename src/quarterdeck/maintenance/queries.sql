@@ -87,8 +87,8 @@ where (s.parent_id is null or p.id is not null)
 order by s.zone_id, s.id;
 
 -- name: check_cycles
--- Depth cannot rise all the way around a cycle, so every cycle has a session with a wrong depth. Only from those
--- sessions is it worth walking up.
+-- Depth cannot rise all the way around a cycle, so every cycle has a session with a wrong depth. The walk up
+-- starts only at those sessions.
 with recursive line (zone_id, id, ancestor) as (
     select s.zone_id, s.id, s.parent_id
     from agent_sessions s
@@ -219,7 +219,7 @@ where i.status = 'pending' and i.parked <> 0
 order by i.zone_id, i.id;
 
 -- name: check_delegations
--- A delegation ends with its sessions. An expired one no longer counts, before a sweep marks it as expired.
+-- A delegation ends with its sessions. An expired one no longer counts, even before a sweep marks it as expired.
 select d.zone_id, d.id, d.session_id, case when s.id is null then 'does not exist' else 'has ended' end
 from (
     select e.zone_id, e.id, e.source_session_id as session_id
@@ -233,7 +233,7 @@ where s.id is null or s.status = 'terminated'
 order by d.zone_id, d.id;
 
 -- name: check_delegation_chains
--- A delegation ends with the delegation it was derived from.
+-- A delegation ends with the delegation it was derived from, and expires no later.
 select d.zone_id, d.id, d.parent_edge_id, coalesce(p.status, 'missing')
 from delegation_edges d
 left join delegation_edges p on p.zone_id = d.zone_id and p.id = d.parent_edge_id
@@ -318,7 +318,8 @@ where p.held <> coalesce(h.number, 0)
 order by p.zone_id, p.agent_id;
 
 -- name: check_tasks_of_lost_agents
--- Tasks of an agent that is missing, terminated or stale: the transaction that ends or marks an agent takes its tasks.
+-- Tasks of an agent that is missing, terminated or stale. The transaction that terminates an agent or marks it as stale
+-- also takes its tasks from it.
 select t.zone_id, t.id, t.agent_id, coalesce(a.status, 'unknown')
 from agent_tasks t
 left join agents a on a.zone_id = t.zone_id and a.id = t.agent_id

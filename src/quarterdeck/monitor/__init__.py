@@ -1,8 +1,8 @@
 """`qd monitor start`: the process that watches one fleet, on the host of its panes.
 
-It decides which members to remind of their messages. Each tick it sends a heartbeat. The response lists the members,
-whose ping interval has passed, and how many unread messages each has. Then it observes the panes, and pings the members
-that are due and have unread messages, or whose pane has not changed for their interval. It never types into another
+It decides which members to remind of their messages. Each tick it sends a heartbeat. The response lists the members. A
+member is due when its ping interval has passed. The monitor then observes the panes, and pings each member that is due
+and has unread messages or a pane that has not changed for its interval. It never types into another
 user's pane, into a shell, or on another host.
 
 | module           | what it does                                                                       |
@@ -11,7 +11,7 @@ user's pane, into a shell, or on another host.
 | config           | reads the known coding agents from the settings file                               |
 | server_api       | calls to the server: claim, heartbeat, release                                     |
 | pane_observer    | observes panes, with one list of panes per tmux server; types pings                |
-| stale_placements | finds placements whose pane no longer exists                                       |
+| missing_panes    | finds placements whose pane does not exist                                         |
 | loop             | the loop of ticks                                                                  |
 | daemonize        | `--daemon`: starts a process that outlives its terminal                            |
 

@@ -1,7 +1,7 @@
 """`--daemon`: starts a process that outlives its terminal, and waits until it is running or has failed.
 
 The process forks twice, so that it has no terminal, cannot acquire one, and needs no parent to wait for it. The
-starting command waits for one line on a pipe: the pid, or the reason of a failure. If the pipe closes without a line,
+starting command waits for one line on a pipe: the pid, or the reason for a failure. If the pipe closes without a line,
 the process exited without a reason, and its log has more.
 """
 

@@ -1,4 +1,4 @@
-"""The loop of a monitor: claim the fleet, then ping and send a heartbeat each tick until a signal stops it."""
+"""The loop of a monitor: claim the fleet, then ping and send a heartbeat each tick, until a signal arrives."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from quarterdeck.monitor.server_api import ServerApi
 
 FLEET_GONE_CODES = ("fleet_deleted", "fleet_not_found")
 ALWAYS_POLICY = "seed"
+"""The value of `--policy` with which all members are pinged, even if they are working."""
 
 
 class MonitorConfig(NamedTuple):
     tick_seconds: int
     policy: str
     report: Callable[[str], None]
-    """Gets one line for each thing that happens."""
+    """Called with one line of text for each ping, change or failure."""
     on_started: Callable[[], None]
     """Called once this process has claimed the fleet."""
 
@@ -40,6 +41,7 @@ class Monitor:
         self._unreported_pings: list[int] = []
         """Members that were pinged and not yet reported to the server."""
         self._owned_until = 0.0
+        """Before this time of `now()`, no other monitor can have claimed the fleet."""
 
     async def run(self) -> None:
         """Run until a signal arrives or the fleet is deleted. Raises if the server refuses the claim or a heartbeat."""
@@ -93,22 +95,23 @@ class Monitor:
         return state
 
     def _extend_ownership(self, sent_at: float) -> None:
-        """Until this time no other monitor can claim the fleet.
+        """Set `_owned_until` after a claim or heartbeat that was sent at `sent_at`.
 
-        The server records the heartbeat after `sent_at`, so its age is at most the time since then.
+        The server recorded it later than that, so its age is at most the time since `sent_at`.
         """
         self._owned_until = sent_at + monitor_stale_after_ms(self._config.tick_seconds) / SECOND
 
     async def _ping_due_members(self, state: MonitorState | None) -> None:
-        """Ping members that are due and have a reason. Observes all members, to know how long each pane is quiet."""
+        """Ping members that are due and have a reason. Observes all, to know how long each pane is quiet."""
         if state is None:
             return
         observations = await self._observer.observe(state.members, now())
-        due = [member for member in state.members if member.is_due and self._should_ping(member, observations)]
-        if not due:
+        to_ping = [member for member in state.members if member.is_due and self._should_ping(member, observations)]
+        if not to_ping:
             return
-        results = await asyncio.gather(*(self._ping(member) for member in due))
-        self._unreported_pings += [member.agent_id for member, was_typed in zip(due, results, strict=True) if was_typed]
+        results = await asyncio.gather(*(self._ping(member) for member in to_ping))
+        pinged = [member.agent_id for member, was_typed in zip(to_ping, results, strict=True) if was_typed]
+        self._unreported_pings += pinged
         if self._unreported_pings:
             # Report now: if this process ends before the next tick, its successor must not ping them again.
             await self._send_heartbeat()

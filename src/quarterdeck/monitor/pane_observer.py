@@ -33,6 +33,7 @@ class PaneObserver:
         self._targets: dict[int, tuple[Tmux, TypingTarget]] = {}
         """Panes that may be typed into, by agent, as of the last observation."""
         self._blocked: dict[int, str] = {}
+        """Why a member cannot be reached, by agent, as last reported."""
 
     async def observe(self, members: Sequence[WatchedMember], now: float) -> dict[int, PaneObservation]:
         """Observations of the members whose pane may be typed into, by agent. The others are left out."""
@@ -56,7 +57,7 @@ class PaneObserver:
         return observations
 
     async def ping(self, member: WatchedMember, is_owner: Callable[[], bool]) -> str | None:
-        """Type a ping if the pane is unchanged since it was observed. Returns the reason if nothing was typed."""
+        """Type a ping if the pane is as it was observed. Returns the reason if it was not typed, or without Enter."""
         tmux, target = self._targets[member.agent_id]
         if not is_owner():
             return NOT_OWNER
@@ -90,7 +91,7 @@ class PaneObserver:
     def _check_panes(
         self, snapshot: TmuxSnapshot, placements: Sequence[PanePlacement]
     ) -> list[TypingTarget | BlockReason]:
-        """Blocks: reads the processes of the panes from the kernel."""
+        """Check each placement's pane. Blocks: it reads process data from the kernel."""
         agents = self._coding_agents
         return [
             keystrokes.check_pane(snapshot, placement, self._host, agents.get(placement.coding_agent))
@@ -138,7 +139,7 @@ class _Screen(NamedTuple):
 
 
 class ScreenTracker:
-    """The last observed text of each pane, and since when it is unchanged.
+    """The last observed text of each pane, and since when it has been unchanged.
 
     A pane that is observed for the first time counts as unchanged since then, because its past is unknown.
     """

@@ -58,5 +58,5 @@ class Agents(WorkResource):
         fields = {"ttlSeconds": ttl_seconds, "attemptToken": attempt_token}
         body = {name: value for name, value in fields.items() if value is not None}
         path = self._path("agents", agent_id, "token")
-        # A retry after a lost response creates a second token. The unused one does no harm; it only has a log entry.
+        # A retry after a lost response creates a second token. The unused one does no harm; it only adds a log entry.
         return await self._call_in_zone(ApiCall("POST", path, body=body, is_idempotent=True), AgentToken)

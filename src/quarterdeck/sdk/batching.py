@@ -1,8 +1,8 @@
 """Combines concurrent requests into bulk calls: requests that arrive during a call go with the next one.
 
-There are no timers: a single request is sent alone and immediately. 20 callers that each wait for their own result use
-about 3 calls at a time instead of 20, and the server few batches. Each request gets its own result. If the server
-refuses a bulk call because one item is invalid, its items are sent one by one, so that the others do not fail.
+There are no timers: a single request is sent alone and immediately. 20 callers that each wait for their own result
+need 3 calls at a time instead of 20, and the server commits few batches. Each request gets its own result. If the
+server refuses a bulk call because one item is invalid, its items are sent one by one, so that the others do not fail.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Events(Resource):
     async def list(
         self, *, after: int = 0, types: Sequence[str] = (), subject: str | None = None
     ) -> AsyncIterator[Event]:
-        """Iterate over the events after a position up to the present end of the log, oldest first."""
+        """Iterate over the events after a position up to the current end of the log, oldest first."""
         position: int | None = after
         while position is not None:
             query = {**_build_filters(types, subject), "after": position, "limit": PAGE_SIZE}

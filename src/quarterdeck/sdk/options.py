@@ -1,4 +1,4 @@
-"""Optional arguments of calls that have many. Each is named as on the wire.
+"""Optional arguments of calls that have many. Their names are those of the wire, in snake case.
 
 They are typed dictionaries, so that a type checker checks `spawn("app", parent_id=…)`. At run time `encode_options`
 checks the same names.
@@ -144,7 +144,7 @@ class WebhookChanges(WebhookOptions, total=False):
 
 
 def encode_options(options_type: type, options: Mapping[str, object]) -> dict[str, object]:
-    """The options without those that are None. Raises TypeError for an unknown name, as any function does."""
+    """The options without those that are None. Raises TypeError for an unknown name, like a call with one."""
     unknown = options.keys() - options_type.__annotations__.keys()
     if unknown:
         allowed = ", ".join(sorted(options_type.__annotations__))

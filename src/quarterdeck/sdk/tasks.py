@@ -98,7 +98,7 @@ class Tasks(WorkResource):
         return self._iter_items_in_zone(self._path("agent-tasks", task_id, "logs"), query, WorkPage[LogLine])
 
     async def explain(self, task_id: str) -> TaskExplanation:
-        """Why the task is in its present state, and what would change that."""
+        """Why the task is in its current state, and what would change that."""
         return await self._call_in_zone(ApiCall("GET", self._path("agent-tasks", task_id, "explain")), TaskExplanation)
 
     async def tree(self, task_id: str, *, depth: int | None = None) -> TaskTree:

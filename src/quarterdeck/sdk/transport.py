@@ -99,7 +99,7 @@ class Transport:
         body = None if call.body is None else msgspec.json.encode(call.body)
         clock = asyncio.get_running_loop().time
         started_at, attempt, has_renewed = clock(), 0, False
-        budget = RetryBudget(self.options.patience)
+        retry_window = RetryWindow(self.options.patience)
         while True:
             attempt += 1
             try:
@@ -110,7 +110,7 @@ class Transport:
                 has_renewed = True
             except Problem as problem:
                 wait_seconds = retry_delay(problem, attempt, is_retry_safe=call.is_retry_safe, jitter=random.random())
-                if wait_seconds is None or not budget.allows_retry(problem, clock() - started_at + wait_seconds):
+                if wait_seconds is None or not retry_window.allows_retry(problem, clock() - started_at + wait_seconds):
                     if call.key is not None and isinstance(problem, Fault):
                         # This or an earlier attempt may have been processed. Only this key makes a retry safe.
                         problem.members["idempotency_key"] = call.key
@@ -155,7 +155,7 @@ class Transport:
             Request(call.method, with_query(call.path, call.query), headers, body), pool.connector.address
         )
         seconds = self.options.timeout + call.wait_seconds
-        response = await pool.exchange(data, seconds, allow_stale=call.is_retry_safe)
+        response = await pool.exchange(data, seconds, allow_repeat=call.is_retry_safe)
         if response.status >= 300:
             raise problem_from_response(response)
         return response
@@ -245,7 +245,7 @@ BAD_GATEWAY = 502
 
 
 @dataclass(slots=True)
-class RetryBudget:
+class RetryWindow:
     """How long one call is retried."""
 
     seconds: float
@@ -254,7 +254,7 @@ class RetryBudget:
     def allows_retry(self, problem: Problem, elapsed: float) -> bool:
         """Whether the call is retried `elapsed` seconds after its start.
 
-        The first unknown outcome is always retried: waiting for the response may have taken longer than the budget.
+        The first unknown outcome is always retried: waiting for the response may have taken longer than the window.
         """
         is_first_unknown = is_outcome_unknown(problem) and not self.had_unknown_outcome
         self.had_unknown_outcome = self.had_unknown_outcome or is_first_unknown
@@ -264,7 +264,7 @@ class RetryBudget:
 def retry_delay(problem: Problem, attempt: int, *, is_retry_safe: bool, jitter: float) -> float | None:
     """Seconds to wait before the next attempt, or None if the call must not be retried.
 
-    `attempt` is the number of the failed attempt, from 1. `is_retry_safe`: a repetition does not act twice.
+    `attempt` is the number of the failed attempt, from 1. `is_retry_safe`: a repetition has no second effect.
     """
     if not (is_transient(problem) or (is_retry_safe and is_outcome_unknown(problem))):
         return None

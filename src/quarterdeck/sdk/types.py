@@ -56,7 +56,7 @@ class Used(msgspec.Struct, frozen=True):
 
 
 class Quotas(msgspec.Struct, frozen=True):
-    """The limits of a zone and their present use."""
+    """The limits of a zone and their current use."""
 
     zone_id: str
     limits: dict[str, int]
@@ -273,7 +273,7 @@ class Revoked(msgspec.Struct, frozen=True):
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """The present authority of a session, and the edges that give it."""
+    """The current authority of a session, and the edges that give it."""
 
     session_id: str
     zone_id: str

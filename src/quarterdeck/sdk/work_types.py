@@ -220,7 +220,7 @@ class TaskTree(msgspec.Struct, frozen=True):
 
 
 class TaskExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a task is in its present state, and what would change that."""
+    """Why a task is in its current state, and what would change that."""
 
     task: dict[str, object]
     code: str

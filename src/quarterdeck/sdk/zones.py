@@ -20,7 +20,7 @@ class Zones(Resource):
         return await self._call(ApiCall("PUT", self._path(), body=fields, is_idempotent=True), Zone)
 
     async def quotas(self) -> Quotas:
-        """The limits of the zone and their present use."""
+        """The limits of the zone and their current use."""
         return await self._get(self._path("quotas"), Quotas)
 
     async def freeze(self) -> Zone:

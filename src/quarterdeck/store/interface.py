@@ -23,7 +23,7 @@ class StoreError(Exception):
 
 
 class ContentError(StoreError):
-    """A value or a constraint was violated. The same content fails again; other commands of the batch may succeed."""
+    """A value is invalid, or a constraint is violated. The same content fails again; other commands may succeed."""
 
 
 class TransientError(StoreError):

@@ -121,7 +121,7 @@ class PostgresStore:
             name="quarterdeck",
         )
         try:
-            # Waits: a start that fails while connections are still being opened could not end because of them.
+            # Waits: if the start fails while connections are being opened, they would keep the process from ending.
             await pool.open(wait=True, timeout=OPEN_SECONDS)
         except PoolTimeout as error:
             await pool.close()

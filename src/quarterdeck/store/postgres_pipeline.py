@@ -23,7 +23,7 @@ from quarterdeck.store.sql import BoundStatement, Statement
 RESPONSE_SECONDS = 7.0
 """A connection is closed if it gets no response for this long: longer than any timeout of PostgreSQL."""
 UNPREPARED = frozenset({"begin", "commit", "rollback"})
-"""Too cheap to prepare, and easier to recognise on the wire."""
+"""Too cheap to prepare, and easier to recognize on the wire."""
 _DATA = "22"
 _CONTENT = (_DATA, "23")
 _READ_ONLY = "25006"

@@ -146,8 +146,8 @@ def load(package: str, file: str = MAIN_FILE) -> Statements:
 
 def parse(text: str) -> dict[str, Statement]:
     columns: dict[str | None, list[str]] = {}
-    for row in _COLUMNS_LINE.finditer(text):
-        columns.setdefault(row[1], []).extend(name.strip() for name in row[2].split(","))
+    for found in _COLUMNS_LINE.finditer(text):
+        columns.setdefault(found[1], []).extend(name.strip() for name in found[2].split(","))
     text = _COLUMNS_CALL.sub(lambda call: ", ".join(f"{call[1]}.{name}" for name in columns[call[2]]), text)
     text = _expand_phrases(text)
     texts: dict[str, dict[Dialect | None, list[str]]] = {}

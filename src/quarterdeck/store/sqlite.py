@@ -198,7 +198,7 @@ def _delete_statistics(connection: sqlite3.Connection) -> None:
         if filled_tables or not tables:
             connection.execute("analyze sqlite_schema")
     except sqlite3.OperationalError as error:
-        log.warning("could not delete SQLite's statistics, which may slow it down, until the next start: %s", error)
+        log.warning("cannot delete SQLite's statistics; statements may be slow until the next start: %s", error)
     except sqlite3.Error as error:
         raise classify_error(error, "statistics") from error
 

@@ -23,6 +23,6 @@ class Clock:
         """Move the clock forward and return the new time. Work that becomes due runs only when `settle` is called."""
         step = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if step < timedelta(0):
-            raise ValueError("the clock does not go back: the database already holds later times")
+            raise ValueError("the clock cannot go back: the database already holds later times")
         self._now += round(step / timedelta(milliseconds=1))
         return self.now

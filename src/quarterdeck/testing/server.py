@@ -18,7 +18,7 @@ from quarterdeck.testing import database
 from quarterdeck.testing.clock import Clock
 
 ROUNDS_MAX = 200
-"""Rounds of `settle`. A long chain of failing dependents needs several. What needs more than this never ends."""
+"""Rounds of `settle`. A long chain of failing dependents needs several. Work that needs more is taken as endless."""
 
 
 class _ManualServer(Embedded):
@@ -79,7 +79,8 @@ class Server(Quarterdeck):
 
     @staticmethod
     async def _log_position(app: App) -> int:
-        return (await app.runtime.stores[1].read(read_bounds)).head
+        _, cross_zone_store = app.runtime.stores
+        return (await cross_zone_store.read(read_bounds)).head
 
 
 @contextlib.asynccontextmanager

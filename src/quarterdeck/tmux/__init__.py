@@ -16,7 +16,7 @@ tmux itself compares the pane with these facts once more in the command that typ
 | host           | id of this host, and the user                                                          |
 | subprocess_run | runs one program without a shell, bounded in time and output                           |
 | quoting        | quotes text for tmux scripts and formats                                               |
-| pane_info      | what tmux reports of a pane, and guards that a pane must satisfy                       |
+| pane_info      | what tmux reports about a pane, and guards that a pane must satisfy                    |
 | commands       | runs tmux commands on one socket, if it belongs to this user                           |
 | panes          | list, split, paste, Enter, capture, kill                                               |
 | pane_lock      | lock: one process types into a pane at a time                                          |
@@ -30,6 +30,7 @@ tmux itself compares the pane with these facts once more in the command that typ
 | version        | the installed tmux version                                                             |
 
 How it fails. If tmux is missing, unreachable or hung, or prints too much, `TmuxError` is raised within a time-out. If a
-pane is no longer what it was, `PaneChanged` is raised and nothing was typed. Whatever cannot be determined counts
-against typing: a notice that was not typed is found by the next poll, but one typed at a prompt runs as a command.
+pane is no longer what it was, `PaneChanged` is raised: nothing was typed, or the text without Enter. Whatever cannot be
+determined counts against typing: a message whose notice was not typed is found by the next poll, but a notice typed at
+a shell prompt runs as a command.
 """

@@ -44,6 +44,7 @@ class CodingAgent:
     processes: tuple[str, ...] = ()
     """Process names by which the agent is recognised."""
     exit: str = DEFAULT_EXIT_COMMAND
+    """Typed into the pane to stop the agent."""
 
 
 DEFAULTS: Mapping[str, CodingAgent] = {
@@ -97,7 +98,7 @@ def build_argv(agent: CodingAgent, *, name: str, model: str | None = None, promp
 def has_exited(agent: CodingAgent, pane: PaneInfo, processes: ProcessTable) -> bool:
     """Whether only a shell is left in the pane.
 
-    False if that is uncertain: the agent may be behind an editor, suspended, or still start under an unknown name.
+    False if that is uncertain: the agent may be behind an editor, suspended, or starting under another name.
     """
     if (root := _pane_process(pane, processes)) is None:
         return False

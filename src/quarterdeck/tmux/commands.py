@@ -29,7 +29,7 @@ class TmuxCommands:
     async def run_guarded(
         self, guard: PaneGuard, command: str, *, before: Sequence[str] = (), stdin: bytes = b""
     ) -> str:
-        """Run a command on a pane if the guard holds, in one step of tmux. Returns its output.
+        """Run a command on a pane if the guard holds: tmux checks and runs in one step. Returns its output.
 
         tmux reads `command` as a script, so it may contain only our own words, ids and numbers.
         """

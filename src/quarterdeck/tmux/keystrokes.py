@@ -23,6 +23,7 @@ from quarterdeck.tmux.panes import PaneInfo, Tmux
 from quarterdeck.tmux.process_table import Process, ProcessTable
 
 BlockReason = Literal["no_pane", "other_host", "other_tmux", "pane_gone", "not_the_agent"]
+"""Why nothing may be typed into a pane."""
 CLOCK_SKEW_MAX = 60 * SECOND
 """Allowed difference between the database's clock (creation of a placement) and this host's (start of tmux)."""
 
@@ -88,7 +89,7 @@ def check_pane(
 ) -> TypingTarget | BlockReason:
     """Check a placement against a snapshot. `agent` is None if the placement's coding agent is not configured.
 
-    Not for the event loop: it reads process data from the kernel.
+    Blocks: it reads process data from the kernel.
     """
     if (reason := check_host(placement, host)) is not None:
         return reason
@@ -118,7 +119,7 @@ def check_host(placement: PlacedPane, host: Host) -> BlockReason | None:
 
 
 async def type_line(tmux: Tmux, target: TypingTarget, text: str, *, press_enter: bool = True) -> BlockReason | None:
-    """Type a line and, with `press_enter`, press Enter. Returns why not, or None.
+    """Type a line and, with `press_enter`, press Enter. Returns the reason if that was not done completely.
 
     If the agent leaves the foreground before Enter, the text stays in the pane without it.
     """

@@ -1,7 +1,7 @@
 """The text that is typed into panes: one line that neither a terminal nor an agent executes.
 
-The header comes first for a reason: most agents treat a line that starts with `/` or `!` as a command, and a body may
-start with anything.
+A notice starts with its header, because most agents treat a line that starts with `/` or `!` as a command, and a body
+may start with anything.
 """
 
 from __future__ import annotations

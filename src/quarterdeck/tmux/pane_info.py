@@ -1,4 +1,4 @@
-"""What tmux reports of a pane, and guards: conditions that a pane must satisfy before a command changes it."""
+"""What tmux reports about a pane, and guards: conditions that a pane must satisfy before a command changes it."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ class PaneListFormat:
 
 
 def last_lines(screen: str, lines: int) -> str:
-    """The last lines of a captured screen, without trailing empty lines, in their colours."""
+    """The last lines of a captured screen, without trailing empty lines, in their colors."""
     all_lines = screen.rstrip().split("\n")
     before, kept = all_lines[:-lines], all_lines[-lines:]
-    # The code that set a colour may be in a line that is left out.
-    colours: list[str] = []
+    # The code that set a color may be in a line that is left out.
+    colors: list[str] = []
     for code in re.findall(r"\x1b\[[0-9;:]*m", "\n".join(before)):
-        colours = [] if code in ("\x1b[m", "\x1b[0m") else [*colours[-16:], code]
-    return "".join(colours) + "\n".join(kept)
+        colors = [] if code in ("\x1b[m", "\x1b[0m") else [*colors[-16:], code]
+    return "".join(colors) + "\n".join(kept)
 
 
 def _parse_pane(fields: Mapping[str, str]) -> PaneInfo:

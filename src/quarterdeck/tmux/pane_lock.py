@@ -1,8 +1,8 @@
-"""Lock of a pane: one process types at a time, be it the server, the monitor or a replica on the same host.
+"""Lock of a pane: one process types at a time. Servers and monitors on the same host share it.
 
 A line is typed as text and, a moment later, Enter. Two processes that type at once would merge their lines. The lock is
 an flock on a file next to the tmux server's socket, in a directory that only this user can access. The kernel releases
-it when its holder is killed. Both typing and waiting have a time-out, so a hung holder blocks others only for a time.
+it when its holder is killed. Both typing and waiting have a time-out, so a hung holder does not block others forever.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from quarterdeck.tmux.errors import TmuxError
 @contextlib.asynccontextmanager
 async def lock_pane(socket: str, pane_id: str, seconds: float) -> AsyncIterator[None]:
     """Hold the lock of a pane during the `with` block. Raises `TmuxError` if it is not free within `seconds`."""
-    name = f"{socket}.{pane_id.removeprefix('%')}.typing"
+    path = f"{socket}.{pane_id.removeprefix('%')}.typing"
     try:
-        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise TmuxError(f"Cannot create the pane lock {name}: {error.strerror}.") from error
+        raise TmuxError(f"Cannot create the pane lock {path}: {error.strerror}.") from error
     loop = asyncio.get_running_loop()
     locked: asyncio.Future[None] = loop.create_future()
 
     def acquire() -> None:
         # In its own thread: waiting for one pane must not block typing into another.
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(lock_fd, fcntl.LOCK_EX)
         with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
-            loop.call_soon_threadsafe(_on_locked, locked, file)
+            loop.call_soon_threadsafe(_on_locked, locked, lock_fd)
 
     threading.Thread(target=acquire, name=f"pane lock {pane_id}", daemon=True).start()
     try:
@@ -40,18 +40,18 @@ async def lock_pane(socket: str, pane_id: str, seconds: float) -> AsyncIterator[
             await locked
     except (asyncio.CancelledError, TimeoutError) as error:
         if not locked.cancelled():
-            os.close(file)  # the lock was acquired at the same time, and nothing else would release it
+            os.close(lock_fd)  # the lock was acquired at the same time, and nothing else would release it
         if isinstance(error, TimeoutError):
             raise TmuxError(f"Another process has been typing into {pane_id} for {seconds:g} s.") from None
         raise
     try:
         yield
     finally:
-        os.close(file)
+        os.close(lock_fd)
 
 
-def _on_locked(locked: asyncio.Future[None], file: int) -> None:
+def _on_locked(locked: asyncio.Future[None], lock_fd: int) -> None:
     if locked.done():
-        os.close(file)  # the waiter has timed out or was cancelled
+        os.close(lock_fd)  # the waiter has timed out or was cancelled
     else:
         locked.set_result(None)

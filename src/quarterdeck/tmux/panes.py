@@ -37,7 +37,7 @@ TEXT_MAX = 256 * 1024
 LINES_MAX = 10_000
 NO_SPACE_MESSAGE = b"no space for new pane"
 MARKER_VARIABLE = "QUARTERDECK_PANE"
-"""Environment variable by which a new pane is found if its id is not known."""
+"""Set by the start command of a new pane, so that the pane is found if its id is not known."""
 CLOSE_TIMEOUT_SECONDS = 2.0
 POLL_SECONDS = 0.02
 
@@ -56,8 +56,9 @@ class Tmux:
         """All panes of the server by id, with one command. Empty if no server runs."""
         if not await self._commands.is_server_running():
             return {}
-        rows = PaneListFormat()
-        return rows.parse(await self._commands.run_checked("list-panes", "-a", "-F", rows.format))
+        pane_list = PaneListFormat()
+        output = await self._commands.run_checked("list-panes", "-a", "-F", pane_list.format)
+        return pane_list.parse(output)
 
     async def capture(self, pane_id: str, lines: int, *, ansi: bool = False) -> str:
         """The last lines of the pane, including its scrollback."""

@@ -1,7 +1,7 @@
 """The processes of this host at one time, and which of them are in the foreground of a pane.
 
 A terminal has one foreground process group, and typed text goes to the process of that group that reads the terminal.
-So an agent that is suspended, or runs in a terminal inside an editor, cannot be typed to although it is running.
+So an agent that is suspended, or runs in a terminal inside an editor, cannot be typed into although it is running.
 
 On Linux all of this comes from /proc. Elsewhere `ps` reports most of it, but not what a process reads from.
 """
@@ -104,8 +104,8 @@ def list_processes() -> ProcessTable:
     """The current processes. Blocks for some milliseconds."""
     if not has_procfs():
         return _list_with_ps()
-    numbers = (int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal())
-    return ProcessTable(process for pid in numbers if (process := read_process(pid)) is not None)
+    pids = (int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal())
+    return ProcessTable(process for pid in pids if (process := read_process(pid)) is not None)
 
 
 def has_procfs() -> bool:

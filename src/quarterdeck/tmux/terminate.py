@@ -22,6 +22,7 @@ from quarterdeck.tmux.process_table import Process, ProcessTable
 TERM_SECONDS = 2.0
 """Time between SIGTERM and SIGKILL."""
 KILL_SECONDS = 5.0
+"""How long to wait after SIGKILL before the remaining processes are reported."""
 PAUSE_SECONDS = 0.02
 """Pause before the second pass. It doubles each time, because a pass reads all of /proc."""
 PAUSE_MAX_SECONDS = 0.25
@@ -42,10 +43,10 @@ class ProcessTree:
         """The live processes of the tree, including those that were started since the last call."""
         alive = self._still_alive(table)
         # A session id is not reused while a process of the session is alive.
-        has_session = any(self._root.pid in (member.session_id, member.group_id) for member in alive)
-        found = table.with_descendants(member.pid for member in alive)
+        has_session = any(self._root.pid in (process.session_id, process.group_id) for process in alive)
+        found = table.with_descendants(process.pid for process in alive)
         if has_session:
-            found += [member for member in table.values() if self._root.pid in (member.session_id, member.group_id)]
+            found += [process for process in table.values() if self._root.pid in (process.session_id, process.group_id)]
         for process in found:
             self._processes.setdefault((process.pid, process.start_time), process)
         return self._still_alive(table)
@@ -68,7 +69,7 @@ async def terminate_tree(root: Process) -> list[Process]:
         pause = PAUSE_SECONDS
         deadline = asyncio.get_running_loop().time() + seconds
         while alive := tree.find_alive(await asyncio.to_thread(process_table.list_processes)):
-            if any(member.pid == os.getpid() for member in alive):
+            if any(process.pid == os.getpid() for process in alive):
                 raise ContainsThisProcess
             for process in alive:
                 if (process.pid, process.start_time) not in signaled:

@@ -45,7 +45,10 @@ def build_agent_liveness(runtime: Runtime) -> AgentLiveness:
 
 
 def build_agent_check(runtime: Runtime) -> Callable[[Caller], Awaitable[None]]:
-    """Build the check of agent tokens for components below agents. One statement checks all waiting callers."""
+    """Build the check of agent tokens for the routes of components that do not know agents.
+
+    One statement checks all waiting callers.
+    """
     lane = runtime.lanes.add_read_lane("agent-speaks", agents.check_agent_callers)
 
     async def check(caller: Caller) -> None:

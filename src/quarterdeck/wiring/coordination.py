@@ -30,6 +30,7 @@ from quarterdeck.wiring.tasks import TaskParts
 RETRY = Policy(max_attempts=0, base_ms=5_000, multiplier=2.0, cap_ms=40_000, jitter_ratio=0.0)
 """A failed cycle is retried after 5, 10, 20 and then always 40 seconds."""
 ALARM_SECONDS = 300.0
+"""Failing cycles are logged as critical after this time."""
 GAP_SECONDS = 0.1
 """Minimum time between two cycles: every commit wakes the coordinator, and most give it nothing to do."""
 GATEWAY_TIMEOUT_SECONDS = 2.0
@@ -45,7 +46,7 @@ class CoordinationDeps:
     liveness: AgentLiveness
     url: str | None
     """The server's URL on its own machine."""
-    keys: KeyWriter | None = None
+    key_writer: KeyWriter | None = None
     """None without Redis."""
 
 
@@ -55,11 +56,8 @@ def launcher_names(runtime: Runtime) -> frozenset[str]:
 
 def build_coordination(runtime: Runtime, deps: CoordinationDeps, *, runs_coordinator: bool) -> Component:
     """Without `runs_coordinator` (the sweeper daemon), this process coordinates and launches nothing."""
-    settings, coordinator_metrics, cycle_durations = (
-        runtime.settings.section(CoordinationSettings),
-        CoordinatorMetrics(),
-        Histogram(DURATION_BUCKETS),
-    )
+    settings = runtime.settings.section(CoordinationSettings)
+    coordinator_metrics, cycle_durations = CoordinatorMetrics(), Histogram(DURATION_BUCKETS)
     http_client = OutboundClient(ALLOW_ALL)
     launcher = _build_launcher(runtime, deps, http_client)
     rank = runtime.lanes.add_write_lane("task-rank", strategies.run_batch)
@@ -71,8 +69,8 @@ def build_coordination(runtime: Runtime, deps: CoordinationDeps, *, runs_coordin
         cycle_durations.observe,
     )
     coordinator = Coordinator(coordinator_deps, launcher, settings, coordinator_metrics)
-    pace = LoopTiming(settings.coordinator_interval_ms, GAP_SECONDS, RETRY, ALARM_SECONDS, wakes_while_failing=True)
-    leader_loop = LeaderLoop(LEASE_NAME, runtime.cross_zone_engine, runtime.wakeups, pace, coordinator)
+    timing = LoopTiming(settings.coordinator_interval_ms, GAP_SECONDS, RETRY, ALARM_SECONDS, wakes_while_failing=True)
+    leader_loop = LeaderLoop(LEASE_NAME, runtime.cross_zone_engine, runtime.wakeups, timing, coordinator)
     health = _build_health(runtime, deps, leader_loop, coordinator_metrics, http_client)
     handlers = CoordinatorHandlers(
         runtime.engine,
@@ -90,9 +88,11 @@ def build_coordination(runtime: Runtime, deps: CoordinationDeps, *, runs_coordin
     _register_metrics(runtime, coordinator_metrics, launcher, leader_loop)
     # The leader loop stops first, so that no task is assigned after the launcher has stopped.
     startables: list[Startable] = [leader_loop, launcher, health] if runs_coordinator else [health]
-    if runs_coordinator and deps.keys is not None:
-        lock_signal = redis_signals.LockPublisher(runtime.cross_zone_engine, deps.keys, leader_loop.holder)
-        startables += [lock_signal, redis_signals.CommandListener(deps.keys, runtime.wakeups.notify)]
+    if runs_coordinator and deps.key_writer is not None:
+        lock_publisher = redis_signals.CoordinatorKeyPublisher(
+            runtime.cross_zone_engine, deps.key_writer, leader_loop.holder
+        )
+        startables += [lock_publisher, redis_signals.CommandListener(deps.key_writer, runtime.wakeups.notify)]
     return Component(
         routes.routes(handlers), leases=[leader_loop.lease], startables=startables, on_drain=[launcher.drain]
     )
@@ -151,7 +151,7 @@ def _build_health(
         leader_loop,
         coordinator_metrics,
         HealthCheck(runtime.stores[0].ping, CONNECTED),
-        None if deps.keys is None else HealthCheck(deps.keys.ping, CONNECTED),
+        None if deps.key_writer is None else HealthCheck(deps.key_writer.ping, CONNECTED),
         HealthCheck(check_gateways, REACHABLE) if gateways else None,
     )
 
@@ -173,7 +173,7 @@ def _register_metrics(
         label,
         lambda: coordinator_metrics.retries_exhausted,
     )
-    metrics.add_counter("agents_spawned", "Sessions launched", label, lambda: launcher.spawned)
+    metrics.add_counter("agents_spawned", "Launches that succeeded", label, lambda: launcher.spawned)
     metrics.add_counter("quarterdeck_launches_failed", "Launches that failed", label, lambda: launcher.failed)
     metrics.add_gauge("quarterdeck_launches", "Launches in progress and running processes", label, launcher.__len__)
     metrics.add_gauge(

@@ -141,5 +141,8 @@ def load_coding_agents(settings: FleetSettings) -> Mapping[str, CodingAgent]:
 
 
 def _server_environment(settings: Settings) -> dict[str, str]:
-    """The Unix socket: its path depends only on the data directory, so it stays valid when the server restarts."""
+    """The variable by which a member finds the server.
+
+    It names the Unix socket: its path depends only on the data directory, so it stays valid when the server restarts.
+    """
     return {"QD_URL": f"unix:{data_dir.socket_path(data_dir.DataDir(str(settings.data)), environment())}"}

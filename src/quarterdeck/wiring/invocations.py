@@ -27,7 +27,7 @@ def build_invocations(runtime: Runtime, secrets: SecretDeriver | None) -> Compon
     claim_wakeups = invocations.ReadyPollWaker(runtime.engine, polls, poll_seconds)
     batch_runner = invocations.BatchRunner(settings.lease_ms, polls)
     lane: Lane[InvocationCommand, InvocationResult] = runtime.lanes.add_write_lane("invocation", batch_runner.run)
-    cancel_pending = runtime.lanes.add_write_lane("invocation-settle", invocations.process_backlogs)
+    process_backlogs = runtime.lanes.add_write_lane("invocation-settle", invocations.process_backlogs)
     show = runtime.lanes.add_read_lane("invocation-show", invocations.show)
     handlers = InvocationHandlers(runtime.engine, lane.submit, show.submit, polls, settings)
     polls.on_undelivered = handlers.release_undelivered
@@ -38,7 +38,7 @@ def build_invocations(runtime: Runtime, secrets: SecretDeriver | None) -> Compon
         invocation_sweeps(
             runtime.cross_zone_engine,
             lane.submit,
-            cancel_pending.submit,
+            process_backlogs.submit,
             settings,
             runtime.settings.section(LogSettings).retention_cleanup_interval_ms,
         ),

@@ -44,17 +44,17 @@ REDIS_STREAMS = "redis-streams"
 
 
 @dataclass(frozen=True, slots=True)
-class RedisClients:
+class RedisWriters:
     """The Redis writers, each with its own client."""
 
     streams: StreamWriter
     slots: SlotWriter
     keys: KeyWriter
-    errors: Callable[[], int]
+    error_count: Callable[[], int]
     """Returns the number of connection errors."""
 
 
-def open_redis(settings: Settings) -> RedisClients | None:
+def open_redis(settings: Settings) -> RedisWriters | None:
     """None if REDIS_URL is not set. Raises SettingsError if it cannot be used."""
     sink_settings = settings.section(SinkSettings)
     if sink_settings.redis_url is None:
@@ -72,7 +72,7 @@ def open_redis(settings: Settings) -> RedisClients | None:
     except ValueError as error:
         raise SettingsError(f"{source} is {mask(sink_settings.redis_url)!r}: {error}.") from error
     key, errors = sink_settings.streams_hmac_key.encode(), client.ErrorCounter()
-    return RedisClients(
+    return RedisWriters(
         streams_writer.RedisStreamWriter(clients[0], key, errors),
         slots.RedisSlotWriter(clients[1], errors),
         key_writer.RedisKeyWriter(for_keys, errors),
@@ -113,7 +113,7 @@ class SinkInputs:
 
 
 async def build_sinks(
-    deps: SinkDeps, clients: RedisClients | None, check_bearer: CheckBearer, inputs: SinkInputs
+    deps: SinkDeps, writers: RedisWriters | None, check_bearer: CheckBearer, inputs: SinkInputs
 ) -> SinkComponent:
     settings = deps.settings.section(SinkSettings)
     cleanup_interval_ms = deps.settings.section(LogSettings).retention_cleanup_interval_ms
@@ -122,22 +122,22 @@ async def build_sinks(
     handlers = SinkHandlers(deps.cross_zone_engine, leader_loops, check_bearer, deps.wakeups.notify)
     component = SinkComponent(sink_routes.routes(handlers), [retention.sweep()])
     mirror: KeyMirror | None = None
-    if clients is not None:
-        mirror, keys = await _build_key_mirror(deps, clients.keys, settings)
-        for leader_loop in (await _build_stream_sink(deps, clients.streams, settings), keys):
+    if writers is not None:
+        mirror, key_loop = await _build_key_mirror(deps, writers.keys, settings)
+        for leader_loop in (await _build_stream_sink(deps, writers.streams, settings), key_loop):
             leader_loops[leader_loop.name] = leader_loop
             component.leases.append(leader_loop.lease)
             component.startables.append(leader_loop)
-        component.startables.append(_build_slot_writer(deps, clients.slots, settings, component.sweeps))
+        component.startables.append(_build_slot_mirror(deps, writers.slots, settings, component.sweeps))
         if inputs.heartbeats is not None:
             # First in the list, so that it stops while the client that it shares is still open.
-            component.startables.insert(0, _build_heartbeat_writer(deps.metrics, clients.keys, inputs.heartbeats))
+            component.startables.insert(0, _build_heartbeat_mirror(deps.metrics, writers.keys, inputs.heartbeats))
     component.routes += redis_routes.routes(RedisHandlers(mirror, check_bearer, deps.wakeups.notify))
     deps.metrics.add_counter(
         "valkey_connection_errors",
         "Failed connections to Redis",
         "redis",
-        (lambda: 0) if clients is None else clients.errors,
+        (lambda: 0) if writers is None else writers.error_count,
     )
     return component
 
@@ -154,31 +154,31 @@ async def _build_key_mirror(
     )
 
 
-def _build_heartbeat_writer(metrics: Metrics, key_writer: KeyWriter, heartbeats: HeartbeatRecorder) -> HeartbeatMirror:
-    writer = HeartbeatMirror(key_writer)
-    heartbeats.listeners.append(lambda agents: writer.record(map(redis_rows.to_pulse, agents)))
-    metrics.add_counter("quarterdeck_redis_beats_lost", "Heartbeats not written to Redis", "redis", lambda: writer.lost)
-    return writer
+def _build_heartbeat_mirror(metrics: Metrics, key_writer: KeyWriter, heartbeats: HeartbeatRecorder) -> HeartbeatMirror:
+    mirror = HeartbeatMirror(key_writer)
+    heartbeats.listeners.append(lambda agents: mirror.record(map(redis_rows.to_heartbeat, agents)))
+    metrics.add_counter("quarterdeck_redis_beats_lost", "Heartbeats not written to Redis", "redis", lambda: mirror.lost)
+    return mirror
 
 
 async def _build_stream_sink(deps: SinkDeps, stream_writer: StreamWriter, settings: SinkSettings) -> LeaderLoop:
-    channel = SinkTarget(stream_writer, stream_entries.build_entries, stream_entries.REVOCATIONS.__eq__)
-    sink = Sink(deps.cross_zone_engine, REDIS_STREAMS, channel, settings)
+    target = SinkTarget(stream_writer, stream_entries.build_entries, stream_entries.REVOCATIONS.__eq__)
+    sink = Sink(deps.cross_zone_engine, REDIS_STREAMS, target, settings)
     await sink.register()
     _register_metrics(deps.metrics, sink)
     return LeaderLoop(sink.name, deps.cross_zone_engine, deps.wakeups, settings.outbox_interval_ms, sink)
 
 
-def _build_slot_writer(
-    deps: SinkDeps, slot_store: SlotWriter, settings: SinkSettings, sweeps: list[Sweep]
+def _build_slot_mirror(
+    deps: SinkDeps, slot_writer: SlotWriter, settings: SinkSettings, sweeps: list[Sweep]
 ) -> SlotMirror:
     counts = SlotCounts(deps.settings.section(Limits))
-    slot_writer = SlotMirror(deps.cross_zone_engine, counts, slot_store)
-    deps.commit_listeners.append(slot_writer.on_commit)
-    reconciler = SlotReconciler(deps.cross_zone_engine, counts, slot_store, settings.slots_reconcile_interval_ms)
+    mirror = SlotMirror(deps.cross_zone_engine, counts, slot_writer)
+    deps.commit_listeners.append(mirror.on_commit)
+    reconciler = SlotReconciler(deps.cross_zone_engine, counts, slot_writer, settings.slots_reconcile_interval_ms)
     sweeps.append(reconciler.sweep())
     deps.metrics.add_counter("quarterdeck_slots_repairs", "Slot counters repaired", "redis", lambda: reconciler.repairs)
-    return slot_writer
+    return mirror
 
 
 def _register_metrics(metrics: Metrics, sink: Sink) -> None:

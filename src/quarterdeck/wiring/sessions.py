@@ -80,7 +80,10 @@ def build_api_keys(runtime: Runtime, authenticator: Authenticator) -> Component:
 
 
 def push_secrets(issuer: LocalIssuer) -> SecretDeriver:
-    """Derives the signing secrets of push services. Servers with the same signing key derive the same secrets."""
+    """The function that derives the signing secrets of push services.
+
+    Servers with the same signing key derive the same secrets.
+    """
     return secret_deriver(issuer.derive_secret("push secrets"))
 
 

@@ -63,19 +63,19 @@ def build_tasks(runtime: Runtime, cipher: FieldCipher) -> TaskParts:
 def build_task_details(runtime: Runtime, cipher: FieldCipher) -> Component:
     """Build the routes of task logs, explanations, costs and budgets."""
     poll_seconds = runtime.settings.section(TaskSettings).task_claim_poll_ms / 1000
-    log_writer, readers = logs.LogWriter(cipher, runtime.wakeups.notify), log_long_poll.new_log_polls()
+    log_writer, polls = logs.LogWriter(cipher, runtime.wakeups.notify), log_long_poll.new_log_polls()
     handlers = TaskDetailHandlers(
         runtime.engine,
         runtime.lanes.add_write_lane("task-log", log_writer.add).submit,
         runtime.lanes.add_write_lane("budget", budgets.change_budgets).submit,
-        log_long_poll.LogLongPoll(runtime.engine, readers),
+        log_long_poll.LogLongPoll(runtime.engine, polls),
     )
     runtime.metrics.add_gauge(
-        "quarterdeck_log_readers_waiting", "Long polls waiting for new lines of a task log", "tasks", readers.__len__
+        "quarterdeck_log_readers_waiting", "Long polls waiting for new lines of a task log", "tasks", polls.__len__
     )
-    log_wakeups = log_long_poll.LogWakeups(runtime.engine, readers, poll_seconds)
+    log_wakeups = log_long_poll.LogWakeups(runtime.engine, polls, poll_seconds)
     return Component(
         detail_routes.routes(handlers),
-        startables=[Watcher(runtime.wakeups, readers, log_wakeups, poll_seconds, "task-log-lookout")],
-        on_drain=[readers.close],
+        startables=[Watcher(runtime.wakeups, polls, log_wakeups, poll_seconds, "task-log-lookout")],
+        on_drain=[polls.close],
     )

@@ -22,12 +22,15 @@ from quarterdeck.engine.settings import LogSettings, SinkSettings
 from quarterdeck.http.auth import LocalIssuer
 from quarterdeck.runtime import Component, Runtime
 
-RESPONSE_BOUNDS = ResponseLimits(head_bytes=16 * 1024, body_bytes=16 * 1024)
+RESPONSE_LIMITS = ResponseLimits(head_bytes=16 * 1024, body_bytes=16 * 1024)
 """Small, because only the status of a response is used."""
 
 
 def webhook_secrets(issuer: LocalIssuer) -> SecretDeriver:
-    """Derives the signing secrets of webhooks. Servers with the same signing key derive the same secrets."""
+    """The function that derives the signing secrets of webhooks.
+
+    Servers with the same signing key derive the same secrets.
+    """
     return secret_deriver(issuer.derive_secret("webhook secrets"))
 
 
@@ -54,10 +57,10 @@ async def build_webhooks(
 
 
 async def _build_fanout(runtime: Runtime, lane: Lane[WebhookCommand, EndpointResult]) -> LeaderLoop:
-    commit_listener = FanoutWakeups(runtime.wakeups)
-    runtime.commit_listeners.append(commit_listener.on_commit)
+    fanout_wakeups = FanoutWakeups(runtime.wakeups)
+    runtime.commit_listeners.append(fanout_wakeups.on_commit)
     backlog_max = runtime.settings.section(WebhookSettings).webhook_backlog_max
-    fanout = WebhookFanout(runtime.cross_zone_engine, commit_listener, lane.submit, runtime.wakeups.notify, backlog_max)
+    fanout = WebhookFanout(runtime.cross_zone_engine, fanout_wakeups, lane.submit, runtime.wakeups.notify, backlog_max)
     await fanout.create_sink()
     prefix, metrics = "quarterdeck_sink", runtime.metrics
     metrics.add_gauge(
@@ -67,8 +70,8 @@ async def _build_fanout(runtime: Runtime, lane: Lane[WebhookCommand, EndpointRes
     metrics.add_counter(
         f"{prefix}_missed", "Events deleted before they were delivered", fanout.name, lambda: fanout.missed_count
     )
-    pace = LoopTiming(runtime.settings.section(SinkSettings).outbox_interval_ms, event_fanout.GAP_SECONDS)
-    return LeaderLoop(fanout.name, runtime.cross_zone_engine, commit_listener.wakeups, pace, fanout)
+    timing = LoopTiming(runtime.settings.section(SinkSettings).outbox_interval_ms, event_fanout.GAP_SECONDS)
+    return LeaderLoop(fanout.name, runtime.cross_zone_engine, fanout_wakeups.wakeups, timing, fanout)
 
 
 def _build_delivery_worker(
@@ -85,7 +88,7 @@ def _build_delivery_worker(
         lanes.add_write_lane("webhook-report", reporter.report).submit,
         lanes.add_write_lane("webhook-settle", webhooks.fail_pending_deliveries).submit,
         lane.submit,
-        OutboundClient(guard, RESPONSE_BOUNDS),
+        OutboundClient(guard, RESPONSE_LIMITS),
         secrets,
     )
     worker = DeliveryWorker(deps, webhook_settings, settings.server.shutdown_grace_ms / 1000)

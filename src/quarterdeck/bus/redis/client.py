@@ -34,6 +34,7 @@ from quarterdeck.bus.redis.interfaces import BusUnavailable, Marker, WriterFence
 PREFIX = "quarterdeck"
 CONNECT_SECONDS = 2.0
 REPLY_SECONDS = 3.0
+ATTEMPTS_MAX = 5
 RedisValue = str | int
 T = TypeVar("T")
 
@@ -119,9 +120,6 @@ async def run_fenced(
 
 def fence_key(sink_id: str) -> str:
     return f"{PREFIX}:sink-term:{sink_id}"
-
-
-ATTEMPTS_MAX = 5
 
 
 def marker_key(sink_id: str, stream: str) -> str:

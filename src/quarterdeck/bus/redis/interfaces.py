@@ -103,7 +103,7 @@ class SlotCounter(NamedTuple):
     limit: int
     pos: int
     replaces_pos: str | None = None
-    """The stored position, if it is impossible: it is replaced."""
+    """A stored position to overwrite although it is later, because the log has not reached it."""
 
 
 class StoredSlotCounter(NamedTuple):

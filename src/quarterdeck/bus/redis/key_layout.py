@@ -1,6 +1,6 @@
 """Redis keys and channels of tasks and agents, for readers that use Redis instead of the API.
 
-Names and values are those of the original system.
+Names and values are a public contract: other programs read them.
 
 | key                                  | value                                                                       |
 |--------------------------------------|-----------------------------------------------------------------------------|
@@ -44,6 +44,7 @@ STALE_AGENTS = "coordinator:stale_agents"
 LOCK = "coordinator:lock:"
 CONTEXT = "session:context:"
 COMMANDS = "coordinator:commands:*"
+"""The channels on which other programs send commands."""
 PRIORITY_STEP = 10**13
 TASK_EVENT_PREFIX, AGENT_EVENT_PREFIX = "task.", "agent."
 Ref = tuple[str, str]
@@ -196,7 +197,7 @@ class KeyWriter(Protocol):
     async def take_over(self, identity: WriterIdentity) -> None: ...
 
     async def write(self, identity: WriterIdentity, operations: Sequence[KeyOperation]) -> KeyDifferences:
-        """Make the keys equal to the operations. Return the differences before."""
+        """Make the keys match the rows and carry out the removals. Return the differences that were found."""
 
     async def compare(self, operations: Sequence[KeyOperation]) -> KeyDifferences:
         """Count the differences without writing."""

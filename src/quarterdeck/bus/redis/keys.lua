@@ -1,6 +1,6 @@
 -- Makes keys equal to the given rows, or only counts the differences.
 --
--- KEYS[2]  the state of the mirrored keys (see `complete_marker.lua`)
+-- KEYS[2]  the state of the mirrored keys (see `complete_marker.lua`); not read here
 -- ARGV[3]  'write' or 'compare'; then operations: the kind, the number of values, the values
 --
 --   task    zone, id, score or '', agent name or '', session key, assigned at, started at, '1' if it waits for a
@@ -79,7 +79,7 @@ local function context(zone, id, agent_id, session, started, holders)
   if not matches then
     write(key, 'hash', 'HSET', 'workspace_id', zone, 'agent_id', agent_id, 'task_id', id, 'started_at', started)
   end
-  -- Renewed for as long as the attempt runs.
+  -- Renewed for as long as the attempt runs, also by a comparison.
   redis.call('EXPIRE', key, CONTEXT_SECONDS)
 end
 

@@ -3,10 +3,10 @@
 | event                              | stream                          | `event`                          |
 |------------------------------------|---------------------------------|----------------------------------|
 | session.spawn, suspend, resume, terminate | `caracal.agents.lifecycle` | spawn, suspend, resume, terminate |
-| session.terminate                  | `caracal.sessions.revoke`       | unless its sid is still in use    |
+| session.terminate, unless its sid is still in use | `caracal.sessions.revoke` | none              |
 | invocation.created, started, …     | `caracal.invocations.lifecycle` | as the event                      |
 | delegation.create, revoke, expire  | `caracal.delegations.invalidate` | edge_create, edge_revoke, edge_expire |
-| the same                           | `caracal.policy.invalidate`     |                                  |
+| the same                           | `caracal.policy.invalidate`     | the same                         |
 
 Every entry has an `outbox_id` and a `dedupe_key`. They are built from the event id, so they are unique and the same
 however often the entry is sent. Each transition is one event, so suspending twice is two entries.

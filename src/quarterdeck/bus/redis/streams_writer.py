@@ -45,9 +45,9 @@ class RedisStreamWriter:
     async def deliver(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> list[RejectedEntry]:
         rejected = []
         for batch in _group_by_stream(entries):
-            accepted, error = await self._deliver_to_stream(identity, after, batch)
+            processed, error = await self._deliver_to_stream(identity, after, batch)
             if reason := _rejection_reason(error):
-                rejected.append(RejectedEntry(batch[accepted], reason))
+                rejected.append(RejectedEntry(batch[processed], reason))
         return rejected
 
     async def deliver_delayed(self, identity: WriterIdentity, entries: Sequence[SinkEntry]) -> list[str | None]:

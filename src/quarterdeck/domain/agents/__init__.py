@@ -14,7 +14,7 @@ exist and what status each has.
 
 **Seen.** An agent is seen (`last_seen_at`) by a heartbeat, its registration, a claim for as long as it waits, or a
 report on a task with an attempt token. What others do with its tasks (cancel, pause, assign, abort) does not count,
-with one exception: when an agent without tasks gets one, its time starts then. Heartbeats are frequent, so each writes
+with one exception: when an agent without tasks gets one, `last_seen_at` is set. Heartbeats are frequent, so each writes
 one narrow row without indexes (`agent_pulses`), without the zone's lock and without an event. The history is kept for
 an hour, with a row for each change and one every ten seconds. A status change that follows from a heartbeat is decided
 under the zone's lock by a second command, `RefreshStatus`, before the response. If the process dies in between, the
@@ -33,7 +33,7 @@ recorded, then the report. If the attempt has ended, the heartbeat still counts:
 for the first time, because it may never start. `look_at` is null until its first heartbeat, claim or own registration.
 
 **An agent with a launcher** runs only while it has a task, so it can become stale only then. Only a launcher can make
-it active again, so a stale one is set to IDLE after the same time again.
+it active again, so a stale one is set to IDLE after another stale threshold.
 
 **Capabilities decide which secrets an agent receives.** A token of an agent can change only that agent, can remove
 capabilities but not add any, and cannot create an agent. Only an OWNER or ADMIN can set the launcher, to one of the

@@ -249,7 +249,7 @@ class RefreshStatus(AgentRef, frozen=True, kw_only=True):
 
 
 class AgentFilter(Command, frozen=True, kw_only=True):
-    """A page of the agents of a zone, ordered by id. A filter that is None matches all."""
+    """Filter for a page of the agents of a zone, ordered by id. A filter that is None matches all."""
 
     limit: int
     after: str | None = None

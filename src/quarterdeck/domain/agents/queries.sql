@@ -129,8 +129,8 @@ where zone_id = b.zone and agent_id = b.agent;
 
 -- name: agents_adjust_held
 -- Counts held tasks. `seen` is 1 for agents that sent the command themselves: what others do with their tasks does not
--- update `last_seen_at`. An agent without tasks may not be running (it may be launched for each task), so its time
--- starts with the first task it gets. Returns `draining`, because a draining agent ends with its last task.
+-- update `last_seen_at`. An agent without tasks may not be running (it may be launched for each task), so getting
+-- its first task updates `last_seen_at` too. Returns `draining`, because a draining agent ends with its last task.
 -- (`draining` is a subquery: with a join, the planner would start with all pulses.)
 update agent_pulses
 set held = case when held + b.delta > 0 then held + b.delta else 0 end,

@@ -64,7 +64,7 @@ class RoleHandlers:
 
 
 def routes(handlers: RoleHandlers) -> list[Route]:
-    one = "/api/v1/members/{subject}"
+    member_path = "/api/v1/members/{subject}"
     tags = ("members",)
     read_permission, change_permission = operations.READ_PERMISSION, operations.CHANGE_PERMISSION
     return [
@@ -74,18 +74,18 @@ def routes(handlers: RoleHandlers) -> list[Route]:
             permission=read_permission,
         ),
         Route(
-            "GET", one, handlers.show, "Show a member", LIFECYCLE, response=MemberView,
+            "GET", member_path, handlers.show, "Show a member", LIFECYCLE, response=MemberView,
             errors=("member_not_found",), tags=tags, permission=read_permission,
         ),
         Route(
-            "PUT", one, handlers.put, "Add a member, or change its role", LIFECYCLE, body=PutMemberBody,
+            "PUT", member_path, handlers.put, "Add a member, or change its role", LIFECYCLE, body=PutMemberBody,
             response=MemberView, status=201, tags=tags, permission=change_permission,
             errors=("last_owner", "too_many_members", "zone_ended"),
             description="Only an OWNER may add, change or remove an OWNER. The stored role takes precedence over the "
             "role claim of a token.",
         ),
         Route(
-            "DELETE", one, handlers.remove, "Remove a member", LIFECYCLE, status=204, tags=tags,
+            "DELETE", member_path, handlers.remove, "Remove a member", LIFECYCLE, status=204, tags=tags,
             permission=change_permission, errors=("member_not_found", "last_owner", "zone_ended"),
             description="From then on, only the role claim of the subject's tokens counts, if they have one.",
         ),

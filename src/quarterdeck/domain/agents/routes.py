@@ -218,7 +218,7 @@ class AgentHandlers:
         )
 
     async def _task_feedback(self, call: Call, body: HeartbeatBody, agent: Agent) -> TaskFeedback:
-        """Load feedback only if the agent holds tasks, names tasks, or sends an empty list: many do none of it."""
+        """Load feedback only if the agent holds tasks, names tasks, or sends an empty list."""
         task_ids = dict.fromkeys(body.task_ids or ())
         if body.current_task_id is not None:
             task_ids[body.current_task_id] = None
@@ -298,43 +298,44 @@ ISSUE_DESCRIPTION = (
 
 
 def routes(handlers: AgentHandlers) -> list[Route]:
-    base, one = "/api/v1/agents", "/api/v1/agents/{id}"
+    base_path, agent_path = "/api/v1/agents", "/api/v1/agents/{id}"
     tags = ("agents",)
-    missing = ("agent_not_found",)
+    not_found_errors = ("agent_not_found",)
     return [
         Route(
-            "PUT", one, handlers.register, "Register an agent", LIFECYCLE, body=RegisterBody, status=201,
+            "PUT", agent_path, handlers.register, "Register an agent", LIFECYCLE, body=RegisterBody, status=201,
             response=AgentView,
-            errors=("unknown_launcher", "agent_required", "capabilities_not_allowed", *missing, "zone_ended"),
+            errors=("unknown_launcher", "agent_required", "capabilities_not_allowed", *not_found_errors, "zone_ended"),
             tags=tags, description=REGISTER_DESCRIPTION, permission="agents.register",
         ),
         Route(
-            "GET", base, handlers.list_agents, "List agents", LIFECYCLE, query=ListAgentsQuery, response=AgentList,
+            "GET", base_path, handlers.list_agents, "List agents", LIFECYCLE, query=ListAgentsQuery, response=AgentList,
             errors=("invalid_cursor",), tags=tags, permission="agents.read",
         ),
         Route(
-            "GET", one, handlers.show, "Show an agent", LIFECYCLE, response=AgentView, errors=missing, tags=tags,
-            permission="agents.read",
+            "GET", agent_path, handlers.show, "Show an agent", LIFECYCLE, response=AgentView,
+            errors=not_found_errors, tags=tags, permission="agents.read",
         ),
         Route(
-            "GET", f"{one}/health", handlers.show_health, "Show the health of an agent", LIFECYCLE, response=HealthView,
-            errors=missing, tags=tags, permission="agents.read",
+            "GET", f"{agent_path}/health", handlers.show_health, "Show the health of an agent", LIFECYCLE,
+            response=HealthView, errors=not_found_errors, tags=tags, permission="agents.read",
         ),
         Route(
-            "POST", f"{one}/heartbeat", handlers.heartbeat, "Send a heartbeat for an agent", LIFECYCLE,
+            "POST", f"{agent_path}/heartbeat", handlers.heartbeat, "Send a heartbeat for an agent", LIFECYCLE,
             body=HeartbeatBody, response=HeartbeatView, tags=tags, description=HEARTBEAT_DESCRIPTION,
             permission="agents.beat", body_bytes_max=HEARTBEAT_BYTES_MAX,
-            errors=(*missing, "agent_required", "agent_terminated", "metadata_too_large", "task_not_found",
+            errors=(*not_found_errors, "agent_required", "agent_terminated", "metadata_too_large", "task_not_found",
                     "stale_attempt", "field_too_large", "reserved_key"),
         ),
         Route(
-            "POST", f"{one}/terminate", handlers.terminate, "Terminate an agent", LIFECYCLE, body=TerminateBody,
-            response=AgentView, errors=(*missing, "agent_in_fleet"), tags=tags, description=TERMINATE_DESCRIPTION,
-            permission="agents.terminate",
+            "POST", f"{agent_path}/terminate", handlers.terminate, "Terminate an agent", LIFECYCLE, body=TerminateBody,
+            response=AgentView, errors=(*not_found_errors, "agent_in_fleet"), tags=tags,
+            description=TERMINATE_DESCRIPTION, permission="agents.terminate",
         ),
         Route(
-            "POST", f"{one}/token", handlers.issue_token, "Issue a token for an agent", LIFECYCLE, body=TokenBody,
-            response=TokenView, status=201, errors=(*missing, "agent_terminated", "zone_ended"), tags=tags,
-            description=ISSUE_DESCRIPTION, permission="agents.token",
+            "POST", f"{agent_path}/token", handlers.issue_token, "Issue a token for an agent", LIFECYCLE,
+            body=TokenBody, response=TokenView, status=201, tags=tags,
+            errors=(*not_found_errors, "agent_terminated", "zone_ended"), description=ISSUE_DESCRIPTION,
+            permission="agents.token",
         ),
     ]  # fmt: skip

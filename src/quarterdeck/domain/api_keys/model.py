@@ -65,7 +65,7 @@ class RevokeKey(msgspec.Struct, frozen=True):
 
 
 class KeyFilter(msgspec.Struct, frozen=True):
-    """A page of the keys of a zone, newest first."""
+    """Filter for a page of the keys of a zone, newest first."""
 
     zone_id: str
     limit: int

@@ -97,14 +97,14 @@ def caller_of_key(
     is_match = hmac.compare_digest(presented_digest.encode(), stored_digest.encode())
     if key is None or not is_match or status(key, now) != LIVE:
         return api_key.invalid_key_error()
-    name = f"key:{key.id}"
+    subject = f"key:{key.id}"
     return Caller(
-        subject=name,
+        subject=subject,
         client_id=key.application_id,
         zone_id=key.zone_id,
         # ADMIN is removed here too, in case a row was written directly to the database.
         scopes=frozenset(key.scopes.split(" ")) - {ADMIN, ""},
-        sid=name,
+        sid=subject,
         session_id=key.session_id,
         is_local=True,
     )

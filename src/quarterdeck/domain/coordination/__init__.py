@@ -4,10 +4,11 @@ One process at a time is the coordinator, by a lease with numbered terms (`engin
 commit wakes it, at least every 30 seconds, and at the next time that is stored in a row: the end of a backoff, of an
 attempt's timeout, or of an agent's stale threshold. One cycle:
 
-    health ──► assign ──► dependencies ──► recover
-      │          │             │              └ timed-out and hung attempts, lost launches, ended backoffs
-      │          │             └ dependents of ended tasks that are still blocked; dependency cycles
-      │          └ ready tasks to agents that this server starts with a launcher (other agents claim themselves)
+    health ──► assign ──► recover ──► re-rank ──► dependency check
+      │          │          │            │             └ at an interval: fails the tasks of dependency cycles
+      │          │          │            └ tasks of zones whose strategy was changed
+      │          │          └ timed-out and hung attempts, lost launches, blocked dependents, ended backoffs
+      │          └ ready tasks to agents that this server starts with a launcher (other agents claim their tasks)
       └ agents without contact become stale, and their attempts are aborted
 
 The coordinator decides nothing on its own. What it finds becomes commands of the task and agent lanes. Each command

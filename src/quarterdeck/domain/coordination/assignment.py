@@ -1,7 +1,7 @@
 """Assigns ready tasks to agents with a launcher and launches them: read, match, submit, launch.
 
 Agents without a launcher claim tasks themselves. The zones with launchable agents are found first, and then whether
-they have ready tasks: a server whose agents all claim themselves pays next to nothing.
+they have ready tasks: it costs almost nothing on a server whose agents all claim their tasks.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ class TaskAssigner:
         self._cross_zone_engine = cross_zone_engine
         self._submit = submit
         self._task_launcher = task_launcher
-        self._next_zones = dict.fromkeys(task_launcher.names, "")
+        self._continue_after = dict.fromkeys(task_launcher.names, "")
         """Launcher → the zone after which the next cycle continues."""
         self._deferred: dict[TaskRef, float] = {}
         """Task → when it may be tried again, on the event loop's clock."""
 
     async def find_candidates(self, tx: Transaction) -> LaunchCandidates:
         """Two statements, or one if no agent can be launched."""
-        capacity = self._task_launcher.free_capacity()
-        after = {name: self._next_zones[name] for name, remaining in capacity.items() if remaining > 0}
+        launcher_capacity = self._task_launcher.free_capacity()
+        after = {name: self._continue_after[name] for name, remaining in launcher_capacity.items() if remaining > 0}
         found = [LauncherZone(*row) for row in await agents.list_launch_zones(tx, after, ZONES_MAX)] if after else []
         if len(found) < ZONES_MAX:
-            self._next_zones = dict.fromkeys(self._next_zones, "")
+            self._continue_after = dict.fromkeys(self._continue_after, "")
         else:
-            self._next_zones |= dict(sorted(found))
+            self._continue_after |= dict(sorted(found))
         classes = (
             await coordinator_queries.ready_classes(tx, {launcher_zone.zone_id for launcher_zone in found})
             if found
@@ -141,7 +141,7 @@ class TaskAssigner:
         leader_term: tuple[str, int],
     ) -> list[Assign]:
         """Match zone by zone. Each zone gets the launcher capacity that the zones before it left."""
-        capacity = self._task_launcher.free_capacity()
+        launcher_capacity = self._task_launcher.free_capacity()
         launchers = {agent.ref: agent.launcher or "" for agent in free_agents}
         commands: list[Assign] = []
         for zone_id in sorted({zone_id for zone_id, _ in ready}):
@@ -154,10 +154,10 @@ class TaskAssigner:
                 for ref, ready_entries in sorted(ready.items())
                 if ref[0] == zone_id
             ]
-            capacities = [self._capacity_of(agent) for agent in free_agents if agent.zone_id == zone_id]
-            for match in match_tasks(queues, capacities, capacity)[: ASSIGN_MAX - len(commands)]:
+            agent_capacities = [self._capacity_of(agent) for agent in free_agents if agent.zone_id == zone_id]
+            for match in match_tasks(queues, agent_capacities, launcher_capacity)[: ASSIGN_MAX - len(commands)]:
                 launcher = launchers[zone_id, match.agent_id]
-                capacity[launcher] -= 1
+                launcher_capacity[launcher] -= 1
                 commands.append(self._assign_command(zone_id, match, launcher, leader_term))
         return commands
 

@@ -1,7 +1,7 @@
 """The cycles of the coordinator: find due work, submit commands for it, compute when the next cycle is due.
 
 Work is found by indexes across zones, up to a limit of each kind. Cycles repeat until nothing is found. If many cycles
-find the same work, it does not progress, and the coordinator pauses.
+find the same work, that work is stuck, and the coordinator pauses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quarterdeck.domain.coordination.launchers import TaskLauncher
 from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
 from quarterdeck.domain.coordination.model import CoordinationSettings
 from quarterdeck.domain.coordination.rules import recovery
-from quarterdeck.domain.coordination.rules.recovery import TasksToRecover
+from quarterdeck.domain.coordination.rules.recovery import LeaderTerm, TasksToRecover
 from quarterdeck.domain.tasks.model.commands import FailForCycle, TaskCommand, TaskResult
 from quarterdeck.domain.tasks.operations import coordinator_queries
 from quarterdeck.domain.tasks.operations.coordinator_queries import DueTasks
@@ -42,7 +42,6 @@ REPEAT_SECONDS, REPEATS_MAX, STUCK_SECONDS = 0.05, 100, 5.0
 normal: a task with 10,000 dependents takes ten cycles and looks the same in each."""
 METRICS_SECONDS = 10.0
 COUNT_MAX = 100_000
-LeaderTerm = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class CycleFindings:
     silent_agents: list[LivenessDue]
     next_agent_check_ms: Millis | None
     candidates: LaunchCandidates
-    is_cycle_check_due: bool
+    is_dependency_check_due: bool
 
     @property
     def to_recover(self) -> TasksToRecover:
@@ -69,10 +68,11 @@ class CycleFindings:
 
     @property
     def has_work(self) -> bool:
-        return self.has_findings or bool(self.candidates.launcher_zones) or self.is_cycle_check_due
+        return self.has_due_work or bool(self.candidates.launcher_zones) or self.is_dependency_check_due
 
     @property
-    def has_findings(self) -> bool:
+    def has_due_work(self) -> bool:
+        """Whether agents, tasks or zones are due, not counting assignments and the dependency check."""
         return bool(len(self.to_recover) or self.silent_agents or self.due_tasks.zones_to_rank)
 
     @property
@@ -94,11 +94,11 @@ class Coordinator:
         self._deps = deps
         self._assigner = TaskAssigner(deps.cross_zone_engine, deps.submit, task_launcher)
         self._metrics = metrics
-        self._check_seconds = settings.coordinator_cycle_check_ms / 1000
+        self._dependency_check_seconds = settings.coordinator_cycle_check_ms / 1000
         self._term: int | None = None
-        self._checked_at: float | None = None
+        self._dependencies_checked_at: float | None = None
         """When dependency cycles were last searched in all zones."""
-        self._cycle_position = dependency_cycles.START
+        self._dependency_check_position = dependency_cycles.START
         self._counted_at: float | None = None
         self._last_found: tuple[TasksToRecover, Sequence[LivenessDue]] | None = None
         self._repeat_count = 0
@@ -111,11 +111,11 @@ class Coordinator:
         return min(findings.wait_seconds, default=False)
 
     async def run_cycle(self, fence: Fence) -> float | None:
-        """Check agents, assign, recover, re-rank, search dependency cycles. Returns seconds until the next cycle."""
+        """Check agents, assign, recover, re-rank, check dependencies. Returns seconds until the next cycle."""
         started_at = time.perf_counter()
         if fence.term != self._term:
-            # A new term: the previous leader may have stopped in the middle of a cycle check.
-            self._term, self._checked_at = fence.term, None
+            # A new term: the previous leader may have stopped in the middle of a dependency check.
+            self._term, self._dependencies_checked_at = fence.term, None
         findings, leader_term = await self._read_findings(), (fence.name, fence.term)
         await self._refresh_agents(findings.silent_agents)
         changed = (
@@ -123,8 +123,8 @@ class Coordinator:
         )
         await self.submit_recovery(findings.to_recover, leader_term)
         await self._rerank_zones(findings.due_tasks.zones_to_rank, leader_term)
-        if findings.is_cycle_check_due:
-            changed += await self._check_cycles(leader_term)
+        if findings.is_dependency_check_due:
+            changed += await self._check_dependency_cycles(leader_term)
         self._count_cycle()
         self._deps.observe_seconds(time.perf_counter() - started_at)
         return self._seconds_until_next(findings, changed)
@@ -134,12 +134,12 @@ class Coordinator:
 
     def _seconds_until_next(self, findings: CycleFindings, changed: int) -> float | None:
         found = (findings.to_recover, findings.silent_agents)
-        self._repeat_count = self._repeat_count + 1 if findings.has_findings and found == self._last_found else 0
+        self._repeat_count = self._repeat_count + 1 if findings.has_due_work and found == self._last_found else 0
         self._last_found = found
         if self._repeat_count >= REPEATS_MAX:
             log.warning("the coordinator finds the same work again and again: %s", found)
             return STUCK_SECONDS
-        if changed or findings.has_findings:
+        if changed or findings.has_due_work:
             return REPEAT_SECONDS if self._repeat_count else 0.0
         deferred_seconds = self._assigner.seconds_until_retry()
         return min([*findings.wait_seconds, *([] if deferred_seconds is None else [deferred_seconds])], default=None)
@@ -155,13 +155,16 @@ class Coordinator:
         silent_agents = await agents.list_liveness_due(tx, AGENT_LIMIT)
         next_agent_check_ms = await agents.next_liveness_due(tx)
         candidates = await self._assigner.find_candidates(tx)
-        is_time = self._checked_at is None or now - self._checked_at >= self._check_seconds
-        is_cycle_check_due = is_time and await coordinator_queries.has_waiting_tasks(tx)
+        has_interval_passed = (
+            self._dependencies_checked_at is None
+            or now - self._dependencies_checked_at >= self._dependency_check_seconds
+        )
+        is_dependency_check_due = has_interval_passed and await coordinator_queries.has_waiting_tasks(tx)
         if self._counted_at is None or now - self._counted_at >= METRICS_SECONDS:
             self._counted_at = now
             self._metrics.stale_agents = await agents.count_stale(tx)
             self._metrics.tasks_pending = await coordinator_queries.count_ready_tasks(tx, COUNT_MAX)
-        return CycleFindings(due_tasks, silent_agents, next_agent_check_ms, candidates, is_cycle_check_due)
+        return CycleFindings(due_tasks, silent_agents, next_agent_check_ms, candidates, is_dependency_check_due)
 
     def _count_cycle(self) -> None:
         self._metrics.cycles += 1
@@ -180,15 +183,15 @@ class Coordinator:
         commands = [RerankSlice(zone_id=zone_id, leader_term=leader_term) for zone_id in zones]
         check_outcomes(await asyncio.gather(*map(self._deps.rerank, commands), return_exceptions=True))
 
-    async def _check_cycles(self, leader_term: LeaderTerm | None) -> int:
+    async def _check_dependency_cycles(self, leader_term: LeaderTerm | None) -> int:
         """Fail tasks in dependency cycles. Returns their number."""
-        waiting = await dependency_cycles.load_waiting(self._deps.cross_zone_engine, self._cycle_position)
-        self._checked_at, self._cycle_position = time.monotonic(), waiting.stopped_at
-        return await self._fail_cycles(waiting, leader_term)
+        waiting = await dependency_cycles.load_waiting(self._deps.cross_zone_engine, self._dependency_check_position)
+        self._dependencies_checked_at, self._dependency_check_position = time.monotonic(), waiting.stopped_at
+        return await self._fail_dependency_cycles(waiting, leader_term)
 
-    async def _fail_cycles(self, waiting: WaitingTasks, leader_term: LeaderTerm | None) -> int:
+    async def _fail_dependency_cycles(self, waiting: WaitingTasks, leader_term: LeaderTerm | None) -> int:
         # In a thread: the search among 100,000 tasks would block the event loop.
-        commands = await asyncio.to_thread(_cycle_commands, waiting, leader_term)
+        commands = await asyncio.to_thread(_dependency_cycle_commands, waiting, leader_term)
         if commands:
             log.error("dependency cycles found: %s", sorted({command.cycle for command in commands})[:10])
         await self._submit_all(commands)
@@ -205,16 +208,16 @@ class Coordinator:
         It needs no leader term: each command checks its row again and does only what it would do for the coordinator.
         A recovery of one zone does not postpone work of other zones.
         """
-        to_recover, silent_agents = await self._deps.cross_zone_engine.read(partial(_load_lost, zone_id=zone_id))
+        to_recover, silent_agents = await self._deps.cross_zone_engine.read(partial(_load_recovery, zone_id=zone_id))
         await self._refresh_agents(silent_agents)
         await self.submit_recovery(to_recover, None)
         if zone_id is None:
-            return to_recover, len(silent_agents), await self._check_cycles(None)
+            return to_recover, len(silent_agents), await self._check_dependency_cycles(None)
         waiting = await dependency_cycles.load_waiting_in_zone(self._deps.cross_zone_engine, zone_id)
-        return to_recover, len(silent_agents), await self._fail_cycles(waiting, None)
+        return to_recover, len(silent_agents), await self._fail_dependency_cycles(waiting, None)
 
 
-async def _load_lost(tx: Transaction, zone_id: str | None) -> tuple[TasksToRecover, list[LivenessDue]]:
+async def _load_recovery(tx: Transaction, zone_id: str | None) -> tuple[TasksToRecover, list[LivenessDue]]:
     due_tasks = await coordinator_queries.load_due_tasks(tx, LIMIT, zone_id)
     return _to_recover(due_tasks), await agents.list_liveness_due(tx, AGENT_LIMIT, zone_id)
 
@@ -223,9 +226,9 @@ def _to_recover(found: DueTasks) -> TasksToRecover:
     return TasksToRecover(found.timed_out, found.overdue, found.due, found.dependents_pending)
 
 
-def _cycle_commands(waiting: WaitingTasks, leader_term: LeaderTerm | None) -> list[FailForCycle]:
+def _dependency_cycle_commands(waiting: WaitingTasks, leader_term: LeaderTerm | None) -> list[FailForCycle]:
     return [
         command
         for zone_id, depends_on in waiting.depends_on.items()
-        for command in recovery.cycle_commands(zone_id, depends_on, leader_term)
+        for command in recovery.dependency_cycle_commands(zone_id, depends_on, leader_term)
     ]

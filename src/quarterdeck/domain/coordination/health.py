@@ -60,7 +60,7 @@ class HealthCheck:
             await self._probe()
             self._is_up = True
         except Exception as error:
-            # So broad because any error means that the dependency is down. The log has the error.
+            # Any exception means that the dependency is down.
             log.debug("health probe failed: %r", error)
             self._is_up = False
 

@@ -20,7 +20,8 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)", max_length=255)]
 Header = Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+$(?!\n)", max_length=255)]
 TaskTypes = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=256)]
-"""Task types that a launcher starts agents for. Configured here and not by agents: it depends on the program."""
+"""Task types that a launcher starts agents for. Configured here and not by agents, because they depend
+on the program that is started."""
 
 
 # -- settings ----------------------------------------------------------------------------------------------------
@@ -157,6 +158,7 @@ class RecoverView(msgspec.Struct, frozen=True, rename="camel"):
     overdue: int
     requeued: int
     spread: int
+    """Ended tasks whose blocked dependents were unblocked."""
     in_cycles: int
 
 

@@ -1,9 +1,9 @@
 """The coordinator in Redis: a key per zone that shows which process it is, and a command channel. Nothing is decided
 by them.
 
-A lease in the database decides which process is the coordinator. The key shows it for 30 seconds at a time; if another
-program writes the key, only the display changes, until the next write. While there is nothing to do, no process holds
-the lease, and the key keeps showing the last process.
+A lease in the database decides which process is the coordinator. The key shows it and expires after 30 seconds; if
+another program writes the key, only the display changes, until the next write. While there is nothing to do, no process
+holds the lease, and the key keeps showing the last process.
 
 A message on the command channel wakes the coordinator. Its content is not read: due work is found in the database.
 """
@@ -58,7 +58,7 @@ class _RetryLoop:
             try:
                 await self._run_once()
             except Exception as error:
-                # So broad because this task would end unnoticed. An outage of Redis is logged once.
+                # Any exception: otherwise this task would end unnoticed. An outage of Redis is logged once.
                 failures += 1
                 is_expected = isinstance(error, BusUnavailable | StoreError)
                 if failures == 1 or not is_expected:
@@ -69,7 +69,7 @@ class _RetryLoop:
             await asyncio.sleep(INTERVAL_SECONDS)
 
 
-class LockPublisher(_RetryLoop):
+class CoordinatorKeyPublisher(_RetryLoop):
     """Writes the key that shows the coordinator, for each zone."""
 
     def __init__(self, cross_zone_engine: Engine, key_writer: KeyWriter, instance_id: str) -> None:

@@ -113,7 +113,7 @@ class DelegateBody(msgspec.Struct, frozen=True):
 
 
 class Delegate(msgspec.Struct, frozen=True):
-    """The id is generated before the batch, so that a retried batch uses the same."""
+    """Create an edge. The id is generated before the batch, so that a retried batch uses the same."""
 
     id: str
     zone_id: str

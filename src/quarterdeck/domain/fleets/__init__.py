@@ -22,5 +22,5 @@
 
 How it fails. The state of a fleet is in the database and changes in one transaction. Panes are not transactional: a
 notice is tried once and gets a receipt, and a recipient that missed it finds the message at its next poll. A pane id is
-valid only for its own tmux server on its own host. Any other server types nothing, and the receipt gives the reason.
+valid only for its own tmux server on its own host. Into any other pane nothing is typed; the receipt gives the reason.
 """

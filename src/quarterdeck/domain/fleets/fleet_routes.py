@@ -75,7 +75,7 @@ class FleetHandlers:
         if self.panes is None:
             raise route_params.no_panes_error()
         coding_agent = body.coding_agent or DEFAULT_CODING_AGENT
-        # A director without a pane does not use it, but an unknown name is still an error.
+        # Without a pane no coding agent is used, but an unknown name is still an error.
         self.panes.require_coding_agent(coding_agent)
         return None if body.pane is None else await self.panes.locate_pane(call, body.pane, coding_agent)
 

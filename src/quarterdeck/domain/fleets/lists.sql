@@ -41,7 +41,7 @@ from rows(:batch as b, zone_id text, agent_id bigint)
 join agent_placements p on p.zone_id = b.zone_id and p.agent_id = b.agent_id;
 
 -- name: messages_notice_states
--- For messages that will be typed next: whether they are still unread, and the recipient's present pane.
+-- For messages whose notices are about to be typed: their state, and the recipient's current pane.
 select t.zone_id, t.task_id, t.status_state, p.tmux_pane_id
 from rows(:batch as b, zone_id text, task_id bigint)
 join messages t on t.zone_id = b.zone_id and t.task_id = b.task_id
@@ -82,7 +82,7 @@ limit :limit;
 
 -- name: messages_inbox
 -- planned: each time
--- All messages to a member after a position, ordered by their last change of state.
+-- All messages to a member after a position, ordered by their last change of state, newest first.
 select columns(t as message)
 from messages t
 where t.zone_id = :zone_id and t.context_id = :agent_id and t.status_timestamp <= :at
@@ -104,7 +104,8 @@ limit :limit;
 
 -- name: messages_sent
 -- planned: each time
--- All messages from a member after a position, ordered by their last change of state. Includes broadcast summaries.
+-- All messages from a member after a position, ordered by their last change of state, newest first. Includes the
+-- summaries of broadcasts.
 select columns(t as message)
 from messages t
 where t.zone_id = :zone_id and t.from_agent_id = :agent_id and t.status_timestamp <= :at

@@ -65,7 +65,7 @@ from quarterdeck.engine.transaction import Engine
 
 TIMELINE_LISTING = "timeline"
 MESSAGE_BYTES_MAX = 2 * 1024 * 1024
-"""Bytes of a request body: a character of a message may need several bytes."""
+"""Bytes of a request body. More than the characters of a message, because a character may need several bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ INBOX_DESCRIPTION = (
 )
 STREAM_DESCRIPTION = (
     "Server-sent events. `entry`: a message was sent; the data is a timeline entry. `moved`: a message was "
-    "acknowledged or canceled; the data has the entry's id and the changed recipients with their present state. The "
+    "acknowledged or canceled; the data has the entry's id and the changed recipients with their current state. The "
     "id of an event is a position of the event log: a client that reconnects with `Last-Event-ID` misses nothing, and "
     "may get a change twice."
 )

@@ -78,8 +78,8 @@ class PaneAccess:
     async def exit_agent(self, placement: Placement) -> PaneOutcome | NoticeFailure:
         """Type the agent's exit command and wait until its pane closes.
 
-        Raises if the pane stays open, or if the agent may still run but cannot be typed to. If the agent has exited and
-        left only a shell, returns `NOT_THE_AGENT`.
+        Raises if the pane stays open, or if the agent may still run but is not in the foreground. If the agent has
+        exited and left only a shell, returns `NOT_THE_AGENT`.
         """
         async with self.close_slots:
             pane = await self._type_exit(placement)
@@ -122,7 +122,7 @@ class PaneAccess:
             if (outcome := await self.exit_agent(placement)) is PaneOutcome.EXITED:
                 return outcome
         except Problem as problem:
-            log.info("member %d did not exit and will be killed: %r", placement.agent_id, problem)
+            log.info("the agent of member %d did not exit; its pane will be killed: %r", placement.agent_id, problem)
         return await self.kill(placement)
 
     async def _capture_tail(self, placement: Placement) -> str:

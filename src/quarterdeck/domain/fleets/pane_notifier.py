@@ -54,7 +54,7 @@ TYPED = "typed"
 OUTCOMES = (TYPED, *NoticeFailure)
 """The outcomes of notices, as the metric counts them."""
 PENDING_MAX = 10_000
-"""Notices without a receipt. A longer queue would never be worked off."""
+"""Notices without a receipt. A longer queue would not be emptied in useful time."""
 PANES_CONCURRENT_MAX = 64
 """Panes of one tmux server that are typed into at the same time."""
 LOOKUP_MAX = 1_000
@@ -101,7 +101,8 @@ class PaneNotifier:
         self._grace_seconds = grace_seconds
         self._incoming: list[Message] = []
         self._is_loading = False
-        self._queues: dict[str, _PaneQueue] = {}
+        self._queues: dict[str, _TmuxQueue] = {}
+        """By socket path of the tmux server."""
         self._background = Background(log)
         self._pending = 0
         self._broadcasts: dict[MessageRef, _BroadcastProgress] = {}
@@ -188,10 +189,10 @@ class PaneNotifier:
             else:
                 self._queue_for(placement.tmux_socket).add(PendingNotice(message, placement, placement.tmux_pane_id))
 
-    def _queue_for(self, socket: str) -> _PaneQueue:
-        self._queues = {name: queue for name, queue in self._queues.items() if len(queue)}
+    def _queue_for(self, socket: str) -> _TmuxQueue:
+        self._queues = {path: queue for path, queue in self._queues.items() if len(queue)}
         if socket not in self._queues:
-            self._queues[socket] = _PaneQueue(
+            self._queues[socket] = _TmuxQueue(
                 self._deps, self._background, self._finish_notice, socket, self._timeout_seconds
             )
         return self._queues[socket]
@@ -227,7 +228,7 @@ class PaneNotifier:
                 broadcast.finished.set()
 
 
-class _PaneQueue:
+class _TmuxQueue:
     """The notices of one tmux server: one at a time per pane, several panes in parallel."""
 
     def __init__(
@@ -240,6 +241,7 @@ class _PaneQueue:
         self._timeout_seconds = timeout_seconds
         self._tmux = Tmux(socket, timeout_seconds)
         self._queues: dict[str, deque[PendingNotice]] = {}
+        """By pane id."""
         self._typing_panes: set[str] = set()
         self._is_checking = False
 
@@ -329,7 +331,7 @@ class _PaneQueue:
 
 
 def skip_reason(notice: PendingNotice, state: NoticeState | None) -> NoticeFailure | None:
-    """Why the notice is no longer needed, or None."""
+    """Why the notice must not be typed any more, or None."""
     if state is None or state.state is not MessageState.INPUT_REQUIRED:
         return NoticeFailure.ENDED
     return None if state.pane_id == notice.pane_id else NoticeFailure.NO_PANE

@@ -17,7 +17,7 @@ from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, PaneCaptur
 
 
 class PanePort(Protocol):
-    """All methods except `require_coding_agent` need the scope `fleet:exec` and the Unix socket."""
+    """Access to panes needs the scope `fleet:exec` and the Unix socket. `delete` needs them only to close a pane."""
 
     def require_coding_agent(self, name: str) -> None:
         """Refuse a coding agent that is not configured."""
@@ -29,7 +29,7 @@ class PanePort(Protocol):
         """Register a member, create its pane in the director's window and start its coding agent there."""
 
     async def delete(self, call: Call, fleet_id: int, agent_id: int, force: bool) -> FleetMemberDeleted:
-        """Make the agent exit, and deregister the member after its pane has closed."""
+        """Make the agent exit, or kill its pane with `force`. Deregister the member after its pane has closed."""
 
     async def capture(self, call: Call, fleet_id: int, agent_id: int) -> PaneCaptureView:
         """The last lines of the member's pane, as many as the query requests."""
@@ -44,4 +44,4 @@ class PanePort(Protocol):
         """Type the line that makes an agent check its messages."""
 
     async def close_panes(self, call: Call, placements: Sequence[Placement]) -> dict[int, PaneOutcome | NoticeFailure]:
-        """Close the panes of a fleet before it is deleted; outcomes by member. Raises if one could not be closed."""
+        """Close panes of a fleet that is being deleted. Outcomes by member. Raises if one could not be closed."""

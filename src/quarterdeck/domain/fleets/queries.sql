@@ -134,7 +134,7 @@ where zone_id = b.zone and agent_id = b.agent and coalesce(tmux_pane_id, '') = b
 returning agent_id;
 
 -- name: placements_delete
--- Placements of deregistered members. They have no history.
+-- Placements of deregistered members. Old placements are not kept.
 delete from agent_placements
 where (zone_id, agent_id) in (select b.zone_id, b.agent_id from rows(:batch as b, zone_id text, agent_id bigint));
 
@@ -176,7 +176,7 @@ from rows(:batch as b, zone_id text, task_id bigint)
 join messages t on t.zone_id = b.zone_id and t.task_id = b.task_id;
 
 -- name: messages_get_deliveries
--- The deliveries of broadcasts that are repeated with an idempotency key. Their ids follow the id of the summary.
+-- The deliveries of broadcasts whose request is repeated with its idempotency key. Their ids follow the summary's id.
 select columns(t as message)
 from rows(:batch as b, zone_id text, first_id bigint, last_id bigint)
 join messages t on t.zone_id = b.zone_id and t.task_id > b.first_id and t.task_id <= b.last_id
@@ -192,7 +192,7 @@ from rows(:batch as b, zone_id text, task_id bigint, fleet_id bigint, context_id
     notified_at bigint, notice text);
 
 -- name: messages_update
--- Checks the old state: of two concurrent changes, one succeeds.
+-- Checks the old state, although the zone's lock already prevents concurrent changes.
 update messages
 set status_state = b.to_state, status_timestamp = b.at, notified_at = b.notified, notice = b.why
 from rows(:batch as b, zone text, message bigint, was text, to_state text, at bigint, notified bigint, why text)

@@ -2,7 +2,7 @@
 
 This component decides which services exist, who owns them, and which endpoints the server may send requests to.
 
-**Identity.** A service is identified by its zone, application and endpoint. Registering it again answers 200 instead
+**Identity.** A service is identified by its zone, application and endpoint. Registering it again returns 200 instead
 of 201: fields in the request replace the stored values, other fields keep theirs. Each registration records who made
 it: a session, or the application itself, which is stored as the session '' and never ends.
 

@@ -123,7 +123,7 @@ class _CallerCommand(Command, frozen=True, kw_only=True):
 
 
 class Register(_CallerCommand, frozen=True, kw_only=True):
-    """The id is generated before the batch and used if the service is new."""
+    """Register a service. The id is generated before the batch and used if the service is new."""
 
     id: str
     endpoint_url: str

@@ -90,7 +90,9 @@ class Spawn(msgspec.Struct, frozen=True):
     metadata: str = "{}"
     ttl_seconds: int = 3_600
     key: str | None = None
+    """The idempotency key."""
     digest: str = ""
+    """The digest of the request. A repeat with the same key must have the same digest."""
     trace: str | None = None
 
     @property
@@ -149,7 +151,7 @@ class FinishCascade(msgspec.Struct, frozen=True):
 
 
 class RepairCounts(msgspec.Struct, frozen=True):
-    """Set the counts of a zone to the numbers of its rows."""
+    """Recompute the counts of a zone from its sessions."""
 
     zone_id: str
 
@@ -175,7 +177,7 @@ class SessionRef(msgspec.Struct, frozen=True):
 
 
 class SessionFilter(msgspec.Struct, frozen=True):
-    """A page of the sessions of a zone, newest first. A filter that is None matches all."""
+    """Filter for a page of the sessions of a zone, newest first. A filter that is None matches all."""
 
     zone_id: str
     limit: int

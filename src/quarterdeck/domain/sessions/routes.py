@@ -55,7 +55,7 @@ class SessionHandlers:
     submit_spawn: Callable[[Spawn], Awaitable[Spawned]]
     submit_suspend: Callable[[Suspend], Awaitable[SuspendResult]]
     submit_show: Callable[[SessionRef], Awaitable[Session]]
-    cascades: operations.CascadeRunner
+    cascade_runner: operations.CascadeRunner
     explainer: operations.Explainer
 
     async def spawn(self, call: Call) -> Reply:
@@ -68,7 +68,7 @@ class SessionHandlers:
     async def list_sessions(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, ListQuery)
-        return await self._page(
+        return await self._list_page(
             call,
             query.cursor,
             SessionFilter(
@@ -89,7 +89,7 @@ class SessionHandlers:
         filters = SessionFilter(
             call.zone_id, query.limit, status=query.status, parent_id=call.params["id"], bearer=call.caller.bearer
         )
-        return await self._page(call, query.cursor, filters)
+        return await self._list_page(call, query.cursor, filters)
 
     async def show_tree(self, call: Call) -> SessionTree:
         found = await self._read(call, lambda tx: operations.list_subtree(tx, _session_ref(call)))
@@ -106,14 +106,16 @@ class SessionHandlers:
         assert isinstance(query, TerminateQuery)
         command = Terminate(call.zone_id, call.params["id"], query.reason, call.caller, call.trace)
         started = time.monotonic()
-        result = await self.cascades.terminate(command)
+        result = await self.cascade_runner.terminate(command)
         return Reply(await self._build_receipt(call, result, started)) if query.receipt else Reply(None, 204)
 
     async def stop_zone(self, call: Call) -> Receipt:
         query = call.query
         assert isinstance(query, StopQuery)
         started = time.monotonic()
-        result = await self.cascades.stop_zone(StopZone(call.zone_id, query.reason, call.caller, trace=call.trace))
+        result = await self.cascade_runner.stop_zone(
+            StopZone(call.zone_id, query.reason, call.caller, trace=call.trace)
+        )
         return await self._build_receipt(call, result, started)
 
     async def end_zone(self, call: Call) -> Reply:
@@ -122,7 +124,7 @@ class SessionHandlers:
         if call.zone_id == DEFAULT_ZONE:
             raise Conflict("zone_is_default", "The zone 'default' cannot be deleted. Stop or freeze it instead.")
         started = time.monotonic()
-        result = await self.cascades.stop_zone(
+        result = await self.cascade_runner.stop_zone(
             StopZone(call.zone_id, query.reason, call.caller, ends_zone=True, trace=call.trace)
         )
         return Reply(await self._build_receipt(call, result, started)) if query.receipt else Reply(None, 204)
@@ -148,7 +150,7 @@ class SessionHandlers:
         """Read with access to the requested zone and to the zone of the caller's session."""
         return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
-    async def _page(self, call: Call, cursor: str | None, filters: SessionFilter) -> Reply:
+    async def _list_page(self, call: Call, cursor: str | None, filters: SessionFilter) -> Reply:
         before = paging.decode(LISTING, cursor) if cursor else None
         query = msgspec.structs.replace(filters, before=before, limit=filters.limit + 1)
         sessions = await self._read(call, lambda tx: operations.list_sessions(tx, query))
@@ -205,14 +207,14 @@ RESUME_DESCRIPTION = "Clears the suspend flag. `resumed` counts the sessions tha
 
 
 def routes(handlers: SessionHandlers) -> list[Route]:
-    base = "/zones/{zone}/agents"
-    one = base + "/{id}"
+    base_path = "/zones/{zone}/agents"
+    session_path = base_path + "/{id}"
     tags = ("sessions",)
-    missing = ("agent_not_found",)
-    owned = (*missing, "application_ownership_required")
+    not_found_errors = ("agent_not_found",)
+    owner_errors = (*not_found_errors, "application_ownership_required")
     return [
         Route(
-            "POST", base, handlers.spawn, "Spawn a session", LIFECYCLE, body=SpawnBody, response=SessionView,
+            "POST", base_path, handlers.spawn, "Spawn a session", LIFECYCLE, body=SpawnBody, response=SessionView,
             status=201, tags=tags,
             description="Repeated with its Idempotency-Key, it returns 200 and the same session while that is live.",
             errors=("session_sid_required", "application_ownership_required", "parent_not_found",
@@ -220,22 +222,26 @@ def routes(handlers: SessionHandlers) -> list[Route]:
                     "zone_not_found", *(bound.code for bound in rules.BOUNDS)),
         ),
         Route(
-            "GET", base, handlers.list_sessions, "List sessions, newest first", LIFECYCLE, query=ListQuery,
+            "GET", base_path, handlers.list_sessions, "List sessions, newest first", LIFECYCLE, query=ListQuery,
             response=SessionList, errors=("invalid_cursor",), tags=tags,
         ),
-        Route("GET", one, handlers.show, "Show a session", LIFECYCLE, response=SessionView, errors=missing, tags=tags),
         Route(
-            "GET", one + "/children", handlers.list_children, "List a session's children, newest first", LIFECYCLE,
-            query=ChildrenQuery, response=SessionList, errors=(*missing, "invalid_cursor"), tags=tags,
+            "GET", session_path, handlers.show, "Show a session", LIFECYCLE, response=SessionView,
+            errors=not_found_errors, tags=tags,
         ),
         Route(
-            "GET", one + "/tree", handlers.show_tree, "Show a session with its subtree", LIFECYCLE,
-            response=SessionTree, errors=missing, tags=tags,
+            "GET", session_path + "/children", handlers.list_children, "List a session's children, newest first",
+            LIFECYCLE, query=ChildrenQuery, response=SessionList, errors=(*not_found_errors, "invalid_cursor"),
+            tags=tags,
+        ),
+        Route(
+            "GET", session_path + "/tree", handlers.show_tree, "Show a session with its subtree", LIFECYCLE,
+            response=SessionTree, errors=not_found_errors, tags=tags,
         ),
         *(
-            Route(method, f"{one}/{verb}", handler, summary, LIFECYCLE, response=answer, tags=tags,
-                  errors=(*owned, problem), description=description)
-            for verb, handler, summary, answer, problem, description in (
+            Route(method, f"{session_path}/{verb}", handler, summary, LIFECYCLE, response=response, tags=tags,
+                  errors=(*owner_errors, problem), description=description)
+            for verb, handler, summary, response, problem, description in (
                 ("suspend", handlers.suspend, "Suspend a session and its subtree", Suspended,
                  "agent_not_found_or_not_active", SUSPEND_DESCRIPTION),
                 ("resume", handlers.resume, "Resume a suspended session", Resumed,
@@ -244,14 +250,14 @@ def routes(handlers: SessionHandlers) -> list[Route]:
             for method in ("POST", "PATCH")
         ),
         Route(
-            "DELETE", one, handlers.terminate, "Terminate a session and its subtree", LIFECYCLE, query=TerminateQuery,
-            response=Receipt, status=204, errors=owned, tags=tags,
+            "DELETE", session_path, handlers.terminate, "Terminate a session and its subtree", LIFECYCLE,
+            query=TerminateQuery, response=Receipt, status=204, errors=owner_errors, tags=tags,
             description="Returns when all of it is terminated; a concurrent request joins the first. A repeated "
             "request also returns 204. With `receipt=true` the response is 200 with a receipt.",
         ),
         Route(
-            "GET", one + "/explain", handlers.explain, "Explain the state of a session", LIFECYCLE,
-            response=SessionExplanation, errors=missing, tags=tags,
+            "GET", session_path + "/explain", handlers.explain, "Explain the state of a session", LIFECYCLE,
+            response=SessionExplanation, errors=not_found_errors, tags=tags,
         ),
         Route(
             "GET", "/zones/{zone}/explain/spawn", handlers.explain_spawn, "Explain whether a spawn would be admitted",

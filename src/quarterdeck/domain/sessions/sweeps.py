@@ -43,7 +43,10 @@ ORPHANED = "orphaned"
 
 
 def sweeps(
-    cross_zone_engine: Engine, cascades: CascadeRunner, settings: SessionSettings, retention_every_ms: int = 900_000
+    cross_zone_engine: Engine,
+    cascade_runner: CascadeRunner,
+    settings: SessionSettings,
+    retention_every_ms: int = 900_000,
 ) -> list[Sweep]:
     """The cross-zone engine finds sessions, and deletes those whose retention time has passed.
 
@@ -55,14 +58,16 @@ def sweeps(
     ) -> Callable[[int], Awaitable[int]]:
         async def run_once(batch: int) -> int:
             refs = await cross_zone_engine.read(lambda tx: find(tx, batch))
-            await _gather([cascades.terminate(Terminate(zone_id, session_id, reason)) for zone_id, session_id in refs])
+            await _gather(
+                [cascade_runner.terminate(Terminate(zone_id, session_id, reason)) for zone_id, session_id in refs]
+            )
             return len(refs)
 
         return run_once
 
     async def finish_cascades(batch: int) -> int:
         refs = await cross_zone_engine.read(lambda tx: operations.find_unfinished_cascades(tx, batch))
-        await _gather([cascades.finish_cascade(zone_id, cascade_id) for zone_id, cascade_id in refs])
+        await _gather([cascade_runner.finish_cascade(zone_id, cascade_id) for zone_id, cascade_id in refs])
         return len(refs)
 
     async def delete_expired(batch: int) -> int:

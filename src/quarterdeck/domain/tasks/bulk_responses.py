@@ -50,7 +50,7 @@ class BulkResponse:
         self.outcomes.append(msgspec.Raw(msgspec.json.encode(body)))
 
     def reserve_bytes(self, size: int) -> bool:
-        """Reserve space for an existing task. Its content has grown since, so the request's size does not bound it."""
+        """Reserve space for an existing task. It may have grown since, so the size of the request does not limit it."""
         self._bytes_left -= size
         return self._bytes_left >= 0
 

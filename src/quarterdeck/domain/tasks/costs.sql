@@ -20,7 +20,7 @@ set input_tokens = case when task_costs.input_tokens >= 9007199254740992 then ta
         else task_costs.usd_micros + excluded.usd_micros end;
 
 -- name: cost_days_add
--- Costs per day, task type, agent and model. Without a row per task, the costs of a year are summed quickly.
+-- Costs per day, task type, agent and model. It has no row per task, so the costs of a year are summed quickly.
 insert into cost_days (zone_id, day, task_type, agent_id, model, input_tokens, output_tokens, usd_micros)
 select b.zone_id, b.day, b.task_type, b.agent_id, b.model, b.input_tokens, b.output_tokens, b.usd_micros
 from rows(:batch as b, zone_id text, day bigint, task_type text, agent_id text, model text, input_tokens bigint,
@@ -42,7 +42,7 @@ join budgets g on g.zone_id = b.zone_id
 order by g.zone_id, g.scope, g.scope_key, g.period;
 
 -- name: budgets_spent_of_zones
--- Only budgets that have reached a limit. The rules check whether their period has ended, since they have the time.
+-- Only budgets that have reached a limit. The rules then check whether its period has ended.
 select columns(g as budget)
 from rows(:batch as b, zone_id text)
 join budgets g on g.zone_id = b.zone_id

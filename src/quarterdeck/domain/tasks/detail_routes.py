@@ -20,8 +20,8 @@ from quarterdeck.domain.tasks.model.cost_types import (
     MICROS_PER_USD,
     Budget,
     BudgetBody,
+    BudgetKeyQuery,
     BudgetList,
-    BudgetNameQuery,
     BudgetQuery,
     BudgetView,
     CostFilter,
@@ -97,28 +97,28 @@ class TaskDetailHandlers:
             level=query.level,
             event=query.event,
         )
-        page = await self._page(call, filters, query.wait_ms)
-        # Oldest first, new entries may always follow: the cursor says where to continue, also after an empty page.
+        page = await self._read_log(call, filters, query.wait_ms)
+        # In the order `asc` new entries may always follow, so there is always a cursor, even after an empty page.
         cursor = None if page.is_last and not oldest_first else _encode_position(listing, page.position)
         body = LogList([log_rendering.to_view(entry, filters.id) for entry in page.entries], cursor)
         return Reply(body, 200, call.next_link(cursor))
 
-    async def _page(self, call: Call, filters: LogFilter, wait_ms: int) -> LogPage:
+    async def _read_log(self, call: Call, filters: LogFilter, wait_ms: int) -> LogPage:
         if wait_ms:
-            return await self.log_long_poll.page(filters, wait_ms / 1000)
-        return await self._read(call, lambda tx: logs.page(tx, filters))
+            return await self.log_long_poll.read_log(filters, wait_ms / 1000)
+        return await self._read(call, lambda tx: logs.read_log(tx, filters))
 
     # -- explanation and tree ------------------------------------------------------------------------------------
 
     async def explain(self, call: Call) -> TaskExplanation:
-        ref = TaskLookup(call.zone_id, call.params["id"], call.caller)
-        return await self._read(call, lambda tx: explain.explain(tx, ref))
+        lookup = TaskLookup(call.zone_id, call.params["id"], call.caller)
+        return await self._read(call, lambda tx: explain.explain(tx, lookup))
 
     async def get_tree(self, call: Call) -> TaskTree:
         query = call.query
         assert isinstance(query, TreeQuery)
-        ref = TaskLookup(call.zone_id, call.params["id"], call.caller)
-        return await self._read(call, lambda tx: explain.read_tree(tx, ref, query.depth))
+        lookup = TaskLookup(call.zone_id, call.params["id"], call.caller)
+        return await self._read(call, lambda tx: explain.read_tree(tx, lookup, query.depth))
 
     # -- costs and budgets ---------------------------------------------------------------------------------------
 
@@ -153,8 +153,8 @@ class TaskDetailHandlers:
         found = await self._read(
             call, lambda tx: budgets.list_budgets(tx, call.caller, call.zone_id, after, query.limit + 1)
         )
-        names = [msgspec.json.encode((budget.scope, budget.scope_key, budget.period)).decode() for budget in found]
-        count, last = paging.trim_page(names, query.limit)
+        keys = [msgspec.json.encode((budget.scope, budget.scope_key, budget.period)).decode() for budget in found]
+        count, last = paging.trim_page(keys, query.limit)
         next_cursor = None if last is None else paging.encode(BUDGET_LISTING, last)
         views = [budget_rules.to_view(budget) for budget in found[:count]]
         return Reply(BudgetList(views, next_cursor), 200, call.next_link(next_cursor))
@@ -178,7 +178,7 @@ class TaskDetailHandlers:
 
     async def remove_budget(self, call: Call) -> Reply:
         query = call.query
-        assert isinstance(query, BudgetNameQuery)
+        assert isinstance(query, BudgetKeyQuery)
         command = RemoveBudget(
             zone_id=call.zone_id,
             caller=call.caller,
@@ -229,10 +229,10 @@ def _invalid_cursor() -> Invalid:
 
 
 def _decode_cost_cursor(group_by: GroupBy, value: str) -> str:
-    prefix, name = value[:1], value[1:]
-    if prefix != "=" or (group_by == "day" and not budget_rules.is_day(name)):
+    prefix, key = value[:1], value[1:]
+    if prefix != "=" or (group_by == "day" and not budget_rules.is_day(key)):
         raise _invalid_cursor()
-    return name
+    return key
 
 
 def _parse_day(field: str, text: str | None) -> int | None:
@@ -301,7 +301,7 @@ def routes(handlers: TaskDetailHandlers) -> list[Route]:
             "not claimed until the period ends or the budget is raised; running attempts continue.",
         ),
         Route(
-            "DELETE", "/api/v1/budgets", handlers.remove_budget, "Remove a budget", LIFECYCLE, query=BudgetNameQuery,
+            "DELETE", "/api/v1/budgets", handlers.remove_budget, "Remove a budget", LIFECYCLE, query=BudgetKeyQuery,
             status=204, errors=("budget_not_found", "zone_ended"), tags=COST_TAGS, permission="budgets.change",
         ),
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Redacts the secrets of a task from errors and stack traces, before they are stored, shown or published.
 
-A failing agent often quotes its input. So the task's input and checkpoint are read for this, without a lock: the
-secrets of an attempt's input do not change, and those of its checkpoint are the agent's own.
+A failing agent often quotes its input. So the task's input, checkpoint and output are read for this, without a lock:
+the secrets of an attempt's input do not change, and those of its checkpoint are the agent's own.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Redactor = Callable[[str], str]
 
 
 async def redactors_for(
-    read_task: Callable[[TaskLookup], Awaitable[FullTask]], cipher: FieldCipher, refs: Sequence[TaskLookup]
+    read_task: Callable[[TaskLookup], Awaitable[FullTask]], cipher: FieldCipher, lookups: Sequence[TaskLookup]
 ) -> list[Redactor]:
     """One function per task that redacts the task's secrets from a text."""
-    found = await asyncio.gather(*(read_task(ref) for ref in refs), return_exceptions=True)
+    found = await asyncio.gather(*(read_task(lookup) for lookup in lookups), return_exceptions=True)
     return [_redactor(cipher, result) for result in found]
 
 

@@ -39,8 +39,8 @@ order by f.task_id desc
 limit :limit;
 
 -- name: tasks_warned
--- Running attempts that were warned as overdue and have made no progress since. An agent holds few tasks. (Selected
--- first and filtered then: with the filter inside, the planner does not use the index on the agent.)
+-- Running attempts that were warned as overdue and have made no progress since. An agent holds few tasks. (The
+-- filter is applied to the selected rows: inside the CTE it would keep the planner from the index on the agent.)
 with held as materialized (
     select t.id, t.warned_at, t.progress_at
     from rows(:batch as b, zone_id text, agent_id text, state text)
@@ -58,8 +58,8 @@ join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 -- == explanation and dependency tree ==
 
 -- name: task_dependencies_unmet
--- The first unmet dependencies of a task. Selected first and joined then: the limit keeps the planner from starting
--- with the zone's tasks.
+-- The first unmet dependencies of a task. The limit inside the subquery keeps the planner from starting with the zone's
+-- tasks.
 select a.id, a.title, a.status, a.final, a.agent_id, a.waits, a.available_at
 from (
     select d.zone_id, d.depends_on

@@ -237,7 +237,7 @@ def check_field_size(field: str, text: str) -> str:
 
 
 def with_field(problem: P, path: str) -> P:
-    """A copy of the problem with `path`, the place of the value in the request, before its `field`.
+    """A copy of the problem whose `field` is prefixed with `path`, the location of the value in the request.
 
     A problem with the request itself always gets a field; a problem with the task only if it already has one.
     """

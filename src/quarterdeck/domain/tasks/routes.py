@@ -105,7 +105,7 @@ class TaskHandlers:
                 else:
                     await self._add_outcome(call, command, futures[command.id], response)
         except Problem:
-            # This problem is the response to the entire request. The other futures raise the same: retrieve it.
+            # This problem is the response to the entire request. Retrieve it from the other futures too.
             await asyncio.gather(*futures.values(), return_exceptions=True)
             raise
         return CreatedItems(response.outcomes)
@@ -182,7 +182,7 @@ class TaskHandlers:
             created_after=None if query.created_after is None else request_commands.to_millis(query.created_after),
             tags=tuple(tag for tag in (query.tags or "").split(",") if tag),
         )
-        page = await self._read(call, lambda tx: reads.page(tx, filters))
+        page = await self._read(call, lambda tx: reads.list_tasks(tx, filters))
         next_cursor = paging.encode(LISTING, page.next_before) if page.next_before else None
         body = TaskList([to_view(full_task, self._mask) for full_task in page.items], next_cursor)
         return Reply(body, 200, call.next_link(next_cursor))
@@ -241,7 +241,7 @@ class TaskHandlers:
         )
         return await self._submit_and_view(call, command)
 
-    async def release_one(self, call: Call) -> TaskView:
+    async def release(self, call: Call) -> TaskView:
         body = call.body
         assert isinstance(body, bodies.StartBody)
         return await self._submit_and_view(call, request_commands.release_command(call, call.params["id"], body))
@@ -334,8 +334,8 @@ class TaskHandlers:
         return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
     async def _redactors(self, call: Call, task_ids: Sequence[str]) -> list[Redactor]:
-        refs = [TaskLookup(call.zone_id, task_id, call.caller, dependency_limit=0) for task_id in task_ids]
-        return await redactors_for(self.read_task, self.cipher, refs)
+        lookups = [TaskLookup(call.zone_id, task_id, call.caller, dependency_limit=0) for task_id in task_ids]
+        return await redactors_for(self.read_task, self.cipher, lookups)
 
     def _mask(self, field: str, stored: str) -> str:
         return self.cipher.mask(stored)
@@ -352,7 +352,7 @@ def _claimed_items(claimed: TaskResult) -> tuple[ClaimedTask, ...]:
 def _log_release_failure(done: asyncio.Future[TaskResult]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None and not isinstance(error, NotFound | Conflict):
-        # The task is aborted when its agent is stale, and the attempt counts. This line says why.
+        # The attempt is aborted when its agent becomes stale, and it counts. This log line says why.
         log.warning("could not release a claim whose response was not delivered: %r", error)
 
 
@@ -463,7 +463,7 @@ def _work_routes(handlers: TaskHandlers) -> list[Route]:
             body_bytes_max=SINGLE_BYTES_MAX,
         ),
         Route(
-            "POST", TASK_PATH + "/release", handlers.release_one, "Release a task", LIFECYCLE, body=bodies.StartBody,
+            "POST", TASK_PATH + "/release", handlers.release, "Release a task", LIFECYCLE, body=bodies.StartBody,
             response=TaskView, errors=REPORT_ERRORS, tags=TAGS, permission="tasks.work",
             description="Gives the attempt back. It does not count.",
         ),

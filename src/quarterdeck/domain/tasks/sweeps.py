@@ -2,7 +2,7 @@
 
 The sweep scans the table in slices, again and again, because no index orders tasks by their end: such an index would
 cost every completion more than one scan per hour does. The position is kept only in this process. If it is lost, the
-scan restarts from the beginning; several scans at once do nothing that one of them would not do.
+scan restarts from the beginning; several scans at once do no harm.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from quarterdeck.store.interface import decode
 
 RETENTION = "task-retention"
 BATCH = 500
+"""Tasks that are archived or deleted at once."""
 SLICE = 5_000
-"""Tasks per statement."""
+"""Tasks that one statement scans."""
 SLICES_MAX = 100
 """Slices per pass: 500,000 tasks."""
 
@@ -91,7 +92,9 @@ class TaskRetention:
 
     async def _archive(self, refs: Sequence[TaskRef]) -> None:
         for start in range(0, len(refs), BATCH):
-            submissions = [self._submit(Archive(zone_id=zone, id=name)) for zone, name in refs[start : start + BATCH]]
+            submissions = [
+                self._submit(Archive(zone_id=zone_id, id=task_id)) for zone_id, task_id in refs[start : start + BATCH]
+            ]
             for outcome in await asyncio.gather(*submissions, return_exceptions=True):
                 # Retried or deleted since it was read: ignore. Any other error fails the pass.
                 if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound | Conflict):
@@ -101,11 +104,11 @@ class TaskRetention:
 async def delete_expired(tx: Transaction, refs: Sequence[TaskRef]) -> None:
     """Delete archived tasks with everything that belongs to them."""
     [deleted] = await tx.read(COORDINATOR.tasks_delete_expired(batch=[*sorted(refs)]))
-    batch: list[tuple[object, ...]] = [*sorted((str(zone_id), str(name)) for zone_id, name, _ in deleted)]
+    batch: list[tuple[object, ...]] = [*sorted((str(zone_id), str(task_id)) for zone_id, task_id, _ in deleted)]
     if not batch:
         return
     tags: list[tuple[object, ...]] = [
-        (str(zone_id), tag, str(name)) for zone_id, name, encoded in deleted for tag in _tags(str(encoded))
+        (str(zone_id), tag, str(task_id)) for zone_id, task_id, encoded in deleted for tag in _tags(str(encoded))
     ]
     if tags:
         tx.write(Q.task_tags_remove(batch=sorted(tags)))

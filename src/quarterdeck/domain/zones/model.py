@@ -195,7 +195,7 @@ class RoleAssignmentRef(msgspec.Struct, frozen=True):
 
 
 class RoleAssignmentFilter(msgspec.Struct, frozen=True):
-    """A page of assignments, ordered by subject."""
+    """Filter for a page of assignments, ordered by subject."""
 
     zone_id: str
     caller: Caller

@@ -153,7 +153,7 @@ async def show_zones(tx: Transaction, commands: Sequence[ZoneRef]) -> list[ZoneU
 
 
 async def require_zone(tx: Transaction, zone_id: str) -> None:
-    """Raise if the zone does not exist: an empty list would hide a misspelled name."""
+    """Raise if the zone does not exist: an empty list would hide a mistyped id."""
     [rows] = await tx.read(Q.zones_existing(batch=[(zone_id,)]))
     if not rows:
         raise rules.zone_not_found(zone_id)

@@ -85,7 +85,7 @@ def _put_command(call: Call, name: str | None, quotas: Overrides | None, *, crea
 
 def routes(handlers: ZoneHandlers) -> list[Route]:
     tags = ("zones",)
-    ended_errors = ("zone_not_found", "zone_ended")
+    zone_errors = ("zone_not_found", "zone_ended")
     return [
         Route(
             "GET", "/zones", handlers.list_zones, "List zones", ADMIN, query=ListZonesQuery, response=ZoneList,
@@ -105,17 +105,17 @@ def routes(handlers: ZoneHandlers) -> list[Route]:
         ),
         Route(
             "PUT", "/zones/{zone}/quotas", handlers.put_quotas, "Set some of a zone's limits", ADMIN, body=Overrides,
-            response=QuotasView, errors=ended_errors, tags=tags,
+            response=QuotasView, errors=zone_errors, tags=tags,
             description="Send only the limits to change; null removes an override. An unknown limit, or one above its "
             "ceiling, is a 400.",
         ),
         Route(
             "POST", "/zones/{zone}/freeze", handlers.freeze, "Stop admission to a zone", ADMIN, response=ZoneView,
-            errors=ended_errors, tags=tags,
+            errors=zone_errors, tags=tags,
             description="Running sessions continue. Every spawn is refused with 423 `zone_frozen`.",
         ),
         Route(
             "POST", "/zones/{zone}/thaw", handlers.thaw, "Allow admission to a zone again", ADMIN, response=ZoneView,
-            errors=ended_errors, tags=tags,
+            errors=zone_errors, tags=tags,
         ),
     ]  # fmt: skip

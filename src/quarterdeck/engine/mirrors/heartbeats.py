@@ -1,6 +1,6 @@
 """Writes the latest heartbeat of each agent to Redis, shortly after its commit.
 
-Heartbeats are many, and each is worthless once the next arrives. So requests do not wait for the write: the latest of
+Heartbeats are many, and each is obsolete once the next arrives. So requests do not wait for the write: the latest of
 each agent is kept until it is written, together with all others of that time. Heartbeats of more than `AGENTS_MAX`
 agents, and those that arrive while Redis is not reachable, are dropped and counted. The last heartbeat in an agent's
 status key is repaired by comparison (`engine.mirrors.keys`); the heartbeat keys expire within a minute.

@@ -97,7 +97,7 @@ class MirrorSource(Protocol):
 # -- what to compare ---------------------------------------------------------------------------------------------------
 
 
-class HolderClaim(NamedTuple):
+class StoredHolder(NamedTuple):
     """A stored member that says that an agent holds a task. The task may be one of several: ids may contain colons."""
 
     removal: KeyRemoval
@@ -112,7 +112,7 @@ class ComparisonPart:
 
     tasks: Sequence[Ref] = ()
     agents: Sequence[Ref] = ()
-    claims: Sequence[HolderClaim] = ()
+    holders: Sequence[StoredHolder] = ()
     removals: Sequence[KeyRemoval] = ()
     """Wrong regardless of the database."""
 
@@ -128,13 +128,15 @@ def comparison_for(page: KeyPage) -> ComparisonPart:
         return ComparisonPart()
     if page.has_wrong_type:
         return ComparisonPart(removals=[KeyRemoval(key, "")])
-    name = key.removeprefix(family.prefix)
+    suffix = key.removeprefix(family.prefix)
     if family.prefix == key_layout.STALE_AGENTS:
         return _compare_stale_agents(page)
     if family.prefix in (key_layout.STATUS, key_layout.AGENT_TASKS):
-        ref = key_layout.parse_agent_name(name)
+        ref = key_layout.parse_agent_name(suffix)
         return ComparisonPart(removals=[KeyRemoval(key, "")]) if ref is None else _compare_agent(page, ref)
-    return _compare_tasks(page, name) if is_path_id(name) else ComparisonPart(removals=[KeyRemoval(key, "")])
+    return (
+        _compare_tasks(page, zone_id=suffix) if is_path_id(suffix) else ComparisonPart(removals=[KeyRemoval(key, "")])
+    )
 
 
 def _compare_stale_agents(page: KeyPage) -> ComparisonPart:
@@ -144,19 +146,19 @@ def _compare_stale_agents(page: KeyPage) -> ComparisonPart:
 
 
 def _compare_agent(page: KeyPage, ref: Ref) -> ComparisonPart:
-    removals, claims = [], []
+    removals, holders = [], []
     for member in page.members:
         removal = KeyRemoval(page.key, page.family.redis_type, member)
         if is_path_id(member):
-            claims.append(HolderClaim(removal, [(ref[0], member)], ref))
+            holders.append(StoredHolder(removal, [(ref[0], member)], ref))
         else:
             removals.append(removal)
-    return ComparisonPart([task for claim in claims for task in claim.tasks], [ref], claims, removals)
+    return ComparisonPart([task for holder in holders for task in holder.tasks], [ref], holders, removals)
 
 
 def _compare_tasks(page: KeyPage, zone_id: str) -> ComparisonPart:
     tasks: list[Ref] = []
-    removals, claims = [], []
+    removals, holders = [], []
     for member in page.members:
         removal = KeyRemoval(page.key, page.family.redis_type, member)
         is_active_set = page.family.prefix == key_layout.ACTIVE
@@ -165,27 +167,27 @@ def _compare_tasks(page: KeyPage, zone_id: str) -> ComparisonPart:
         if not task_ids:
             removals.append(removal)
         elif is_active_set:
-            claims.append(HolderClaim(removal, [(zone_id, task_id) for task_id in task_ids]))
-    return ComparisonPart(tasks, claims=claims, removals=removals)
+            holders.append(StoredHolder(removal, [(zone_id, task_id) for task_id in task_ids]))
+    return ComparisonPart(tasks, holders=holders, removals=removals)
 
 
-def find_wrong_claims(claims: Sequence[HolderClaim], mirrored_tasks: Sequence[MirroredTask]) -> list[KeyRemoval]:
+def find_wrong_holders(holders: Sequence[StoredHolder], mirrored_tasks: Sequence[MirroredTask]) -> list[KeyRemoval]:
     """The stored members whose agent does not hold the task."""
     tasks_by_ref = {task.ref: task for task in mirrored_tasks}
     removals = []
-    for claim in claims:
-        candidates = [tasks_by_ref[ref] for ref in claim.tasks]
-        if not any(_is_correct(claim, task) for task in candidates):
-            removals.append(claim.removal._replace(is_recent=any(task.is_recent for task in candidates)))
+    for holder in holders:
+        candidates = [tasks_by_ref[ref] for ref in holder.tasks]
+        if not any(_is_correct(holder, task) for task in candidates):
+            removals.append(holder.removal._replace(is_recent=any(task.is_recent for task in candidates)))
     return removals
 
 
-def _is_correct(claim: HolderClaim, task: MirroredTask) -> bool:
+def _is_correct(holder: StoredHolder, task: MirroredTask) -> bool:
     if task.holder is None:
         return False
-    if claim.agent is not None:
-        return claim.agent == (task.zone_id, task.holder.agent_id)
-    return claim.removal.member == key_layout.active_member(task.id, task.holder.session_key)
+    if holder.agent is not None:
+        return holder.agent == (task.zone_id, task.holder.agent_id)
+    return holder.removal.member == key_layout.active_member(task.id, task.holder.session_key)
 
 
 # -- delivery of events ------------------------------------------------------------------------------------------------
@@ -348,7 +350,7 @@ class KeyMirror:
         tasks, agents = await self._cross_zone_engine.read(
             lambda tx: self._source.load_mirrored(tx, task_refs, agent_refs)
         )
-        return [*part.removals, *find_wrong_claims(part.claims, tasks), *tasks, *agents]
+        return [*part.removals, *find_wrong_holders(part.holders, tasks), *tasks, *agents]
 
     # -- rounds -------------------------------------------------------------------------------------------------
 
@@ -414,10 +416,10 @@ class KeyMirror:
     async def _iterate_zone_parts(self, zone_id: str) -> AsyncIterator[ComparisonPart]:
         positions: Positions | None = None
         while True:
-            part = await self._cross_zone_engine.read(
+            contents = await self._cross_zone_engine.read(
                 partial(self._source.list_contents, zone_id=zone_id, positions=positions, limit=SLICE_MAX)
             )
-            yield ComparisonPart(part.tasks, part.agents)
-            if part.is_last:
+            yield ComparisonPart(contents.tasks, contents.agents)
+            if contents.is_last:
                 return
-            positions = part.positions
+            positions = contents.positions

@@ -53,7 +53,7 @@ class SlotUsage(NamedTuple):
 
     zone_id: str
     live: int
-    """Children that count, including expired ones that no sweep has terminated."""
+    """Live child sessions, including expired ones that no sweep has terminated yet."""
     expired: int
     limit: int
     pos: int
@@ -81,8 +81,8 @@ class SlotSource(Protocol):
 
 class SlotComparison(Enum):
     MATCH = auto()
-    STALE = auto()
-    """Not wrong: only time has passed."""
+    OUTDATED = auto()
+    """Not counted as wrong: since it was written, sessions have only expired."""
     UNCERTAIN = auto()
     """Wrong, unless the zone has just changed."""
     MISMATCH = auto()
@@ -100,7 +100,7 @@ def compare(usage: SlotUsage, stored: StoredSlotCounter) -> SlotComparison:
     if stored.taken == str(usage.taken):
         return SlotComparison.MATCH
     if _is_between(stored.taken, usage.taken, min(usage.live, usage.limit)):
-        return SlotComparison.STALE
+        return SlotComparison.OUTDATED
     return SlotComparison.MISMATCH if pos == usage.pos else SlotComparison.UNCERTAIN
 
 
@@ -192,7 +192,7 @@ class SlotReconciler:
         self._source = source
         self._slot_writer = slot_writer
         self._every_ms = every_ms
-        self._position = ""
+        self._last_zone_id = ""
         self._is_unavailable = False
 
     def sweep(self) -> Sweep:
@@ -215,11 +215,11 @@ class SlotReconciler:
         repaired = 0
         for _ in range(max(1, batch // ZONES_MAX)):
             zone_ids = await self._cross_zone_engine.read(
-                lambda tx: self._source.list_zones(tx, self._position, ZONES_MAX)
+                lambda tx: self._source.list_zones(tx, self._last_zone_id, ZONES_MAX)
             )
             repaired += await self.reconcile(zone_ids)
-            self._position = zone_ids[-1] if len(zone_ids) == ZONES_MAX else ""
-            if not self._position:
+            self._last_zone_id = zone_ids[-1] if len(zone_ids) == ZONES_MAX else ""
+            if not self._last_zone_id:
                 break
             await asyncio.sleep(0)
         self.repairs += repaired
@@ -252,7 +252,7 @@ class SlotReconciler:
             ]
         )
         return sum(
-            comparison is not SlotComparison.STALE and usage.zone_id not in recently_changed
+            comparison is not SlotComparison.OUTDATED and usage.zone_id not in recently_changed
             for usage, comparison in changes.items()
         )
 

@@ -52,10 +52,10 @@ class OutboundClient:
         except ssl.SSLCertVerificationError:
             raise Unreachable("its certificate is not valid") from None
         except (OSError, UnicodeError) as error:
-            # A network timeout is also an OSError named TimeoutError.
+            # TimeoutError is an OSError, and a network timeout (ETIMEDOUT) raises it, too: ask the timer which it was.
             if timeout.expired():
                 raise TimedOut(f"no response within {timeout_seconds:g} s") from None
-            raise Unreachable(f"cannot connect ({type(error).__name__})") from None
+            raise Unreachable(f"the connection failed ({type(error).__name__})") from None
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             raise InvalidResponse("the response is not valid HTTP") from None
 

@@ -20,7 +20,7 @@ HostPort = tuple[str, int]
 LookupResult = Sequence[str] | Exception
 LOOKUPS_MAX = 32
 FULL_SHARES = 4
-"""This many requesters together may use all lookups; a single one only its share."""
+"""How many requesters, each with its full share, use all lookups. A single requester can use only its share."""
 ADDRESSES_MAX = 4
 
 

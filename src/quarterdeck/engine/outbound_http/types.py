@@ -25,7 +25,7 @@ class RequestBlocked(OutboundError):
 
 
 class Unreachable(OutboundError):
-    """No connection, or it broke."""
+    """There is no connection, or it was lost."""
 
 
 class TimedOut(OutboundError):
@@ -46,7 +46,7 @@ class InvalidResponse(OutboundError):
 
 @dataclass(frozen=True, slots=True)
 class ResponseLimits:
-    """Bytes of a response."""
+    """Maximum sizes of the parts of a response."""
 
     head_bytes: int = 32 * 1024
     body_bytes: int = 256 * 1024

@@ -44,7 +44,7 @@ async def list_key_ids(tx: Transaction) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
-async def delete_key(tx: Transaction, key_id: str) -> bool:
+async def delete_check(tx: Transaction, key_id: str) -> bool:
     """Delete the check of a key: from now on servers start without the key. Return whether there was one."""
     [rows] = await tx.read(Q.secret_checks_delete(key_id=key_id))
     return bool(rows)

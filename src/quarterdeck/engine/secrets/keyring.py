@@ -72,7 +72,7 @@ class SecretKey:
     secret: bytes
 
     def __repr__(self) -> str:
-        return f"Key({self.id!r})"
+        return f"SecretKey({self.id!r})"
 
     def to_text(self) -> str:
         """As written in QD_SECRET_KEYS or in the key file."""

@@ -2,8 +2,8 @@
 
 A step reads some rows in key order, from where the previous step ended. Values under an older key are re-encrypted and
 written under the lock of their zone, if the text is still the one that was read. So a step may run twice, or never, or
-in two processes at once: nothing is lost, and the next round finds what was missed. The server does not store how far a
-rotation is; the caller does, with the position that each step returns.
+in two processes at once: nothing is lost, and the next round finds what was missed. The server does not store the
+progress of a rotation; the caller does, with the position that each step returns.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PAGES_PER_STEP = 10
 
 @dataclass(frozen=True, slots=True)
 class SecretColumns:
-    """A table with encrypted values, in rows with zone and id."""
+    """A table whose rows have a zone, an id and fields that may hold encrypted values."""
 
     table: str
     fields: tuple[str, ...]
-    page: Statement
+    select_page: Statement
     """(after_zone, after_id, limit) → zone, id, and each field that may hold encrypted values, or null."""
     replace: Statement
     """A batch of zone, id and, per field, the text that was read and the new one, or nulls. Returns the updated ids."""
@@ -97,7 +97,7 @@ class SecretRotation:
 
     async def _run_page(self, step: RotationStep, after: RotationPosition, is_writing: bool) -> None:
         columns = next(columns for columns in self.secret_columns if columns.table == after.table)
-        statement = columns.page(after_zone=after.zone_id, after_id=after.id, limit=PAGE_ROWS)
+        statement = columns.select_page(after_zone=after.zone_id, after_id=after.id, limit=PAGE_ROWS)
         [rows] = await self.cross_zone_engine.read(lambda tx: tx.read(statement))
         step.rows_scanned += len(rows)
         for row in rows:

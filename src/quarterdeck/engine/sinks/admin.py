@@ -64,7 +64,7 @@ async def list_names(tx: Transaction) -> list[str]:
 
 
 async def load_view(tx: Transaction, name: str) -> SinkView:
-    """One sink as the database has it, all values of the same time. Raises `NotFound`.
+    """One sink as the database has it, all values as of one instant. Raises `NotFound`.
 
     Whether this server has it configured, and its error here, are filled in by the caller.
     """

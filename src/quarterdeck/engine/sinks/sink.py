@@ -15,8 +15,7 @@ from quarterdeck.bus.redis.interfaces import Marker, SinkEntry, WriterIdentity
 from quarterdeck.core.clock import MINUTE, Millis
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import Policy, backoff, next_attempt_at
-from quarterdeck.engine import event_log as journal
-from quarterdeck.engine.event_log import Event, LogBounds
+from quarterdeck.engine.event_log import POSITION_MAX, Event, LogBounds
 from quarterdeck.engine.leases import Fence, LeaseLost
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.settings import SinkSettings
@@ -58,7 +57,7 @@ class _DatabaseChecks:
             [found] = await tx.read(Q.log_has_event(pos=marker.pos, id=marker.event_id))
             return bool(found)
 
-        return marker.pos <= journal.POSITION_MAX and await self.engine.read(read)
+        return marker.pos <= POSITION_MAX and await self.engine.read(read)
 
     async def holds_lease(self) -> bool:
         async def read(tx: Transaction) -> bool:
@@ -78,6 +77,8 @@ class Sink:
         self.oldest_at: Millis | None = None
         """The time of the oldest event that is not delivered."""
         self.delivered = self.rejected = self.dead = self.missed = 0
+        """Counted since this process started. Missed are events that were deleted before they were delivered, or from
+        which no entries could be built."""
         self._engine = engine
         self._target = target
         self._batch_max = settings.outbox_batch_size
@@ -188,11 +189,11 @@ class Sink:
     async def _deliver_events(self, identity: WriterIdentity, fence: Fence, snapshot: _Snapshot) -> bool:
         """Deliver the next events up to the first that must wait; or, if the first must wait, store those that must.
 
-        Never both at once: after a crash, everything behind a marker counts as delivered. Return whether entries were
-        stored.
+        Never both at once: after a crash, everything up to a marker counts as delivered. Return whether entries
+        were stored.
         """
         pending: list[EventEntries] = [(event, self._build_entries(event)) for event in snapshot.events]
-        blocked_until = await self._blocked_orders(pending) if snapshot.next_at is not None else {}
+        blocked_until = await self._find_blocked(pending) if snapshot.next_at is not None else {}
 
         def is_blocked(item: EventEntries) -> bool:
             return any((entry.stream, entry.subject) in blocked_until for entry in item[1])
@@ -222,15 +223,15 @@ class Sink:
             self.missed += 1
             return []
 
-    async def _blocked_orders(self, pending: Sequence[EventEntries]) -> dict[OrderKey, Millis]:
+    async def _find_blocked(self, pending: Sequence[EventEntries]) -> dict[OrderKey, Millis]:
         """For which streams and subjects of these entries others already wait, and until when."""
-        orders = {(self.name, entry.stream, entry.subject) for _, entries in pending for entry in entries}
+        order_keys = {(self.name, entry.stream, entry.subject) for _, entries in pending for entry in entries}
 
         async def read(tx: Transaction) -> dict[OrderKey, Millis]:
-            [rows] = await tx.read(Q.sink_entries_waiting(batch=[*sorted(orders)]))
+            [rows] = await tx.read(Q.sink_entries_waiting(batch=[*sorted(order_keys)]))
             return {(str(stream), str(subject)): int(str(next_at)) for stream, subject, next_at in rows}
 
-        return await self._engine.read(read) if orders else {}
+        return await self._engine.read(read) if order_keys else {}
 
     async def _deliver_entries(
         self, identity: WriterIdentity, entries: Sequence[SinkEntry], now: Millis
@@ -267,12 +268,12 @@ class Sink:
     # -- retries ------------------------------------------------------------------------------------------------
 
     async def _retry_due(self, identity: WriterIdentity, fence: Fence, snapshot: _Snapshot) -> None:
-        """Retry due entries, the oldest of each subject. If one is deferred, those behind it are, too."""
+        """Retry due entries, of each stream and subject the oldest. If one is deferred, those behind it are, too."""
         entries = [row.to_entry() for row in snapshot.due_entries]
         errors = await self._target.writer.deliver_delayed(identity, entries)
         delivered: BatchRows = []
         deferred: BatchRows = []
-        deferred_orders: BatchRows = []
+        deferred_order_keys: BatchRows = []
         for row, entry, error in zip(snapshot.due_entries, entries, errors, strict=True):
             if error is None:
                 delivered.append(row.key)
@@ -280,7 +281,7 @@ class Sink:
                 continue
             next_at, dead_at = self._schedule_retry(entry, row.attempts + 1, error, snapshot.now)
             deferred.append((*row.key, row.attempts, next_at, dead_at, error))
-            deferred_orders.append((self.name, row.stream, row.subject, next_at))
+            deferred_order_keys.append((self.name, row.stream, row.subject, next_at))
 
         async def write(tx: Transaction) -> None:
             await fence.check(tx)
@@ -288,13 +289,13 @@ class Sink:
                 tx.write(Q.sink_entries_delete(batch=delivered))
             if deferred:
                 tx.write(Q.sink_entries_defer(batch=deferred))
-                tx.write(Q.sink_entries_defer_following(batch=deferred_orders))
+                tx.write(Q.sink_entries_defer_following(batch=deferred_order_keys))
 
         await self._engine.transact(write)
         self.delivered += len(delivered)
 
     def _schedule_retry(self, entry: SinkEntry, attempts: int, error: str, now: Millis) -> tuple[Millis, Millis | None]:
-        """When the entry is retried, and since when it is dead."""
+        """When the entry is retried, and, if it is dead, since when."""
         self.rejected += 1
         jitter = random.random()
         retry_at = next_attempt_at(self._policy, attempt=attempts, now=now, jitter=jitter)

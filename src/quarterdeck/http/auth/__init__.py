@@ -19,7 +19,7 @@ A bearer token is `Authorization: Bearer <JWT>` of at most 8 KiB: three segments
 - `role` (the bearer's role in its zone) and `attempt` (the attempt that an agent's token was issued for) are ignored if
   they are malformed, because other issuers use these names for other things.
 
-Checks that need no key run before the signature check. So an expired or foreign token costs neither a curve operation
+Checks that need no key run before the signature check. So an expired or foreign token costs neither a signature check
 nor a request to its issuer.
 
 An API key is `X-API-Key: qd_<zone>.<id>.<secret>` (`core.api_key`). The component `api_keys` looks it up by zone and

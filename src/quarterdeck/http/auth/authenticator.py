@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import Protocol
 
-from quarterdeck.core import api_key as apikey
+from quarterdeck.core import api_key
 from quarterdeck.core.api_key import ParsedApiKey
 from quarterdeck.core.caller import LIFECYCLE, METRICS, Caller
 from quarterdeck.core.errors import Forbidden
@@ -119,9 +119,9 @@ class Authenticator:
         self._token_cache.clear()
 
     async def _authenticate_api_key(self, text: bytes) -> Caller:
-        parsed_key = apikey.parse(text)
+        parsed_key = api_key.parse(text)
         if parsed_key is None or self._lookup_api_key is None:
-            raise apikey.invalid_key_error()
+            raise api_key.invalid_key_error()
         return await self._lookup_api_key(parsed_key)
 
     def _cache_token(self, authorization: bytes, expires_at: float, caller: Caller) -> None:

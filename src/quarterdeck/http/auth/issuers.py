@@ -18,7 +18,7 @@ from quarterdeck.http.auth.model import AuthSettings
 
 
 class Issuer(Protocol):
-    """What the `Authenticator` needs of an issuer."""
+    """What the `Authenticator` needs from an issuer."""
 
     @property
     def may_grant_admin(self) -> bool: ...
@@ -60,7 +60,7 @@ class TrustedIssuers:
 
 
 class _TrustedLocalIssuer:
-    """The built-in issuer. Its tokens name its key by thumbprint, so they are recognized even under a shared name."""
+    """The local issuer. Its tokens name its key by thumbprint, so they are recognized even under a shared name."""
 
     may_grant_admin = True
     is_local = True

@@ -152,7 +152,8 @@ def to_caller(claims: Claims, *, may_grant_admin: bool, is_local: bool, leeway: 
 
 
 def _issued_at(iat: float | None, leeway: float) -> int:
-    # Most issuers round down to seconds: a token with 7 was issued before 8.
+    """The latest time, in milliseconds, at which the token can have been issued. 0 if it does not say."""
+    # Most issuers round `iat` down to seconds, so a token with `iat` 7 may have been issued just before 8.
     return 0 if iat is None else round((iat + 1 + leeway) * 1000)
 
 

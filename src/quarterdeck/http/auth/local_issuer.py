@@ -1,4 +1,4 @@
-"""The built-in issuer: one ES256 key, and tokens signed with it.
+"""The local issuer: one ES256 key, and tokens signed with it.
 
 It lets `qd up` run without an external issuer. Its name is derived from its key (the RFC 7638 thumbprint), so two
 servers with different keys are two issuers that do not trust each other. Replicas share one key file.
@@ -38,7 +38,7 @@ from quarterdeck.http.auth.model import Grant
 from quarterdeck.http.auth.secret_files import KeyFileError, create_secret, read_secret, replace_secret
 
 ADMIN_TOKEN_TTL = 30 * 24 * 3600
-"""Seconds. The server writes a new token at every start, and must renew it if it runs longer than this."""
+"""Seconds. The server writes a new token at every start and once a day."""
 
 
 class LocalIssuer:
@@ -52,10 +52,10 @@ class LocalIssuer:
         self._clock = clock
         self.kid = thumbprint(self._jwk)
         self.issuer = issuer or f"urn:quarterdeck:{self.kid}"
-        verifying = to_verifying_key(self.kid, key.public_key())
-        if verifying is None:
+        verifying_key = to_verifying_key(self.kid, key.public_key())
+        if verifying_key is None:
             raise ValueError("The key of the local issuer must be a P-256 key.")
-        self.verifying_key: VerifyingKey = verifying
+        self.verifying_key: VerifyingKey = verifying_key
 
     @classmethod
     def open(cls, key_file: Path, issuer: str | None = None, clock: Callable[[], float] = time.time) -> LocalIssuer:
@@ -67,7 +67,7 @@ class LocalIssuer:
             pem = read_secret(key_file)
         if pem is None:
             raise KeyFileError(f"The key file {key_file} is a symbolic link to a file that does not exist.")
-        return cls(_private_key(key_file, pem), issuer, clock)
+        return cls(_load_private_key(key_file, pem), issuer, clock)
 
     def mint(self, grant: Grant, ttl: int) -> str:
         """A signed token that is valid for `ttl` seconds. Raises Invalid if the server would not accept it."""
@@ -138,7 +138,7 @@ def _new_pem() -> bytes:
     return generate_private_key(SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _private_key(path: Path, pem: bytes) -> EllipticCurvePrivateKey:
+def _load_private_key(path: Path, pem: bytes) -> EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError):

@@ -13,7 +13,7 @@ _OWNER_ONLY = 0o600
 
 
 class KeyFileError(Exception):
-    """The file cannot be used. The text is for the operator and names the command that fixes it."""
+    """The file cannot be used. The text is for the operator."""
 
 
 def read_secret(path: Path) -> bytes | None:

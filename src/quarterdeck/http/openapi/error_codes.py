@@ -87,8 +87,8 @@ COMMON_CODES: Mapping[str, ErrorCode] = {
     ),
     "outcome_unknown": ErrorCode(
         OutcomeUnknown,
-        "The connection to the database was lost during COMMIT. Repeat with the same Idempotency-Key, or read the "
-        "current state first.",
+        "The connection to the database was lost during COMMIT, or the server stopped before it could answer. Repeat "
+        "with the same Idempotency-Key, or read the current state first.",
     ),
 }
 """Codes that any route may return. They are described once, not at every route."""

@@ -48,9 +48,9 @@ class Schemas:
         )
         self._schemas: dict[object, Json] = dict(zip(types, type_schemas, strict=True))
         self.components: dict[str, Json] = components
-        self._fields = {query: self.resolve(self._schemas[query]) for query in _distinct(queries)}
+        self._query_schemas = {query: self.resolve(self._schemas[query]) for query in _distinct(queries)}
         # The fields of a query are listed as parameters, so its struct is not a component.
-        for query in self._fields.keys() - set(_distinct(bodies)):
+        for query in self._query_schemas.keys() - set(_distinct(bodies)):
             self.components.pop(_component_name(self._schemas[query]), None)
 
     def schema_of(self, value_type: object) -> Json:
@@ -60,7 +60,7 @@ class Schemas:
 
     def query_fields(self, query: object) -> tuple[dict[str, Json], Sequence[str]]:
         """The fields of a query, and the names of the required ones."""
-        schema = self._fields[query]
+        schema = self._query_schemas[query]
         properties, required = schema.get("properties"), schema.get("required")
         return (properties if isinstance(properties, dict) else {}, required if isinstance(required, list) else [])
 

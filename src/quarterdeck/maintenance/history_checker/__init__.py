@@ -19,7 +19,7 @@ log and the tables, and checks every invariant of sessions and tasks separately.
 find them.
 
 **Unknown outcomes** (a lost connection, a time-out, 503 `outcome_unknown`) may have taken effect or not. Both are
-allowed, but not half of it: a row without its event, or an event without its row, is a violation.
+allowed, but not a partial effect: a row without its event, or an event without its row, is a violation.
 
 What it cannot prove:
 

@@ -44,6 +44,8 @@ class Op(StrEnum):
 
 
 class Outcome(StrEnum):
+    """Whether a call took effect, as far as its client knows."""
+
     DONE = "done"
     REFUSED = "refused"
     UNKNOWN = "unknown"
@@ -85,6 +87,7 @@ class CallResponse(msgspec.Struct, frozen=True):
 
 
 Instant = Annotated[float, Meta(ge=0)]
+"""Milliseconds since 1970 by the client's clock."""
 EMPTY_REQUEST = CallRequest()
 EMPTY_RESPONSE = CallResponse()
 
@@ -299,6 +302,8 @@ def decode_event_data(event: Event) -> EventData | None:
 
 
 class Evidence(msgspec.Struct, frozen=True):
+    """What an invariant is checked against."""
+
     log: Iterable[Event]
     """In the order of positions. Can be iterated any number of times."""
     history: Sequence[RecordedCall]

@@ -113,7 +113,9 @@ class SessionReplay:
         """The sessions that a cascade ends: the named session and its live descendants, or the complete zone."""
         root = self.get(event.zone_id, event.subject)
         if root is None:
-            zone_sessions = [self.get(event.zone_id, name) for name in self._live_ids.get(event.zone_id, ())]
+            zone_sessions = [
+                self.get(event.zone_id, session_id) for session_id in self._live_ids.get(event.zone_id, ())
+            ]
             return [session for session in zone_sessions if session]
         return [session for session in self.subtree(root) if session.ended_pos is None]
 
@@ -129,8 +131,8 @@ class SessionReplay:
                     pending.append(child)
 
     def children(self, session: ReplayedSession) -> Iterator[ReplayedSession]:
-        for name in self._children.get((session.zone_id, session.id), ()):
-            if child := self.get(session.zone_id, name):
+        for child_id in self._children.get((session.zone_id, session.id), ()):
+            if child := self.get(session.zone_id, child_id):
                 yield child
 
 

@@ -70,7 +70,7 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     agent_id: str | None
     agent_status: str | None
     """The status of the agent that holds the task or held it last."""
-    agent_silent_from: Millis | None
+    agent_stale_at: Millis | None
     """When that agent becomes stale without another heartbeat."""
 
 

@@ -1,6 +1,7 @@
 """Replays the event log: the states of each task, and when its attempts started and ended.
 
-Like `replay`, it follows the documentation and does not use the rules of the component. A test compares the two.
+Like `replay`, it follows the documentation and does not use the rules of the component. A test compares `TRANSITIONS`
+with them.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ Signal handling and the thread pool are in `sdk.worker_core`.
 
 Three loops share the set of held leases. The *claimer* claims as many invocations as there are free slots, and waits
 for them on the server while earlier ones still run. The *reporter* gets the outcome of each method, and sends all that
-have accumulated in one call. The *heartbeat* extends all leases in one call, every third of a lease. Its response names
-the attempts that were canceled.
+have accumulated in one call. The *heartbeat* extends all leases in one call, every third of the lease time. Its
+response names the attempts that were canceled.
 
 Guarantees. At most `concurrency` methods run, and at most `concurrency + prefetch` leases are held. The outcome of a
 method is reported until the server has accepted it, also after restarts and outages of the server. A worker that stops

@@ -37,7 +37,7 @@ class Claimer:
         """The id of a claim whose outcome is unknown."""
         self._failures = 0
         self._is_registered = False
-        """Whether the service was registered at the last response."""
+        """Whether the service is known to exist: this worker registered it, or a claim has succeeded."""
 
     async def run(self, add_leases: Callable[[tuple[Lease, ...]], None]) -> None:
         """Claim until cancelled. Raises if the server refuses permanently."""

@@ -1,10 +1,10 @@
 """The leases that a worker holds: waiting, running, or ended and not yet reported.
 
-One heartbeat call extends all of them, every third of a lease. Its response names attempts that were canceled and
-leases that were lost.
+One heartbeat call extends all of them, every third of the lease time. Its response names attempts that were canceled
+and leases that were lost.
 
-Leases are claimed ahead only as far as they will start soon: while a lease waits here its deadline approaches, and no
-other worker can serve it. The mean duration of methods decides how far ahead. A lease that has waited for a full
+Leases are claimed in advance only if they will start soon: while a lease waits here its deadline approaches, and no
+other worker can serve it. The mean duration of methods decides how many. A lease that has waited for a full
 heartbeat interval is given back, and its attempt does not count.
 """
 
@@ -24,7 +24,7 @@ from quarterdeck.sdk.types import BULK_MAX, Item, Lease, Token
 
 log = logging.getLogger("quarterdeck.sdk.worker")
 PREFETCH_SECONDS = 0.25
-"""Leases are claimed ahead if they are expected to start within this time."""
+"""Leases are claimed in advance if they are expected to start within this time."""
 MEAN_WEIGHT = 0.2
 """Weight of the last method in the mean duration."""
 RETRY_SECONDS = 0.5
@@ -76,7 +76,7 @@ class InFlight:
     # -- slots and starts --------------------------------------------------------------------------------------------
 
     def free_slots(self) -> int:
-        """How many more may be claimed now."""
+        """How many more invocations may be claimed now."""
         return self._limits.concurrency + self._prefetch_count() - len(self._held)
 
     async def wait_for_slots(self) -> int:
@@ -170,16 +170,16 @@ class InFlight:
                 await self._not_empty.wait()
             await asyncio.sleep(pause or self._heartbeat_seconds)
             try:
-                await self._release_stale(invocations)
+                await self._release_long_waiting(invocations)
                 await self._send_heartbeats(invocations)
                 pause = 0.0
             except Fault as fault:
                 log.warning("cannot extend %d leases now: %s", len(self._held), fault.detail)
                 pause = min(RETRY_SECONDS, self._heartbeat_seconds)
 
-    async def _release_stale(self, invocations: Invocations) -> None:
-        stale = [held for held in self._waiting if held.heartbeats > 0]
-        for batch in split_batches(self._drop(stale)):
+    async def _release_long_waiting(self, invocations: Invocations) -> None:
+        long_waiting = [held for held in self._waiting if held.heartbeats > 0]
+        for batch in split_batches(self._drop(long_waiting)):
             await invocations.release(batch)
 
     async def _send_heartbeats(self, invocations: Invocations) -> None:

@@ -16,7 +16,7 @@ from quarterdeck.sdk.types import Completion, Lease
 from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
 RESULT_MAX = 200 * 1024
-"""A request body may have 256 KiB, and it contains more than the result."""
+"""Bytes. A request body is limited to 256 KiB, and it contains more than the result."""
 _MESSAGE_MAX = 4_096
 _MAX_PARAMETERS = 2
 Function = Callable[..., object]

@@ -126,7 +126,7 @@ class Reporter:
 def _is_retryable(problem: Problem) -> bool:
     """Whether sending again may help.
 
-    An invalid token may be renewed, also during the shutdown, and finished work should not be repeated because of it.
+    An invalid token may still be renewed, even during shutdown, and finished work should not be repeated because of it.
     An ended session stays ended.
     """
     return isinstance(problem, Fault) or (isinstance(problem, Unauthenticated) and problem.code != SESSION_ENDED)

@@ -15,7 +15,7 @@ class Events:
         self._loop_thread = loop_thread
 
     def list(self, *, after: int = 0, types: Sequence[str] = (), subject: str | None = None) -> Iterator[Event]:
-        """Iterate over the events after a position up to the present end of the log, oldest first."""
+        """Iterate over the events after a position up to the current end of the log, oldest first."""
         return self._loop_thread.iterate(self._inner.list(after=after, types=types, subject=subject))
 
     def follow(

@@ -55,7 +55,7 @@ class Tasks:
         return self._loop_thread.iterate(self._inner.logs(task_id, level=level, event=event))
 
     def explain(self, task_id: str) -> TaskExplanation:
-        """Why the task is in its present state, and what would change that."""
+        """Why the task is in its current state, and what would change that."""
         return self._loop_thread.run(self._inner.explain(task_id))
 
     def tree(self, task_id: str, *, depth: int | None = None) -> TaskTree:

@@ -22,7 +22,7 @@ class Zones:
         return self._loop_thread.run(self._inner.put(name=name, quotas=quotas))
 
     def quotas(self) -> Quotas:
-        """The limits of the zone and their present use."""
+        """The limits of the zone and their current use."""
         return self._loop_thread.run(self._inner.quotas())
 
     def freeze(self) -> Zone:

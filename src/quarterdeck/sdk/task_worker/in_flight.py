@@ -4,8 +4,8 @@ Functions run in runners. A runner takes one attempt after another until none wa
 functions return immediately need one `asyncio.Task`, not 100. A runner yields to the event loop after 32 attempts. All
 attempts of one runner share its context variables.
 
-Tasks are claimed ahead only as far as they will start soon, because another worker could do a task that waits here. The
-mean duration of functions decides how far ahead.
+Tasks are claimed in advance only if they will start soon, because another worker could do a task that waits here. The
+mean duration of functions decides how many.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quarterdeck.sdk.task_worker.handlers import Handler, Outcome, build_failure
 from quarterdeck.sdk.work_types import TaskReturn
 
 PREFETCH_SECONDS = 0.25
-"""Tasks are claimed ahead if they are expected to start within this time."""
+"""Tasks are claimed in advance if they are expected to start within this time."""
 MEAN_WEIGHT = 0.05
 """Weight of the last function in the mean duration."""
 YIELD_EVERY = 32
@@ -92,7 +92,7 @@ class InFlight:
     def free_slots(self, limit: int) -> int:
         """How many more tasks to claim now, up to `limit`. 0 if it is better to wait."""
         free = self._limits.concurrency + self._prefetch_count() - len(self._held) - self._requested
-        # While enough tasks wait here, many small claims would cost more than they bring.
+        # While enough tasks wait here, many small claims would cost more than they gain.
         if self._waiting and free < min(limit, self._limits.total // 4):
             return 0
         return max(0, min(free, limit))

@@ -35,11 +35,12 @@ PREFETCH = 500
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
     prefetch: int | None = None
-    """Tasks that may be held in addition to running ones. Only as many are claimed as start within 0.25 s."""
+    """Tasks that may be held in addition to running ones. Default: 500. Only those expected to start within 0.25 s are
+    claimed."""
     grace: float = 30.0
     """Seconds that running functions may take when the worker stops."""
     described: AgentOptions = field(default_factory=lambda: AgentOptions())
-    """Further fields of the agent's registration. The worker sets its capabilities and maximum of concurrent tasks."""
+    """Further fields of the agent's registration. They replace those that the worker sets, such as its capabilities."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +87,7 @@ class TaskWorker:
         self._handlers = Handlers()
         self._threads = DaemonThreadPool(concurrency)
         prefetch = PREFETCH if self._options.prefetch is None else self._options.prefetch
-        # At most as many as a heartbeat can name: the server takes back tasks that it does not name.
+        # At most as many as a heartbeat can name: the server takes back tasks that the heartbeat does not name.
         self._limits = Limits(concurrency, min(max(0, prefetch), TASK_IDS_MAX - concurrency))
         self._in_flight = InFlight(self._limits, self._run_attempt, self._on_ended)
         tasks = client.tasks

@@ -1,8 +1,9 @@
 """Thread pool for handlers that are plain functions.
 
 Python's own pool joins its threads at the end of the program, so a function that never returns would keep the worker
-running past its grace period and every signal. The threads here are daemon threads: the work in them was given back,
-and another worker does it again. Threads are reused between calls, because user code may keep connections in them.
+running past its grace period and every signal. The threads here are daemon threads: work that does not end was
+given back, and another worker does it again. Threads are reused between calls, because user code may keep connections
+in them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Row-level security for revisions: roles, grants and policies. PostgreSQL only; SQLite has no roles.
 
 A revision that creates a table says in one line who may do what with it: `secure` for a table with rows of zones,
-`grant` for one without. `tests/store/test_row_security.py` reads the catalogue and finds a table without either.
+`grant` for one without. `tests/store/test_row_security.py` reads the system catalog and finds a table without either.
 
 The policy is a hashed filter, built once per statement, without measurable cost; as `= any(…)` it would compete with
 the statement's own key for the index. It is not forced on the owner, who migrates and backs up and must see every row.

@@ -32,7 +32,7 @@ from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import BoundStatement
 
 Ref = tuple[str, str]
-"""(zone, session, agent or subject)"""
+"""(zone id, X), where X is a session id, an agent id or a subject"""
 
 
 class CallerCommand(Protocol):
@@ -65,7 +65,7 @@ class CallerChecks:
         self._subjects = sorted(subjects)
 
     def statements(self) -> list[BoundStatement]:
-        """Up to three statements, for the first round trip, after the zones' locks. None if only the server calls."""
+        """Up to three statements, for the first round trip, after the zones' locks. None are needed for the server."""
         statements = [sessions.get_statement(self._sessions)] if self._sessions else []
         if self._agents:
             statements.append(Q.agents_auth_state(batch=[*self._agents]))

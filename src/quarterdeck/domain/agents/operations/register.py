@@ -25,7 +25,7 @@ AGENT_COLUMNS = Agent.__struct_fields__.index("pulse_status")
 """The first fields of `Agent` are the columns of `agents`; the rest are those of `agent_pulses`."""
 RUN_OPERATION = "agent.begin"
 """The operation in the idempotency key of a `runId`."""
-_decode_names = msgspec.json.Decoder(list[str]).decode
+_decode_capabilities = msgspec.json.Decoder(list[str]).decode
 
 
 class Registrar:
@@ -65,7 +65,7 @@ async def _emit_restarts(
     outcomes: Sequence[RegisterResult | Problem | Busy],
     before: Mapping[Ref, Agent],
 ) -> None:
-    """Emit `agent.restarted` for agents with a new process: `domain.tasks` then takes back the tasks of the previous.
+    """Emit `agent.restarted` for agents with a new process: `domain.tasks` then retries the tasks of the old one.
 
     Each `runId` is stored, so that a late repetition of the request does not emit it again.
     """
@@ -121,10 +121,10 @@ def _write_capabilities(tx: Transaction, changes: dict[Ref, tuple[Agent | None, 
     removed: SqlRows = []
     added: SqlRows = []
     for (zone_id, agent_id), (before, after) in changes.items():
-        old = set(_decode_names(before.capabilities)) if before else set()
-        new = set(_decode_names(after.capabilities))
-        removed += [(zone_id, name, agent_id) for name in sorted(old - new)]
-        added += [(zone_id, name, agent_id) for name in sorted(new - old)]
+        old = set(_decode_capabilities(before.capabilities)) if before else set()
+        new = set(_decode_capabilities(after.capabilities))
+        removed += [(zone_id, capability, agent_id) for capability in sorted(old - new)]
+        added += [(zone_id, capability, agent_id) for capability in sorted(new - old)]
     if removed:
         tx.write(Q.agent_capabilities_delete(batch=removed))
     if added:

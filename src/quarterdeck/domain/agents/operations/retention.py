@@ -17,7 +17,7 @@ from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.sql import SqlRows
 
-_decode_names = msgspec.json.Decoder(list[str]).decode
+_decode_capabilities = msgspec.json.Decoder(list[str]).decode
 
 
 async def delete_expired(tx: Transaction, commands: Sequence[DeleteAgent]) -> list[DeleteAgentResult | Problem | Busy]:
@@ -29,14 +29,17 @@ async def delete_expired(tx: Transaction, commands: Sequence[DeleteAgent]) -> li
         Q.agent_pulses_lock(batch=[row[:2] for row in expired]), Q.agents_delete_expired(batch=expired)
     )
     capabilities_by_ref = {
-        (str(zone_id), str(agent_id)): _decode_names(str(capabilities)) for zone_id, agent_id, capabilities in deleted
+        (str(zone_id), str(agent_id)): _decode_capabilities(str(capabilities))
+        for zone_id, agent_id, capabilities in deleted
     }
     if capabilities_by_ref:
         refs: SqlRows = [*sorted(capabilities_by_ref)]
         tx.write(Q.agent_pulses_delete(batch=refs))
         tx.write(Q.agent_heartbeats_delete_of_agents(batch=refs))
         capability_rows: SqlRows = [
-            (zone, name, agent) for (zone, agent), names in sorted(capabilities_by_ref.items()) for name in names
+            (zone_id, capability, agent_id)
+            for (zone_id, agent_id), capabilities in sorted(capabilities_by_ref.items())
+            for capability in capabilities
         ]
         if capability_rows:
             tx.write(Q.agent_capabilities_delete(batch=capability_rows))

@@ -26,7 +26,7 @@ from quarterdeck.domain.agents.model import (
 from quarterdeck.domain.agents.rules import errors
 from quarterdeck.domain.agents.rules.states import EVENT_TYPES, AgentChange
 
-_decode_names = msgspec.json.Decoder(list[str]).decode
+_decode_capabilities = msgspec.json.Decoder(list[str]).decode
 FLEET_AGENT_ID = re.compile(r"fleet-[0-9]+-[0-9]+")
 """Ids of members of fleets. Reserved: a caller that registers such an id first could act for the later member."""
 
@@ -115,7 +115,7 @@ def registered_event_data(agent: Agent) -> tuple[tuple[str, object], ...]:
     return (
         ("name", agent.name),
         ("model", agent.model),
-        ("capabilities", _decode_names(agent.capabilities)),
+        ("capabilities", _decode_capabilities(agent.capabilities)),
         ("maxConcurrentTasks", agent.max_concurrent_tasks),
         ("launcher", agent.launcher),
     )
@@ -130,7 +130,7 @@ def _update_problem(update: AgentUpdate, base: Agent, context: RegistrationConte
     if (
         context.role is Role.AGENT
         and update.capabilities is not UNSET
-        and not {*_decode_names(update.capabilities)} <= {*_decode_names(base.capabilities)}
+        and not {*_decode_capabilities(update.capabilities)} <= {*_decode_capabilities(base.capabilities)}
     ):
         return errors.capabilities_not_allowed()
     return None

@@ -107,7 +107,7 @@ def evaluate_liveness(agent: Agent, now: Millis) -> AgentChange:
     """The status of an agent from its last heartbeat, and the time of the next check (`look_at`).
 
     A stale agent needs no further check: its next heartbeat causes one. But an agent with a launcher cannot send a
-    heartbeat before it is launched, so it is checked again after the same time and then becomes IDLE. An agent that
+    heartbeat before it is launched, so it is checked after another stale threshold and then becomes IDLE. An agent that
     awaits its first contact keeps its status.
     """
     if agent.status is State.TERMINATED or (awaits_first_contact(agent) and now >= stale_at(agent)):

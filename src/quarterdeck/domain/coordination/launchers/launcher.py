@@ -18,7 +18,7 @@ from quarterdeck.domain.tasks.operations.reads import TaskLookup
 from quarterdeck.engine.background import Background
 
 log = logging.getLogger("quarterdeck.launching")
-PROCESS_SECONDS = 30.0
+PROCESS_START_SECONDS = 30.0
 """Timeout of starting a process."""
 MARGIN_SECONDS = 30.0
 """Between the timeout of a launch and the deadline at which it is considered lost: time to report its outcome."""
@@ -66,12 +66,12 @@ class TaskLauncher:
         return None if types is None else frozenset(types)
 
     def launch_timeout_ms(self, name: str) -> Millis:
-        """When an unreported launch is considered lost."""
+        """Time after which a launch without a report is considered lost."""
         return round((self._timeout_seconds(name) + MARGIN_SECONDS) * SECOND)
 
     def _timeout_seconds(self, name: str) -> float:
         config = self._configs[name]
-        return config.timeout_seconds if isinstance(config, HttpLauncherConfig) else PROCESS_SECONDS
+        return config.timeout_seconds if isinstance(config, HttpLauncherConfig) else PROCESS_START_SECONDS
 
     # -- launch --------------------------------------------------------------------------------------------------
 

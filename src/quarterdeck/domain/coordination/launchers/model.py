@@ -59,15 +59,18 @@ class LauncherDeps:
     server_url: str | None
     """The URL of this server on this machine."""
 
-    async def report(self, command: TaskCommand, name: str) -> TaskResult | None:
-        """Submit a report, and retry while the database is unavailable. None if it was refused or could not be sent."""
+    async def report(self, command: TaskCommand, what: str) -> TaskResult | None:
+        """Submit a report, and retry while the database is unavailable. None if it was refused or could not be sent.
+
+        `what` is the subject of the report, for the log.
+        """
         deadline = asyncio.get_running_loop().time() + REPORT_SECONDS
         try:
             return await retry_while_unavailable(lambda: self.submit(command), deadline, REPORT_RETRY)
         except Unavailable as error:
-            log.warning("could not report %s: %r", name, error)
+            log.warning("could not report %s: %r", what, error)
         except Problem as problem:
-            log.debug("the report of %s was refused: %r", name, problem)
+            log.debug("the report of %s was refused: %r", what, problem)
         return None
 
     def task_inputs(self, full_task: FullTask, *, decrypted: bool) -> tuple[str, str]:

@@ -1,9 +1,9 @@
-"""Kills the processes that a server has started when that server is gone. A separate program beside the server.
+"""Kills the processes of a server that is gone. A separate program that runs beside the server.
 
     python orphan_reaper.py < pipe
 
 The server writes one line per event: a process group has started, with its grace period (`+ GROUP SECONDS`), or has
-ended (`- GROUP`). The pipe closes when the server ends, also when it is killed, because the kernel closes it. Then each
+ended (`- GROUP`). The pipe closes when the server ends, even if it is killed, because the kernel closes it. Then each
 group that has not ended gets SIGTERM and, after its grace period, SIGKILL.
 
 The id of a group is the pid of its first process. The kernel reuses it only after the entire group has ended. On Linux

@@ -189,13 +189,13 @@ class ProcessManager:
 
     async def _report(self, running: RunningProcess) -> None:
         task, code = running.request.task, running.process.returncode
-        name = f"the process of {task.id}"
+        what = f"the process of {task.id}"
         if running.is_released:
             release = Release(zone_id=task.zone_id, id=task.id, attempt_token=running.request.attempt_token)
-            await self._deps.report(release, name)
+            await self._deps.report(release, what)
             return
         if running.end_reason is not None:
-            log.info("%s was killed: its attempt has ended (%s)", name, running.end_reason)
+            log.info("%s was killed: its attempt has ended (%s)", what, running.end_reason)
             return
         # If the process has completed or failed its task itself, this report is refused.
         tail = rules.output_tail(bytes(running.output[-TAIL_BYTES:]))
@@ -208,7 +208,7 @@ class ProcessManager:
             retryable=True,
             jitter=random.random(),
         )
-        await self._deps.report(fail, name)
+        await self._deps.report(fail, what)
 
     # -- monitor -------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class ProcessManager:
                     # The database is unavailable. The processes continue; the next pass checks them again.
                     log.debug("cannot check processes: %r", error)
                 except Exception:
-                    # So broad because without the monitor no ended attempt would end its process.
+                    # Any exception: without the monitor, processes would outlive their attempts.
                     log.exception("checking processes failed")
                 await asyncio.sleep(GAP_SECONDS)
         finally:
@@ -291,7 +291,7 @@ class ProcessManager:
 
 
 def _end_reason(task: Task | None, request: LaunchRequest) -> str | None:
-    """Why the attempt has ended, or None. After a completed task, the process has its grace period to exit."""
+    """Why the attempt has ended, or None. After its task is completed, the process has a grace period to exit."""
     if task is None:
         return "the task was deleted"
     if task.attempt_token == request.task.attempt_token and (task.status in HELD or task.status is State.COMPLETED):

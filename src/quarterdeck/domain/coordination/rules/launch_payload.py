@@ -1,4 +1,4 @@
-"""The request to a launcher, its response, the environment of a process, and the output of it that is kept."""
+"""The request to a launcher, its response, the environment of a process, and the part of its output that is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY_MAX = 255
 TAIL_MAX = 8_192
 """Characters of output that are kept."""
 SPAWN_PATH = "/api/agents/spawn"
-TOKEN_VARIABLE = "QD_TOKEN"  # noqa: S105 - a name, no secret
+TOKEN_VARIABLE = "QD_TOKEN"  # noqa: S105 - a name, not a secret
 SERVER_VARIABLES = ("QD_SERVER", "QD_URL")
 """Both hold the URL of the server. `qd` reads the second."""
 

@@ -34,7 +34,7 @@ MESSAGES = {
     "agent.recovered": "The agent reports that it has recovered.",
     "agent.registered": "The agent was registered.",
     "agent.changed": "The agent's registration was changed.",
-    "agent.draining": "The agent terminates after its last task.",
+    "agent.draining": "The agent is draining: it terminates after its last task.",
     "agent.terminated": "The agent was terminated.",
     "agent.token_issued": "A token was issued for the agent.",
     "coordinator.strategy": "The strategy of the workspace was changed.",

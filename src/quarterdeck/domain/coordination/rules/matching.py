@@ -70,16 +70,16 @@ class _Matcher:
         """Launcher → agents that it starts."""
         self._by_load: dict[float, int] = {}
         """Load → agents with this load and a free slot. `_loads` has the loads in order."""
-        for number, agent in enumerate(self._agents):
+        for index, agent in enumerate(self._agents):
             for capability in agent.capabilities:
-                self._by_capability[capability] = self._by_capability.get(capability, 0) | 1 << number
+                self._by_capability[capability] = self._by_capability.get(capability, 0) | 1 << index
             if agent.task_types is None:
-                self._any_task_type |= 1 << number
+                self._any_task_type |= 1 << index
             for task_type in agent.task_types or ():
-                self._by_task_type[task_type] = self._by_task_type.get(task_type, 0) | 1 << number
-            self._by_launcher[agent.launcher] = self._by_launcher.get(agent.launcher, 0) | 1 << number
+                self._by_task_type[task_type] = self._by_task_type.get(task_type, 0) | 1 << index
+            self._by_launcher[agent.launcher] = self._by_launcher.get(agent.launcher, 0) | 1 << index
             load = agent.held / agent.slots
-            self._by_load[load] = self._by_load.get(load, 0) | 1 << number
+            self._by_load[load] = self._by_load.get(load, 0) | 1 << index
         self._loads = sorted(self._by_load)
         self._available = self._all_agents
         for launcher, remaining in launcher_capacity.items():
@@ -89,21 +89,21 @@ class _Matcher:
         matches: list[Match] = []
         eligible = [self._eligible_agents(queue) for queue in queues]
         min_loads = [0.0] * len(queues)
-        heads = [(*queue.ready[0], number, 0) for number, queue in enumerate(queues)]
+        heads = [(*queue.ready[0], queue_index, 0) for queue_index, queue in enumerate(queues)]
         heapq.heapify(heads)
         while heads:
-            _, task_id, number, index = heads[0]
-            found = self._least_loaded(eligible[number], min_loads[number])
+            _, task_id, queue_index, task_index = heads[0]
+            found = self._least_loaded(eligible[queue_index], min_loads[queue_index])
             if found is None:
                 # No agent is left for this class, and none will be: loads only increase.
                 heapq.heappop(heads)
                 continue
-            agent, min_loads[number] = found
-            matches.append(Match(task_id, self._agents[agent].agent_id))
-            self._assign(agent, min_loads[number])
-            ready = queues[number].ready
-            if index + 1 < len(ready):
-                heapq.heapreplace(heads, (*ready[index + 1], number, index + 1))
+            agent_index, min_loads[queue_index] = found
+            matches.append(Match(task_id, self._agents[agent_index].agent_id))
+            self._assign(agent_index, min_loads[queue_index])
+            ready = queues[queue_index].ready
+            if task_index + 1 < len(ready):
+                heapq.heapreplace(heads, (*ready[task_index + 1], queue_index, task_index + 1))
             else:
                 heapq.heappop(heads)
         return matches
@@ -121,21 +121,21 @@ class _Matcher:
                 return (found & -found).bit_length() - 1, load
         return None
 
-    def _assign(self, number: int, load: float) -> None:
-        capacity, bit = self._agents[number], 1 << number
+    def _assign(self, agent_index: int, load: float) -> None:
+        agent, bit = self._agents[agent_index], 1 << agent_index
         self._by_load[load] ^= bit
         if not self._by_load[load]:
             del self._by_load[load]
             del self._loads[bisect_left(self._loads, load)]
-        self._held[number] += 1
-        if self._held[number] < capacity.slots:
-            new_load = self._held[number] / capacity.slots
+        self._held[agent_index] += 1
+        if self._held[agent_index] < agent.slots:
+            new_load = self._held[agent_index] / agent.slots
             if new_load not in self._by_load:
                 insort(self._loads, new_load)
             self._by_load[new_load] = self._by_load.get(new_load, 0) | bit
-        if capacity.launcher in self._launcher_capacity:
-            self._launcher_capacity[capacity.launcher] -= 1
-            self._close_if_full(capacity.launcher, self._launcher_capacity[capacity.launcher])
+        if agent.launcher in self._launcher_capacity:
+            self._launcher_capacity[agent.launcher] -= 1
+            self._close_if_full(agent.launcher, self._launcher_capacity[agent.launcher])
 
     def _close_if_full(self, launcher: str, remaining: int) -> None:
         if remaining <= 0:

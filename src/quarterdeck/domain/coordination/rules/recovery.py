@@ -1,14 +1,14 @@
 """The commands for what a cycle of the coordinator has found.
 
-These functions only build commands. The lanes check each row again, under the zone's lock, and leave an attempt alone
-that has ended in the meantime.
+These functions only build commands. The lanes check each row again, under the zone's lock, and ignore an attempt that
+has ended in the meantime.
 
 | found                                                  | command                                               |
 |--------------------------------------------------------|-------------------------------------------------------|
 | an attempt has timed out                               | abort it (`timeout`); it is retried after a backoff   |
 | an attempt was assigned and not launched in time       | abort it (`launch_lost`)                              |
 | an attempt is long past its estimate                   | warn its agent                                        |
-| an attempt was warned and made no progress since       | abort it (`hung`); retried with one priority more     |
+| an attempt was warned and made no progress since       | abort it (`hung`); retried with a higher priority     |
 | the start time or the backoff of a task has passed     | make it available                                     |
 | an ended task still has blocked dependents             | unblock them, a limited number per command            |
 | tasks form a dependency cycle                          | fail all tasks of the cycle, with its path            |
@@ -27,8 +27,10 @@ TIMEOUT = "timeout"
 LAUNCH_LOST = "launch_lost"
 HUNG = "hung"
 CYCLE_MAX = 100
+"""Task ids of a cycle that a command carries."""
 RecoveryCommand = Abort | MakeAvailable | Warn | UnblockDependents | FailForCycle
-LeaderTerm = tuple[str, int] | None
+LeaderTerm = tuple[str, int]
+"""(lease name, term)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class TasksToRecover:
 
 
 def recovery_commands(
-    to_recover: TasksToRecover, leader_term: LeaderTerm, next_jitter: Callable[[], float]
+    to_recover: TasksToRecover, leader_term: LeaderTerm | None, next_jitter: Callable[[], float]
 ) -> list[RecoveryCommand]:
     """Commands that free slots come first, then those that make tasks ready."""
     return [
@@ -57,7 +59,7 @@ def recovery_commands(
     ]
 
 
-def _abort_timed_out(attempt: TimedOutAttempt, leader_term: LeaderTerm, jitter: float) -> Abort:
+def _abort_timed_out(attempt: TimedOutAttempt, leader_term: LeaderTerm | None, jitter: float) -> Abort:
     is_started = attempt.status is not State.ASSIGNED
     return Abort(
         zone_id=attempt.zone_id,
@@ -65,12 +67,12 @@ def _abort_timed_out(attempt: TimedOutAttempt, leader_term: LeaderTerm, jitter: 
         leader_term=leader_term,
         attempt_token=attempt.attempt_token,
         reason=TIMEOUT if is_started else LAUNCH_LOST,
-        condition="out_of_time" if is_started else "not_begun",
+        condition="timed_out" if is_started else "not_started",
         jitter=jitter,
     )
 
 
-def _warn_or_abort(attempt: OverdueAttempt, leader_term: LeaderTerm, jitter: float) -> Warn | Abort:
+def _warn_or_abort(attempt: OverdueAttempt, leader_term: LeaderTerm | None, jitter: float) -> Warn | Abort:
     if not attempt.was_warned:
         return Warn(zone_id=attempt.zone_id, id=attempt.id, leader_term=leader_term)
     return Abort(
@@ -85,8 +87,8 @@ def _warn_or_abort(attempt: OverdueAttempt, leader_term: LeaderTerm, jitter: flo
     )
 
 
-def cycle_commands(
-    zone_id: str, depends_on: Mapping[str, Iterable[str]], leader_term: LeaderTerm
+def dependency_cycle_commands(
+    zone_id: str, depends_on: Mapping[str, Iterable[str]], leader_term: LeaderTerm | None
 ) -> list[FailForCycle]:
     """Fail the tasks of one zone that are in a cycle. Tasks that only wait for a cycle fail as its dependents."""
     # Remove what is not stuck, along dependencies and then against them: the rest is in a cycle or between two.

@@ -42,9 +42,9 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
     zone_ids = zones_of(commands)
     source_refs: SqlRows = [*sorted({(command.zone_id, command.source_session_id) for command in commands})]
     endpoint_refs = {
-        (command.zone_id, name)
+        (command.zone_id, session_id)
         for command in commands
-        for name in (command.source_session_id, command.target_session_id)
+        for session_id in (command.source_session_id, command.target_session_id)
     }
     locked_rows, named_rows, inbound_rows, target_rows, rank_rows, zone_rows, session_rows = await tx.read(
         zones.lock_statement(tx, zone_ids),
@@ -66,7 +66,7 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
         edges=edges,
         orphaned=await load_orphaned(tx, _refs_in_zones(edges, accepted), zone_epochs),
         target_sessions={(str(zone_id), str(session_id)) for zone_id, session_id in target_rows},
-        ranks={(str(zone_id), str(name)): int(str(rank)) for zone_id, name, rank in rank_rows},
+        ranks={(str(zone_id), str(session_id)): int(str(rank)) for zone_id, session_id, rank in rank_rows},
         rank_bounds={zone_id: zone_epoch.rank_bounds for zone_id, zone_epoch in zone_epochs.items()},
     )
     decider = rules.DelegationDecider(await _load_keys(tx, accepted, loaded))

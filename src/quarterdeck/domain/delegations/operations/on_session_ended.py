@@ -39,11 +39,11 @@ async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     edges = [edge for edge in decode(rows, GraphEdge) if edge.expires_at > tx.now]
     if not edges:
         return
-    by_zone = {event.zone_id: event for event in reversed(ended_sessions.values())}
+    first_by_zone = {event.zone_id: event for event in reversed(ended_sessions.values())}
     ended_edges = []
     for edge in edges:
         refs = [(edge.zone_id, edge.source_session_id), (edge.zone_id, edge.target_session_id)]
         # A derived edge may have neither session among these: it names the cause of the zone's first termination.
-        cause = next((ended_sessions[ref] for ref in refs if ref in ended_sessions), by_zone[edge.zone_id])
+        cause = next((ended_sessions[ref] for ref in refs if ref in ended_sessions), first_by_zone[edge.zone_id])
         ended_edges.append(EndedEdge(edge, EdgeVerb.REVOKE, SESSION_ENDED, cause.actor, tx.now, cause.trace))
     await end_edges(tx, ended_edges, zone_epochs)

@@ -5,7 +5,7 @@ An edge lends six parts. Each is compared separately, and each can only become s
 | part      | within the parent's if                                     | if omitted                             |
 |-----------|------------------------------------------------------------|----------------------------------------|
 | scopes    | each is one of the parent's                                | none                                   |
-| resources | each is one of the parent's                                | all, which only an edge for all covers |
+| resources | each is one of the parent's                                | all; the parent must also lend all     |
 | actions   | each is one of the parent's                                | the parent's                           |
 | budget    | a number not above the parent's; any other value, if equal | the parent's                           |
 | hops      | fewer than the parent's                                    | one fewer than the parent's            |

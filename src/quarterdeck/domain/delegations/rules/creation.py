@@ -134,7 +134,7 @@ class DelegationDecider:
             return problem
         for session in (endpoints.source, endpoints.target):
             if session.status is not State.ACTIVE:
-                return states.suspended(session.id)
+                return states.endpoint_suspended(session.id)
         expires_at = requested_expiry(command, self._now)
         if expires_at is not None and expires_at <= self._now:
             return states.already_expired()
@@ -147,54 +147,52 @@ class DelegationDecider:
 
     # -- authority
 
-    def _find_parent(self, command: Delegate, endpoints: _Endpoints) -> Edge | Problem | None:
+    def _find_parent(self, command: Delegate) -> Edge | Problem | None:
         """The parent edge, or None if the caller's token covers the request."""
         token_edge_id = command.caller.delegation_edge_id
         if token_edge_id is not None:
-            return self._parent_from_token(command, endpoints, token_edge_id)
+            return self._parent_from_token(command, token_edge_id)
         if command.parent_edge_id is not None:
             parent = self._edges.get((command.zone_id, command.parent_edge_id))
             if parent is None:
                 return states.not_found(command.parent_edge_id)
-            return self._check_parent(command, endpoints, parent)
+            return self._check_parent(command, parent)
         source = (command.zone_id, command.source_session_id)
         if source in self._target_sessions:
-            return self._find_covering_parent(command, endpoints, self._inbound.get(source, ()))
-        problems = find_excess(self._requested_terms(command, endpoints, None), token_terms(command.caller))
+            return self._find_covering_parent(command, self._inbound.get(source, ()))
+        problems = find_excess(self._requested_terms(command, None), token_terms(command.caller))
         return (
             states.exceeds_authority("The request exceeds what the token may delegate.", problems) if problems else None
         )
 
-    def _parent_from_token(self, command: Delegate, endpoints: _Endpoints, edge_id: str) -> Edge | Problem:
+    def _parent_from_token(self, command: Delegate, edge_id: str) -> Edge | Problem:
         """A token that names an edge can delegate only from that edge."""
         edge = self._edges.get((command.zone_id, edge_id))
         if command.parent_edge_id not in (None, edge_id):
             return _token_edge_problem(edge_id, "`parent_edge_id` names another delegation.")
         if edge is None or edge.target_session_id != command.source_session_id:
             return _token_edge_problem(edge_id, "That delegation does not lead to the source.")
-        return self._check_parent(command, endpoints, edge)
+        return self._check_parent(command, edge)
 
-    def _check_parent(self, command: Delegate, endpoints: _Endpoints, parent: Edge) -> Edge | Problem:
+    def _check_parent(self, command: Delegate, parent: Edge) -> Edge | Problem:
         if parent.target_session_id != command.source_session_id:
             return Invalid(
                 "invalid_parent_edge",
                 f"Delegation {parent.id!r} does not lead to the source. Name an inbound delegation of the source.",
                 field="parent_edge_id",
             )
-        if problems := self._parent_problems(command, endpoints, parent):
+        if problems := self._parent_problems(command, parent):
             return states.exceeds_authority(
                 f"Delegation {parent.id!r} does not cover the request.", problems, parent.id
             )
         return parent
 
-    def _find_covering_parent(
-        self, command: Delegate, endpoints: _Endpoints, inbound: Sequence[Edge]
-    ) -> Edge | Problem:
+    def _find_covering_parent(self, command: Delegate, inbound: Sequence[Edge]) -> Edge | Problem:
         """The covering edge that expires last; among equals the one with the lowest id."""
         candidates = sorted(inbound, key=lambda edge: (-edge.expires_at, edge.id))
         closest: tuple[Edge, list[str]] | None = None
         for edge in candidates:
-            problems = self._parent_problems(command, endpoints, edge)
+            problems = self._parent_problems(command, edge)
             if not problems:
                 return edge
             if closest is None or len(problems) < len(closest[1]):
@@ -204,24 +202,24 @@ class DelegationDecider:
             return states.exceeds_authority(detail, ["The source has no active inbound delegation."])
         return states.exceeds_authority("No delegation to the source covers the request.", closest[1], closest[0].id)
 
-    def _parent_problems(self, command: Delegate, endpoints: _Endpoints, parent: Edge) -> list[str]:
+    def _parent_problems(self, command: Delegate, parent: Edge) -> list[str]:
         if not states.is_active(parent, self._now):
             return [f"The delegation is {states.with_current_status(parent, self._now).status}."]
         if (parent.zone_id, parent.id) in self._loaded.orphaned:
             return ["A source session in its chain has ended."]
-        return find_excess(self._requested_terms(command, endpoints, parent), edge_terms(parent))
+        return find_excess(self._requested_terms(command, parent), edge_terms(parent))
 
-    def _requested_terms(self, command: Delegate, endpoints: _Endpoints, parent: Edge | None) -> GrantTerms:
+    def _requested_terms(self, command: Delegate, parent: Edge | None) -> GrantTerms:
         parent_terms = edge_terms(parent) if parent is not None else token_terms(command.caller)
         return requested_terms(command, parent_terms, self._now)
 
     # -- creation
 
     def _create_edge(self, command: Delegate, endpoints: _Endpoints) -> DelegatedEdge | Problem:
-        parent = self._find_parent(command, endpoints)
+        parent = self._find_parent(command)
         if isinstance(parent, Problem):
             return parent
-        edge = _new_edge(command, endpoints, parent, self._requested_terms(command, endpoints, parent), self._now)
+        edge = _new_edge(command, endpoints, parent, self._requested_terms(command, parent), self._now)
         target = (edge.zone_id, edge.target_session_id)
         self._created.append(edge)
         self._edges[edge.zone_id, edge.id] = edge

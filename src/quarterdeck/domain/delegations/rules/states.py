@@ -76,7 +76,7 @@ def endpoint_not_found(session_id: str) -> NotFound:
     )
 
 
-def suspended(session_id: str) -> Conflict:
+def endpoint_suspended(session_id: str) -> Conflict:
     return Conflict(
         "agent_suspended",
         f"Session {session_id!r} is suspended and cannot delegate or receive delegations. Resume it first.",

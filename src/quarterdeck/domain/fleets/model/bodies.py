@@ -1,6 +1,6 @@
 """Request bodies and query parameters of fleets, with their limits.
 
-Field names are snake_case, like the columns of the original system.
+Field names are in snake case, like the columns of the tables.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class Cancel(BaseMessageCommand, frozen=True, kw_only=True):
 
 
 class RecordReceipt(BaseMessageCommand, frozen=True, kw_only=True):
-    """Record whether a message was typed into its recipient's pane. Sent by the server."""
+    """Record whether the notice of a message was typed into its recipient's pane. Sent by the server itself."""
 
     message_id: int
     failure: NoticeFailure | None

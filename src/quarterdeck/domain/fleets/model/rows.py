@@ -51,7 +51,7 @@ class PingPolicy(StrEnum):
 
 
 class NoticeFailure(StrEnum):
-    """Why a message was not typed into its recipient's pane."""
+    """Why nothing was typed into a member's pane, or why the pane was not closed."""
 
     NO_PANE = "no_pane"
     OTHER_HOST = "other_host"

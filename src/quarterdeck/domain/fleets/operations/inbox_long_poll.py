@@ -56,7 +56,7 @@ class InboxLongPoll:
 class InboxWakeups:
     """One check for all waiting polls.
 
-    Polls with a new message read again. So do polls of members that have left, and are then refused.
+    Polls with a new message read again. So do polls of deregistered members, which are then refused.
     """
 
     def __init__(self, engine: Engine, polls: InboxPolls) -> None:
@@ -67,7 +67,7 @@ class InboxWakeups:
         states = await self._engine.read(lambda tx: _load_states(tx, keys), zones={zone_id for zone_id, _ in keys})
         for key, state in states.items():
             for poll in self._polls.waiting(key):
-                if state.has_left or state.newest_id > poll.request.after:
+                if state.is_deregistered or state.newest_id > poll.request.after:
                     self._polls.retry(poll)
         return CHECK_SECONDS
 
@@ -75,7 +75,7 @@ class InboxWakeups:
 class _InboxState(NamedTuple):
     newest_id: int
     """0: no unread message."""
-    has_left: bool
+    is_deregistered: bool
 
 
 async def _load_states(tx: Transaction, keys: Sequence[InboxKey]) -> dict[InboxKey, _InboxState]:

@@ -82,7 +82,7 @@ async def change_fleets(tx: Transaction, commands: Sequence[FleetCommand]) -> li
 
 
 def _restrict_to_zones(locked_zones: Container[str], refs: FleetBatchRefs) -> FleetBatchRefs:
-    """The rows of the zones that this transaction has locked."""
+    """The refs in zones that this transaction has locked."""
     ref_sets = (refs.fleets, refs.members, refs.complete_fleets, refs.counted_fleets)
     return FleetBatchRefs(*({ref for ref in ref_set if ref[0] in locked_zones} for ref_set in ref_sets))
 
@@ -249,7 +249,7 @@ async def _register_agents(tx: Transaction, members: Sequence[Member]) -> None:
         if not is_new
     ]
     if existing:
-        # An agent from before such ids were reserved for members. Its tokens must not act for the member.
+        # They were registered before such ids were reserved for members. Their tokens must not act for the new members.
         await agents.terminate_agents(
             tx, [_terminate_command(command.zone_id, command.agent_id) for command in existing]
         )

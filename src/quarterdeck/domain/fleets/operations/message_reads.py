@@ -141,7 +141,7 @@ def _messages_statement(filters: MessagesFilter) -> BoundStatement:
 
 
 def _id_params(filters: MessagesFilter) -> dict[str, str | int | None]:
-    """In lists ordered by id, the position is only another bound of the id."""
+    """In lists ordered by id, only the id of the position is used."""
     position = filters.position
     after = max(filters.after, position.id) if position and filters.oldest_first else filters.after
     before = position.id if position and not filters.oldest_first else UPPER_BOUND
@@ -149,8 +149,8 @@ def _id_params(filters: MessagesFilter) -> dict[str, str | int | None]:
 
 
 def _timestamp_params(filters: SentFilter) -> dict[str, str | int | None]:
-    first = Position(0, 0) if filters.oldest_first else Position(UPPER_BOUND, UPPER_BOUND)
-    position = filters.position or first
+    start = Position(0, 0) if filters.oldest_first else Position(UPPER_BOUND, UPPER_BOUND)
+    position = filters.position or start
     return {
         "zone_id": filters.zone_id,
         "agent_id": filters.agent_id,

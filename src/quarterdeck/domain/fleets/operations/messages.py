@@ -131,8 +131,8 @@ def _named_members(commands: Sequence[MessageCommand]) -> SqlRows:
 
 
 def _broadcast_fleets(commands: Sequence[MessageCommand]) -> SqlRows:
-    fleets = {(command.zone_id, command.fleet_id) for command in commands if isinstance(command, Broadcast)}
-    return [(*fleet, MemberStatus.ACTIVE) for fleet in sorted(fleets)]
+    refs = {(command.zone_id, command.fleet_id) for command in commands if isinstance(command, Broadcast)}
+    return [(*ref, MemberStatus.ACTIVE) for ref in sorted(refs)]
 
 
 async def _load_keyed_messages(tx: Transaction, key_records: Sequence[KeyRecord]) -> list[Message]:
@@ -143,7 +143,7 @@ async def _load_keyed_messages(tx: Transaction, key_records: Sequence[KeyRecord]
     [rows] = await tx.read(Q.messages_get(batch=refs))
     messages = decode(rows, Message)
     spans: SqlRows = [
-        (*record.ref, record.task_id + MEMBERS_MAX) for record in messages if record.type is MessageType.SUMMARY
+        (*message.ref, message.task_id + MEMBERS_MAX) for message in messages if message.type is MessageType.SUMMARY
     ]
     if not spans:
         return messages

@@ -72,7 +72,7 @@ async def list_fleet_placements(tx: Transaction, request: FleetRequest) -> list[
 
 
 class NoticeState(msgspec.Struct, frozen=True, array_like=True):
-    """The present state of a message that will be typed next."""
+    """The current state of a message whose notice is about to be typed."""
 
     zone_id: str
     task_id: int

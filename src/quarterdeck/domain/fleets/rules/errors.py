@@ -1,4 +1,4 @@
-"""The refusals of fleets. Agents read their texts."""
+"""The refusals of fleets. Agents read their texts. Where a text says `task`, it means a message (`task_id`)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict, new_recor
 
 
 class BatchKeys:
-    """All objects created under a key of fleets have integer ids."""
+    """What was created under each key. All objects of fleets have integer ids."""
 
     def __init__(self, records: Mapping[Key, KeyRecord]) -> None:
         self._records = {**records}

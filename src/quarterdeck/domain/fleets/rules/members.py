@@ -110,7 +110,7 @@ class PendingEvent:
 
 
 class FleetBatch:
-    """The rows of a batch with all changes. To persist it, they are compared with the loaded rows."""
+    """Decides the commands of a batch, and holds all rows with their changes. The operation writes the changed ones."""
 
     def __init__(self, loaded: FleetBatchInput) -> None:
         self._loaded = loaded

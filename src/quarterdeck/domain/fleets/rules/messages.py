@@ -73,7 +73,7 @@ class PendingEvent:
 
 
 class MessageBatch:
-    """The messages of a batch. `sent` has each message as it was sent; later changes are updates in `originals`."""
+    """Decides the commands of a batch. Holds the new messages in `sent`, and what it changed in `originals`."""
 
     def __init__(self, loaded: MessageBatchInput) -> None:
         self._loaded = loaded
@@ -82,6 +82,7 @@ class MessageBatch:
         self.keys = BatchKeys(loaded.key_records)
         self.last_ids = {**loaded.last_ids}
         self.sent: list[Message] = []
+        """New messages as they were sent, without later changes in this batch."""
         self.originals: dict[MessageRef, Message] = {}
         """Changed messages as they were before the first change in this batch."""
         self.events: list[PendingEvent] = []
@@ -141,8 +142,8 @@ class MessageBatch:
 
         A repeated request returns the message sent under its key, even if the sender could not send it now.
         """
-        is_own_identity = self._identity_problem(command, command.from_agent_id, fleet) is None
-        if is_own_identity and (repeated := self._find_repeated(command)) is not None:
+        can_act_as_sender = self._identity_problem(command, command.from_agent_id, fleet) is None
+        if can_act_as_sender and (repeated := self._find_repeated(command)) is not None:
             return repeated
         zone_problem = self._loaded.zone_problems.get(command.zone_id)
         return zone_problem or self._acting_problem(command, command.from_agent_id, fleet)
@@ -265,7 +266,7 @@ class MessageBatch:
     # -- authorization and repeated requests ---------------------------------------------------------------------
 
     def _acting_problem(self, command: BaseMessageCommand, agent_id: int, fleet: Fleet) -> Problem | None:
-        """Why the caller cannot act as this member, or None."""
+        """Why the caller cannot act as this member now, or None."""
         if fleet.deleted_at is not None:
             return errors.fleet_deleted(fleet.fleet_id)
         if problem := self._identity_problem(command, agent_id, fleet):
@@ -274,7 +275,7 @@ class MessageBatch:
         return None if member.is_active else errors.member_not_found(agent_id, fleet.fleet_id)
 
     def _identity_problem(self, command: BaseMessageCommand, agent_id: int, fleet: Fleet) -> Problem | None:
-        """Why the caller is not this member, active or deregistered. A pane's token acts as its own member only."""
+        """Why the caller may not act as this member, active or not. A member's own token acts as that member only."""
         member = self._loaded.members.get((command.zone_id, agent_id))
         if member is None or member.fleet_id != fleet.fleet_id:
             return errors.member_not_found(agent_id, fleet.fleet_id)
@@ -295,7 +296,7 @@ class MessageBatch:
         return SendResult(message, self._deliveries_of(message), created=False)
 
     def _deliveries_of(self, summary: Message) -> tuple[Message, ...]:
-        """The deliveries of a broadcast with their present state."""
+        """The deliveries of a broadcast with their current state."""
         deliveries = [
             message
             for message in self._messages.values()

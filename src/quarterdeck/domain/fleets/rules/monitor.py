@@ -22,14 +22,14 @@ _replace = msgspec.structs.replace
 def decide_runtime(
     command: ClaimMonitor | RecordMonitorHeartbeat | ReleaseMonitor, current: MonitorRuntime | None, now: Millis
 ) -> MonitorRuntime | Problem:
-    """The monitor row after the command. Only the present monitor can send heartbeats or release the fleet."""
+    """The monitor row after the command. Only the current monitor can send heartbeats or release the fleet."""
     if isinstance(command, ClaimMonitor):
         return _claim(command, current, now)
     if current is None or (current.pid, current.host_id) != (command.pid, command.host_id):
         return errors.not_the_monitor(command.fleet_id)
     if isinstance(command, RecordMonitorHeartbeat):
         return _replace(current, last_tick_at=now)
-    # The tick interval stays in the row.
+    # The other fields stay, such as the tick interval.
     return _replace(current, pid=None, started_at=None, last_tick_at=None)
 
 
@@ -43,7 +43,7 @@ def _claim(command: ClaimMonitor, current: MonitorRuntime | None, now: Millis) -
 
 
 def _reported_alive(command: ClaimMonitor, current: MonitorRuntime) -> bool | None:
-    """The claimer's report on the present monitor, or None if it cannot know.
+    """The claimer's report on the current monitor, or None if it cannot know.
 
     It can know only as the same user on the same host, and only for the pid it has checked: if two claimers both find
     the old monitor dead, the second must not replace the first.

@@ -67,6 +67,7 @@ class TimelineEntry:
     """A message to one member, or the summary of a broadcast with its deliveries."""
 
     head: Message
+    """The message, or the summary of the broadcast."""
     deliveries: list[Message] = field(default_factory=list)
 
     @property

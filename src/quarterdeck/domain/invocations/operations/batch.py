@@ -194,7 +194,7 @@ def _due_limits(
         waiting_limits[claim.zone_id, claim.service_id] += claim.limit
     enqueue_counts = Counter((enqueue.zone_id, enqueue.service_id) for enqueue in enqueues)
     for ref, limit in waiting_limits.items():
-        # A waiting claim found nothing recently: besides the new invocations there are few. The watcher finds the rest.
+        # A waiting claim found nothing recently, so few are due besides the new ones. `ReadyPollWaker` finds the rest.
         limits[ref] += min(limit, enqueue_counts[ref] + EXTRA_DUE_MAX)
     return limits
 

@@ -46,12 +46,12 @@ async def load_ready_services(tx: Transaction, services: Iterable[ServiceKey]) -
     [rows] = await tx.read(Q.invocations_next_available(batch=[*services]))
     return [
         ReadyService(
-            (str(zone), str(name)),
+            (str(zone_id), str(service_id)),
             None if next_at is None else int(str(next_at)),
             int(str(now)),
             registered is not None,
         )
-        for zone, name, next_at, registered, now in rows
+        for zone_id, service_id, next_at, registered, now in rows
     ]
 
 

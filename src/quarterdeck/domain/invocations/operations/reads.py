@@ -85,15 +85,23 @@ async def explain(tx: Transaction, ref: InvocationRef) -> InvocationExplanation:
     if not rows:
         raise rules.not_found(ref.id)
     [row] = decode(rows, Invocation)
-    session_ids = [session for session in (row.source_session_id, row.target_session_id) if session is not None]
-    [session_rows] = await tx.read(sessions.get_statement([(row.zone_id, name) for name in session_ids]))
-    sessions_by_ref = sessions.decode_sessions(session_rows)
-    found = {name: sessions_by_ref.get((row.zone_id, name)) for name in session_ids}
-    lost = [name for name, session in found.items() if session is None or not session_rules.is_live(session, tx.now)]
-    suspended = [
-        name for name, session in found.items() if session is not None and session.status is SessionState.SUSPENDED
+    session_ids = [
+        session_id for session_id in (row.source_session_id, row.target_session_id) if session_id is not None
     ]
-    return rules.explain(row, tx.now, next(iter(lost), None), next(iter(suspended), None))
+    [session_rows] = await tx.read(sessions.get_statement([(row.zone_id, session_id) for session_id in session_ids]))
+    sessions_by_ref = sessions.decode_sessions(session_rows)
+    found = {session_id: sessions_by_ref.get((row.zone_id, session_id)) for session_id in session_ids}
+    ended = [
+        session_id
+        for session_id, session in found.items()
+        if session is None or not session_rules.is_live(session, tx.now)
+    ]
+    suspended = [
+        session_id
+        for session_id, session in found.items()
+        if session is not None and session.status is SessionState.SUSPENDED
+    ]
+    return rules.explain(row, tx.now, next(iter(ended), None), next(iter(suspended), None))
 
 
 # -- across zones -------------------------------------------------------------------------------------------------
@@ -140,7 +148,10 @@ async def find_services_to_push(
     `skipped` excludes (zone id, service id), or the whole zone if the service id is None.
     """
     [rows] = await tx.read(Q.invocations_to_push(full=[*skipped], limit=limit))
-    return [ReadyService((str(zone), str(name)), int(str(at)), int(str(now))) for zone, name, at, now in rows]
+    return [
+        ReadyService((str(zone_id), str(service_id)), int(str(next_at)), int(str(now)))
+        for zone_id, service_id, next_at, now in rows
+    ]
 
 
 async def find_unreferenced_services(tx: Transaction, before: Millis, limit: int) -> list[Ref]:

@@ -162,7 +162,7 @@ class BatchDecider:
     def _enqueue(self, command: Enqueue) -> InvocationResult | Problem:
         assert command.caller is not None
         if existing := self._by_key.get((command.zone_id, command.service_id, command.idempotency_key)):
-            # Keys come first: a request that was acknowledged once gets the same answer again.
+            # Checked first: a request that was acknowledged once gets the same response again.
             row = self._rows[existing]
             return (
                 EnqueuedInvocation(row, False)

@@ -51,7 +51,7 @@ def _explain_pending(row: Invocation, now: Millis, attempts_text: str) -> tuple[
             f"It can be claimed from {iso(row.available_at)}."
         ]
     return ["It waits for a worker of its service.", attempts_text], [
-        "A claim of the service, or a start, starts its next attempt."
+        "A worker's claim for the service, or a start by id, starts its next attempt."
     ]
 
 

@@ -6,7 +6,7 @@
 | 4xx                                   | failed, not retried                                     |
 | any other status, an invalid response | a failed attempt, retried                               |
 | a blocked address, no connection      | a failed attempt, retried; the error code says which    |
-| the deadline passed                   | an overdue attempt, like any other (`states.is_overdue`) |
+| the deadline passed                   | an overdue attempt (`states.is_overdue`)                |
 
 A result must be complete. A 2xx response above the size limit is therefore a failed attempt. A 4xx response is failed
 whatever its size.

@@ -52,7 +52,7 @@ async def list_services(tx: Transaction, filters: ServiceFilter) -> list[Service
 
 
 async def _require_session_or_zone(tx: Transaction, filters: ServiceFilter) -> None:
-    """Raise if the session or zone does not exist: an empty page would hide a mistyped name."""
+    """Raise if the session or zone does not exist: an empty page would hide a mistyped id."""
     if filters.session_id is None:
         await zones.require_zone(tx, filters.zone_id)
         return

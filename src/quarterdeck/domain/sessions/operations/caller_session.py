@@ -33,7 +33,7 @@ Operation = Callable[[Transaction, Sequence[A]], Awaitable[Sequence[R | Problem 
 
 
 def bearer_refs(commands: Iterable[BearerCommand]) -> set[Ref]:
-    """The sessions that these callers act for."""
+    """The sessions that these callers act for. An agent's id is included, because its session may have the same id."""
     found: set[Ref] = set()
     for command in commands:
         if bearer := command.bearer:
@@ -58,7 +58,7 @@ def blocked(command: BearerCommand, lock_failures: Mapping[str, Problem | Busy])
     """Why a command cannot be decided in this transaction, or None.
 
     Its zone was not locked, or the zone of its caller's session was busy, so that the session could end before the
-    commit. A missing zone of the caller does not matter here: it has no session.
+    commit. If the caller's zone does not exist, neither does its session: `bearer_problem` refuses that.
     """
     bearer_zone_id = command.bearer.zone_id if command.bearer is not None else command.zone_id
     return lock_failures.get(command.zone_id) or (BUSY if lock_failures.get(bearer_zone_id) is BUSY else None)

@@ -115,10 +115,10 @@ class Terminator:
         locked = zones.decode_zones(locked_rows)
         lock_failures = await zones.lock_failures(tx, {command.zone_id for command in commands} - locked.keys())
         open_cascades = [cascade for cascade in decode(cascade_rows, Cascade) if cascade.zone_id in locked]
-        by_zone = {cascade.zone_id: cascade for cascade in reversed(open_cascades)}
+        oldest_by_zone = {cascade.zone_id: cascade for cascade in reversed(open_cascades)}
         unfinished = {(cascade.zone_id, cascade.id) for cascade in open_cascades}
-        limit = max(1, self._chunk_size // max(1, len(by_zone)))
-        for cascade in by_zone.values():
+        limit = max(1, self._chunk_size // max(1, len(oldest_by_zone)))
+        for cascade in oldest_by_zone.values():
             if await _finish_chunk(tx, cascade, limit):
                 unfinished.discard((cascade.zone_id, cascade.id))
         return [

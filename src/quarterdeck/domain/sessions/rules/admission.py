@@ -223,16 +223,16 @@ class SpawnDecider:
         """The result of a key whose session is live. Checked before all bounds."""
         if command.key is None:
             return None
-        scope = Key(command.zone_id, command.application_id, SPAWN, command.key)
-        found = self._batch_keys.get(scope)
-        if found is None and (record := self._loaded.keys.get(scope)):
+        key = Key(command.zone_id, command.application_id, SPAWN, command.key)
+        found = self._batch_keys.get(key)
+        if found is None and (record := self._loaded.keys.get(key)):
             session = self._loaded.sessions.get((command.zone_id, record.subject_id))
             if session is not None and is_live(session, self._loaded.now):
                 found = (record.digest, session)
         if found is None:
             return None
         digest, session = found
-        return Spawned(session, created=False) if digest == command.digest else key_conflict(scope)
+        return Spawned(session, created=False) if digest == command.digest else key_conflict(key)
 
     def _admission_problem(self, command: Spawn) -> Problem | None:
         return precondition_problem(command, self._loaded) or next(

@@ -156,7 +156,7 @@ class RecordLaunch(TaskUpdate, frozen=True, kw_only=True):
     session_key: str
 
 
-AbortCondition = Literal["not_begun", "out_of_time", "hung"]
+AbortCondition = Literal["not_started", "timed_out", "hung"]
 """Why the coordinator aborts an attempt. Checked again when the command is decided."""
 
 

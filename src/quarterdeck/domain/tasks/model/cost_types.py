@@ -159,7 +159,7 @@ class BudgetBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forb
     tokens: Annotated[int, Meta(ge=0, le=10**15, description="input and output tokens together")] | None = None
 
 
-class BudgetNameQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BudgetKeyQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scope: Scope
     period: Period
     key: Annotated[str, Meta(min_length=1, max_length=128)] | None = None

@@ -146,8 +146,8 @@ class TaskExplanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     code: Annotated[
         str,
         Meta(
-            description="dependencies, moment, backoff, budget_spent, no_agent, agents_busy, turn, running, paused, "
-            "completed, failed, aborted, archived"
+            description="dependencies, moment, backoff, budget_spent, no_agent, agents_busy, turn, assigned, running, "
+            "paused, completed, failed, aborted, archived"
         ),
     ]
     why: Annotated[list[str], Meta(description="reasons as sentences, the most important first")]

@@ -106,7 +106,7 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Characters of the fields that may be large."""
+        """Characters of the fields that may be large: close to the bytes that `bytes_of` counts in `queries.sql`."""
         texts = (self.input_context, self.checkpoint_data, self.metadata_json, self.output_result)
         others = (self.description, self.last_error, self.summary)
         return sum(len(text) for text in (*texts, *others) if text is not None)

@@ -24,7 +24,7 @@ from quarterdeck.domain.tasks.operations.batch import BatchRunner, ClaimPolls, n
 from quarterdeck.domain.tasks.operations.claim_wakeups import ClaimWakeups
 from quarterdeck.domain.tasks.operations.heartbeat_feedback import HeartbeatFeedback
 from quarterdeck.domain.tasks.operations.on_agent_lost import LostAgentListener
-from quarterdeck.domain.tasks.operations.reads import page, read_tasks
+from quarterdeck.domain.tasks.operations.reads import list_tasks, read_tasks
 
 __all__ = [
     "BatchRunner",
@@ -32,8 +32,8 @@ __all__ = [
     "ClaimWakeups",
     "HeartbeatFeedback",
     "LostAgentListener",
+    "list_tasks",
     "new_claim_polls",
-    "page",
     "read_tasks",
     "timeouts_of",
 ]

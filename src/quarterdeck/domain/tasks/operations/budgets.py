@@ -35,7 +35,7 @@ from quarterdeck.store.sql import BoundStatement, SqlRows
 READ_PERMISSION = "costs.read"
 CHANGE_PERMISSION = "budgets.change"
 ALL_DAYS = (0, 10**9)
-"""First and last day, as days since 1970-01-01."""
+"""First day, and a day after all others, as days since 1970-01-01."""
 
 
 # -- change ------------------------------------------------------------------------------------------------------

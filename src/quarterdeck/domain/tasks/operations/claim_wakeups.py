@@ -30,7 +30,7 @@ class ClaimWakeups:
 
         Returns the seconds until the next check.
         """
-        pause = await self._wake_for_agents(zones)
+        next_check_seconds = await self._wake_for_agents(zones)
         ready = await self._engine.read(lambda tx: _ready_classes(tx, zones), zones=set(zones))
         now = time.monotonic()
         for (zone_id, _), task_class in ready.items():
@@ -39,8 +39,9 @@ class ClaimWakeups:
                     self._polls.retry(poll)
                     self._polls.wakeup.set()
                     break
-                pause = min(pause, max(0.01, poll.request.not_before - now)) if poll.request.not_before else pause
-        return pause
+                if poll.request.not_before:
+                    next_check_seconds = min(next_check_seconds, max(0.01, poll.request.not_before - now))
+        return next_check_seconds
 
     async def _wake_for_agents(self, zones: Sequence[str]) -> float:
         """Wake claims whose agent has ended or is draining, so that they return at once instead of at their timeout.
@@ -54,10 +55,10 @@ class ClaimWakeups:
         refs = {(zone_id, poll.request.agent_id) for zone_id in zones for poll in self._polls.waiting(zone_id)}
         due_in_ms = await self._engine.read(lambda tx: agents.load_contact_due_in(tx, refs), zones=set(zones))
         self._agents_checked_at = now
-        silent = {ref for ref, ms in due_in_ms.items() if ms == 0}
-        for zone_id in {zone_id for zone_id, _ in silent}:
+        agents_due = {ref for ref, ms in due_in_ms.items() if ms == 0}
+        for zone_id in {zone_id for zone_id, _ in agents_due}:
             for poll in self._polls.waiting(zone_id):
-                if (zone_id, poll.request.agent_id) in silent:
+                if (zone_id, poll.request.agent_id) in agents_due:
                     self._polls.retry(poll)
         soonest = min((ms for ms in due_in_ms.values() if ms), default=None)
         return self._poll_seconds if soonest is None else min(self._poll_seconds, soonest / 1000)

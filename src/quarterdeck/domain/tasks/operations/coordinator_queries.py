@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.domain.tasks.model.rows import OverdueAttempt, State, Task, TaskRef, TimedOutAttempt
+from quarterdeck.domain.tasks.model.rows import AgentRef, OverdueAttempt, State, Task, TaskRef, TimedOutAttempt
 from quarterdeck.domain.tasks.operations.load import decode_classes
 from quarterdeck.domain.tasks.queries import COORDINATOR, Q
 from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
@@ -73,8 +73,8 @@ async def ready_tasks(tx: Transaction, limits: Mapping[ClassRef, int]) -> dict[C
     classes = sorted(limits)
     results = await tx.read(
         *(
-            COORDINATOR.tasks_ready_in_class(zone_id=zone_id, class_id=name, limit=limits[zone_id, name])
-            for zone_id, name in classes
+            COORDINATOR.tasks_ready_in_class(zone_id=zone_id, class_id=class_id, limit=limits[zone_id, class_id])
+            for zone_id, class_id in classes
         )
     )
     return {
@@ -140,8 +140,8 @@ async def tasks_by_ref(tx: Transaction, refs: Sequence[TaskRef]) -> dict[TaskRef
     return {(task.zone_id, task.id): task for task in decode(rows, Task)}
 
 
-async def agents_named_by_tasks(tx: Transaction, agents: Sequence[TaskRef]) -> set[TaskRef]:
-    """Those of the agents that any stored task names, in whatever state."""
+async def agents_named_by_tasks(tx: Transaction, agents: Sequence[AgentRef]) -> set[AgentRef]:
+    """Those of the agents that a stored task names, whatever the state of the task."""
     [rows] = await tx.read(COORDINATOR.agents_named_by_tasks(batch=[*sorted(agents)]))
     return {(str(zone_id), str(agent_id)) for zone_id, agent_id, is_named in rows if is_named}
 
@@ -151,4 +151,4 @@ def _sum(rows: Sequence[Row]) -> int:
 
 
 def _refs(rows: Sequence[Row]) -> list[TaskRef]:
-    return [(str(zone_id), str(name)) for zone_id, name in rows]
+    return [(str(zone_id), str(task_id)) for zone_id, task_id in rows]

@@ -86,7 +86,7 @@ def budget_event(
 
 
 def _rows(sums: dict[tuple[object, ...], CostSum]) -> SqlRows:
-    # In key order, like every batch that adds to these rows.
+    # In key order, like every batch that adds to these rows, so that two batches cannot deadlock.
     return [
         (*key, total.input_tokens, total.output_tokens, total.usd_micros)
         for key, total in ((key, rules.cap_sum(sums[key])) for key in sorted(sums, key=str))

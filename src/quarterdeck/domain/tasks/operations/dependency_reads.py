@@ -70,4 +70,4 @@ def group_by_task(rows: Iterable[Row]) -> dict[TaskRef, tuple[str, ...]]:
     found: dict[TaskRef, list[str]] = {}
     for zone_id, task_id, related_id in rows:
         found.setdefault((str(zone_id), str(task_id)), []).append(str(related_id))
-    return {ref: tuple(sorted(names)) for ref, names in found.items()}
+    return {ref: tuple(sorted(related_ids)) for ref, related_ids in found.items()}

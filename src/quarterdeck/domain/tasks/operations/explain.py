@@ -31,7 +31,7 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import SqlRows
 
-READ = "tasks.read"
+READ_PERMISSION = "tasks.read"
 DEPENDENCIES_MAX = 50
 RANKED_BEFORE_MAX = 1_000
 AGENTS_MAX = 1_000
@@ -45,13 +45,13 @@ _decode_names = msgspec.json.Decoder(frozenset[str]).decode
 # -- explanation -------------------------------------------------------------------------------------------------
 
 
-async def explain(tx: Transaction, ref: TaskLookup) -> TaskExplanation:
-    await require_permission(tx, ref.caller, ref.zone_id, READ)
+async def explain(tx: Transaction, lookup: TaskLookup) -> TaskExplanation:
+    await require_permission(tx, lookup.caller, lookup.zone_id, READ_PERMISSION)
     task_rows, *budgets = await tx.read(
-        Q.tasks_with_content(batch=[(ref.zone_id, ref.id)]), *costs.spent_budget_statements([ref.zone_id])
+        Q.tasks_with_content(batch=[(lookup.zone_id, lookup.id)]), *costs.spent_budget_statements([lookup.zone_id])
     )
     if not task_rows:
-        raise errors.task_not_found(ref.id)
+        raise errors.task_not_found(lookup.id)
     [task] = decode([task_rows[0][:_task_columns]], Task)
     [content] = decode([task_rows[0][_task_columns:]], Content)
     facts = ExplainInput(
@@ -113,17 +113,17 @@ def _candidate(agent: Agent) -> Candidate:
 # -- dependency tree ---------------------------------------------------------------------------------------------
 
 
-async def read_tree(tx: Transaction, ref: TaskLookup, depth: int) -> TaskTree:
+async def read_tree(tx: Transaction, lookup: TaskLookup, depth: int) -> TaskTree:
     """Read dependencies and dependents step by step, so that the cost is proportional to the result.
 
     Only paths from or to the task are followed: not, for example, other dependents of its dependencies.
     """
-    await require_permission(tx, ref.caller, ref.zone_id, READ)
-    walk = _TreeWalk(ref.zone_id, ref.id)
-    await walk.add_nodes(tx, [ref.id], 0)
+    await require_permission(tx, lookup.caller, lookup.zone_id, READ_PERMISSION)
+    walk = _TreeWalk(lookup.zone_id, lookup.id)
+    await walk.add_nodes(tx, [lookup.id], 0)
     if not walk.nodes:
-        raise errors.task_not_found(ref.id)
-    dependencies, dependents = [ref.id], [ref.id]
+        raise errors.task_not_found(lookup.id)
+    dependencies, dependents = [lookup.id], [lookup.id]
     for step in range(1, depth + 1):
         dependencies, dependents = await walk.step(tx, dependencies, dependents, step)
         if not dependencies and not dependents:
@@ -156,17 +156,17 @@ class _TreeWalk:
         dependents = await self.add_nodes(tx, dict.fromkeys(str(row[0]) for row in dependent_edges), depth)
         return dependencies, dependents
 
-    async def add_nodes(self, tx: Transaction, names: Iterable[str], depth: int) -> list[str]:
+    async def add_nodes(self, tx: Transaction, task_ids: Iterable[str], depth: int) -> list[str]:
         """Add tasks that are not in the tree yet, up to NODES_MAX. Returns the added ones."""
-        new_names = [name for name in names if name not in self.nodes]
+        new_ids = [task_id for task_id in task_ids if task_id not in self.nodes]
         capacity = NODES_MAX - len(self.nodes)
-        self._truncated |= len(new_names) > capacity
-        if not new_names[:capacity]:
+        self._truncated |= len(new_ids) > capacity
+        if not new_ids[:capacity]:
             return []
-        [rows] = await tx.read(LISTS.tasks_nodes(batch=self._refs(new_names[:capacity])))
+        [rows] = await tx.read(LISTS.tasks_nodes(batch=self._refs(new_ids[:capacity])))
         for node in decode(rows, Node):
             self.nodes[node.id] = (node, depth)
-        return [name for name in new_names[:capacity] if name in self.nodes]
+        return [task_id for task_id in new_ids[:capacity] if task_id in self.nodes]
 
     async def check_truncated(self, tx: Transaction, dependencies: Sequence[str], dependents: Sequence[str]) -> None:
         """Mark the tree as truncated if tasks exist beyond the last step."""
@@ -181,12 +181,12 @@ class _TreeWalk:
         return TaskTree([self._node_view(node, depth) for node, depth in ordered], self._truncated)
 
     def _node_view(self, node: Node, depth: int) -> NodeView:
-        dependencies = sorted(name for name in self._edges.get(node.id, ()) if name in self.nodes)
+        dependencies = sorted(task_id for task_id in self._edges.get(node.id, ()) if task_id in self.nodes)
         return NodeView(
             *(node.id, node.title, node.task_type, node.status, node.progress_percent, bool(node.final)),
             depth=depth,
             depends_on=dependencies,
         )
 
-    def _refs(self, names: Iterable[str]) -> SqlRows:
-        return [(self._zone_id, name) for name in names]
+    def _refs(self, task_ids: Iterable[str]) -> SqlRows:
+        return [(self._zone_id, task_id) for task_id in task_ids]

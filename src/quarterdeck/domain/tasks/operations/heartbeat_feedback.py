@@ -62,8 +62,10 @@ class HeartbeatFeedback:
         )
         by_id = {task.id: task for task in found.named_tasks}
         held_ids = {task.id for task in found.named_tasks if task.status in HELD and task.agent_id == reported.agent_id}
-        paused = [name for name in reported.task_ids if name in by_id and by_id[name].status is State.PAUSED]
-        canceled = [name for name in reported.task_ids if name not in held_ids and name not in paused]
+        paused = [
+            task_id for task_id in reported.task_ids if task_id in by_id and by_id[task_id].status is State.PAUSED
+        ]
+        canceled = [task_id for task_id in reported.task_ids if task_id not in held_ids and task_id not in paused]
         lost = [
             task
             for task in found.held_tasks
@@ -97,7 +99,7 @@ class HeartbeatFeedback:
     async def check_report(self, reported: ReportedProgress) -> SaveProgress:
         """Check the reported progress before anything changes, and return the function that saves it.
 
-        An ended attempt is no error: the agent learns it from the response to the heartbeat. But a report with an older
+        An ended attempt is not an error: the response to the heartbeat tells the agent. But a report with an older
         token is refused while another attempt holds the task, and does not count as contact.
         """
         progress = self._progress_command(reported)
@@ -112,7 +114,7 @@ class HeartbeatFeedback:
             if task.status not in HELD or task.agent_id != reported.agent_id:
                 return _ended_warning(errors.stale_attempt(task), task.id)
             if progress.percent is None and progress.step is None and progress.checkpoint is None:
-                # A heartbeat alone is no progress of the task.
+                # A heartbeat alone does not count as progress of the task.
                 return None
             try:
                 await self._submit(progress)
@@ -145,7 +147,7 @@ async def _load_tasks(tx: Transaction, reported: ReportedTasks) -> HeartbeatTask
     held_states = (State.ASSIGNED, State.RUNNING) if reported.is_complete else ()
     running_states = (State.RUNNING,) if reported.holds_tasks else ()
     named_rows, held_rows, warned_rows = await tx.read(
-        Q.tasks_get(batch=[(reported.zone_id, name) for name in reported.task_ids]),
+        Q.tasks_get(batch=[(reported.zone_id, task_id) for task_id in reported.task_ids]),
         Q.tasks_of_agents(batch=[(reported.zone_id, reported.agent_id, state) for state in held_states]),
         LISTS.tasks_warned(batch=[(reported.zone_id, reported.agent_id, state) for state in running_states]),
     )

@@ -87,69 +87,70 @@ async def load(
     """Load for the commands of the batch, and for waiting claims that may get new tasks."""
     refs = _BatchRefs(commands, polled_claims)
     read = BatchedRead()
-    term_rows = read.add(leases.valid_terms(sorted(refs.terms)), refs.terms)
-    zone_rows = read.add(zones.lock_statement(tx, refs.zones))
+    # Each `*_read` is the index of a result: `read.rows` returns its rows.
+    term_read = read.add(leases.valid_terms(sorted(refs.terms)), refs.terms)
+    zone_read = read.add(zones.lock_statement(tx, refs.zones))
     caller_checks = CallerChecks([*commands, *polled_claims])
     caller_reads = [read.add(statement) for statement in caller_checks.statements()]
     budget_reads = [read.add(statement) for statement in costs.spent_budget_statements(refs.offering_zones)]
-    keys = read.add(idempotency.load_keys(sorted(refs.keys, key=str)), refs.keys)
-    named_tasks = read.add(Q.tasks_get(batch=_sorted_rows(refs.tasks)), refs.tasks)
-    dependency_states = read.add(Q.task_dependency_states(batch=_sorted_rows(refs.dependencies)), refs.dependencies)
-    ranks = read.add(Q.task_ranks_get(batch=_sorted_rows(refs.creators)), refs.creators)
-    agent_rows = read.add(agents.get_statement(sorted(refs.agents)), refs.agents)
-    held_tasks = read.add(Q.tasks_of_claims(batch=refs.claims), refs.claims)
+    key_read = read.add(idempotency.load_keys(sorted(refs.keys, key=str)), refs.keys)
+    task_read = read.add(Q.tasks_get(batch=_sorted_rows(refs.tasks)), refs.tasks)
+    dependency_state_read = read.add(Q.task_dependency_states(batch=_sorted_rows(refs.dependencies)), refs.dependencies)
+    rank_read = read.add(Q.task_ranks_get(batch=_sorted_rows(refs.creators)), refs.creators)
+    agent_read = read.add(agents.get_statement(sorted(refs.agents)), refs.agents)
+    held_read = read.add(Q.tasks_of_claims(batch=refs.claims), refs.claims)
     ending_refs: SqlRows = [(*ref, 0) for ref in sorted(refs.ending_tasks)]
-    dependent_rows = read.add(Q.tasks_waiting_for(batch=ending_refs, limit=DEPENDENTS_MAX + 1), ending_refs)
-    retried_dependencies = read.add(
-        Q.task_dependencies_with_states(batch=_sorted_rows(refs.retried_tasks)), refs.retried_tasks
-    )
-    closure = read.add(
+    dependent_read = read.add(Q.tasks_waiting_for(batch=ending_refs, limit=DEPENDENTS_MAX + 1), ending_refs)
+    retried_read = read.add(Q.task_dependencies_with_states(batch=_sorted_rows(refs.retried_tasks)), refs.retried_tasks)
+    closure_read = read.add(
         Q.task_dependency_closure(batch=_sorted_rows(refs.new_dependencies), limit=CLOSURE_MAX), refs.new_dependencies
     )
     tags_read = read.add(Q.tasks_get_tags(batch=_sorted_rows(refs.retagged_tasks)), refs.retagged_tasks)
-    ready_classes = read.add(
+    class_read = read.add(
         Q.task_classes_ready(batch=[(zone,) for zone in sorted(refs.claiming_zones)]), refs.claiming_zones
     )
     await read.run(tx)
 
-    locked_zones = zones.decode_zones(read.rows(zone_rows))
-    dependency_rows = read.rows(retried_dependencies)
-    dependents, dependent_tasks = _decode_dependents(read.rows(dependent_rows)[:DEPENDENTS_MAX])
-    key_records = idempotency.decode_records(read.rows(keys))
-    loaded_agents = _agent_infos(read.rows(agent_rows), tx.now)
-    classes, first_ranks = decode_classes(read.rows(ready_classes))
+    locked_zones = zones.decode_zones(read.rows(zone_read))
+    retried_rows = read.rows(retried_read)
+    dependents, dependent_tasks = _decode_dependents(read.rows(dependent_read)[:DEPENDENTS_MAX])
+    key_records = idempotency.decode_records(read.rows(key_read))
+    loaded_agents = _agent_infos(read.rows(agent_read), tx.now)
+    classes, first_ranks = decode_classes(read.rows(class_read))
     spent_budgets = costs.LoadedSpentBudgets.from_rows([read.rows(index) for index in budget_reads], tx.now)
     ready_statements = _ready_statements(
         commands, loaded_agents, _classes_within_budget(classes, spent_budgets), first_ranks, spent_budgets
     )
     ready, key_tasks = await _load_ready(tx, refs, key_records, ready_statements)
-    held_rows = read.rows(held_tasks)
+    held_rows = read.rows(held_read)
     caller_state = caller_checks.build_state([read.rows(index) for index in caller_reads], tx.now)
-    strategies, fair_ranks = _decode_ranks(read.rows(ranks))
-    tasks = [*decode([*read.rows(named_tasks), *(row[:-1] for row in held_rows)], Task), *dependent_tasks, *key_tasks]
+    strategies, fair_ranks = _decode_ranks(read.rows(rank_read))
+    tasks = [*decode([*read.rows(task_read), *(row[:-1] for row in held_rows)], Task), *dependent_tasks, *key_tasks]
     batch_input = BatchInput(
         now=tx.now,
         timeouts=timeouts,
         permission_problem=caller_state.problem,
         zone_problems=zone_rules.ended_zone_problems(locked_zones.values()),
-        tasks=[row for row in tasks if row.zone_id in locked_zones],
+        tasks=[task for task in tasks if task.zone_id in locked_zones],
         dependency_states=decode(
-            [*read.rows(dependency_states), *(row[1:] for row in dependency_rows)], DependencyState
+            [*read.rows(dependency_state_read), *(row[1:] for row in retried_rows)], DependencyState
         ),
         keys=key_records,
         agents=loaded_agents,
         classes=classes,
-        ready=[row for row in decode([row[:-1] for row in ready], Task) if row.zone_id in locked_zones],
+        ready=[task for task in decode([row[:-1] for row in ready], Task) if task.zone_id in locked_zones],
         content_sizes={(str(row[1]), str(row[0])): int(str(row[-1])) for row in [*held_rows, *ready]},
         strategies=strategies,
         fair_ranks=fair_ranks,
         dependents=dependents,
-        dependents_truncated=len(read.rows(dependent_rows)) > DEPENDENTS_MAX,
-        dependencies=_decode_dependencies([(row[1], row[0], row[2]) for row in dependency_rows], read.rows(closure)),
-        tags={(str(zone), str(name)): _decode_names(str(tags)) for zone, name, tags in read.rows(tags_read)},
+        dependents_truncated=len(read.rows(dependent_read)) > DEPENDENTS_MAX,
+        dependencies=_decode_dependencies([(row[1], row[0], row[2]) for row in retried_rows], read.rows(closure_read)),
+        tags={
+            (str(zone_id), str(task_id)): _decode_names(str(tags)) for zone_id, task_id, tags in read.rows(tags_read)
+        },
         over_budget=spent_budgets.is_spent_for,
     )
-    return Loaded(batch_input, set(locked_zones), {(str(name), int(str(term))) for name, term in read.rows(term_rows)})
+    return Loaded(batch_input, set(locked_zones), {(str(name), int(str(term))) for name, term in read.rows(term_read)})
 
 
 class _BatchRefs:

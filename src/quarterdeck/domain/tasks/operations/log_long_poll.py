@@ -29,7 +29,7 @@ class LogLongPoll:
         self._engine = engine
         self._polls = polls
 
-    async def page(self, filters: LogFilter, seconds: float) -> LogPage:
+    async def read_log(self, filters: LogFilter, seconds: float) -> LogPage:
         """The next page. If it is empty, wait up to `seconds` for new entries."""
         latest = filters
 
@@ -53,7 +53,7 @@ class LogLongPoll:
 
     async def _read(self, filters: LogFilter) -> LogPage:
         zones = {filters.zone_id, filters.caller.zone_id}
-        return await self._engine.read(lambda tx: logs.page(tx, filters), zones=zones)
+        return await self._engine.read(lambda tx: logs.read_log(tx, filters), zones=zones)
 
 
 class LogWakeups:

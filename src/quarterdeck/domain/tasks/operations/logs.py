@@ -3,7 +3,7 @@
 Transitions are in the event log. Lines are in a table of their own, in commit order.
 
 Adding a line does not lock the zone, because no decision depends on lines. The attempt token is checked against the row
-as it was read; that the attempt may have ended since does not matter. So agents that log much do not delay claims and
+as it was read; it does not matter if the attempt has ended since. So agents that log a lot do not delay claims and
 completions. A line waits only for other lines of the same task, because their counter assigns its number.
 """
 
@@ -41,13 +41,13 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement, SqlRows, chunks
 
-READ = "tasks.read"
-WORK = "tasks.work"
+READ_PERMISSION = "tasks.read"
+WORK_PERMISSION = "tasks.work"
 NO_LIMIT = 2**53
 FIRST_POSITION = LogPosition(0, 0)
+"""Before all entries. Newest first, reading ends here."""
 LAST_POSITION = LogPosition(POSITION_MAX, POSITION_MAX)
-END_POSITION = LogPosition(0, 0)
-"""The position in a source that was read back to its beginning."""
+"""After all entries. Newest first, reading starts here."""
 
 
 # -- add lines ---------------------------------------------------------------------------------------------------
@@ -65,19 +65,19 @@ class LogWriter:
         refs = sorted({(command.zone_id, command.id) for command in commands})
         task_refs: SqlRows = [*refs]
         first_lines: SqlRows = [(command.zone_id, command.id, command.lines[0].id) for command in commands]
-        *results, tasks, subjects, existing = await tx.read(
+        *results, task_rows, count_rows, existing = await tx.read(
             *caller_checks.statements(),
             Q.tasks_get(batch=task_refs),
             LOGS.task_log_counts_and_secrets(batch=task_refs),
             LOGS.task_log_lines_existing(batch=first_lines),
         )
         caller_state = caller_checks.build_state(results, tx.now)
-        tasks_by_ref = {(task.zone_id, task.id): task for task in decode(tasks, Task)}
-        log_batch = _LogBatch(subjects, {str(row[0]) for row in existing})
+        tasks_by_ref = {(task.zone_id, task.id): task for task in decode(task_rows, Task)}
+        log_batch = _LogBatch(count_rows, {str(row[0]) for row in existing})
         outcomes: list[list[str] | Problem | Busy] = []
         for command in commands:
             task = tasks_by_ref.get((command.zone_id, command.id))
-            problem = caller_state.problem(command, WORK) or log_rendering.append_problem(
+            problem = caller_state.problem(command, WORK_PERMISSION) or log_rendering.append_problem(
                 command.caller, task, command.id, command.attempt_token
             )
             if problem is None and task is not None:
@@ -96,14 +96,14 @@ class LogWriter:
     async def _write(self, tx: Transaction, log_batch: _LogBatch) -> set[TaskRef]:
         """Write the lines, and return the tasks whose log another transaction has filled up since it was read."""
         # Redaction is slow, so it comes before the counter row is locked.
-        taken = [
-            (row, self._redact(line, log_batch.secrets.get((row.zone_id, row.id)))) for row, line in log_batch.added
+        redacted = [
+            (task, self._redact(line, log_batch.secrets.get((task.zone_id, task.id)))) for task, line in log_batch.added
         ]
-        counts = Counter[TaskRef]((row.zone_id, row.id) for row, _ in log_batch.added)
+        counts = Counter[TaskRef]((task.zone_id, task.id) for task, _ in log_batch.added)
         batch: SqlRows = [(*ref, number) for ref, number in sorted(counts.items())]
         [counted] = await tx.read(LOGS.task_log_counts_add(batch=batch, most=LINES_MAX))
         accepted = {(str(row[0]), str(row[1])) for row in counted}
-        lines = [(row, line) for row, line in taken if (row.zone_id, row.id) in accepted]
+        lines = [(task, line) for task, line in redacted if (task.zone_id, task.id) in accepted]
         for piece in chunks(_line_rows(lines, tx.now)):
             tx.write(LOGS.task_log_lines_insert(batch=piece))
         tx.on_commit(self._wake)
@@ -117,13 +117,13 @@ class LogWriter:
 class _LogBatch:
     """The logs that a batch adds to, and the lines that it adds."""
 
-    def __init__(self, subjects: Sequence[Row], existing_ids: set[str]) -> None:
+    def __init__(self, count_rows: Sequence[Row], existing_ids: set[str]) -> None:
         self._line_counts: dict[TaskRef, int] = {}
         self._existing_ids = existing_ids
         self.secrets: dict[TaskRef, list[tuple[str, FieldRef]]] = {}
         """Task → its encrypted texts, each with the field that it was encrypted for."""
         self.added: list[tuple[Task, NewLogLine]] = []
-        for zone_id, task_id, lines, context, checkpoint in subjects:
+        for zone_id, task_id, lines, context, checkpoint in count_rows:
             ref = (str(zone_id), str(task_id))
             self._line_counts[ref] = int(str(lines))
             fields = (("input_context", context), ("checkpoint_data", checkpoint))
@@ -190,9 +190,9 @@ def _line_rows(lines: Sequence[tuple[Task, NewLogLine]], now: int) -> SqlRows:
 # -- read --------------------------------------------------------------------------------------------------------
 
 
-async def page(tx: Transaction, filters: LogFilter) -> LogPage:
-    """One page, and the position up to which it was read. Oldest first, reading can continue there at any time."""
-    await require_permission(tx, filters.caller, filters.zone_id, READ)
+async def read_log(tx: Transaction, filters: LogFilter) -> LogPage:
+    """One page, and the position up to which it was read. Oldest first, a later read can continue there."""
+    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     start = filters.position or (FIRST_POSITION if filters.oldest_first else LAST_POSITION)
     found, [head], events, rows = await tx.read(
         Q.tasks_get(batch=[(filters.zone_id, filters.id)]),
@@ -211,7 +211,7 @@ async def page(tx: Transaction, filters: LogFilter) -> LogPage:
     line_part = LogPart(
         [log_rendering.entry_from_line(line) for line in lines], total > filters.limit or total > len(lines)
     )
-    end = _end_position(start, head, transitions, lines) if filters.oldest_first else END_POSITION
+    end = _end_position(start, head, transitions, lines) if filters.oldest_first else FIRST_POSITION
     return log_rendering.merge_parts(transitions, line_part, PageRange(start, end, filters.limit, filters.oldest_first))
 
 

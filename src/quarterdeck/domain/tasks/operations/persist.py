@@ -23,7 +23,6 @@ from quarterdeck.store.sql import BoundStatement, SqlRows, chunks
 NO_UPDATE = ContentUpdate()
 Contents = dict[TaskRef, tuple[Content, tuple[str, ...]]]
 """Task → (content, dependencies)"""
-_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 async def persist(tx: Transaction, decider: BatchDecider, claimed: Sequence[ClaimedTask]) -> Contents:

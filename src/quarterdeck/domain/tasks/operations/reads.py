@@ -21,7 +21,7 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement
 
-READ = "tasks.read"
+READ_PERMISSION = "tasks.read"
 PAGE_BYTES_MAX = 4 << 20
 """Content size of one page. A page ends early rather than delay other requests."""
 SIZES_PER_READ = 100
@@ -77,41 +77,43 @@ async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[Ful
         limits[ref] = max(lookup.dependency_limit, limits.get(ref, 0))
     found = await _full_tasks(tx, rows, limits)
     return [
-        caller_state.problem(lookup, READ) or found.get((lookup.zone_id, lookup.id)) or errors.task_not_found(lookup.id)
+        caller_state.problem(lookup, READ_PERMISSION)
+        or found.get((lookup.zone_id, lookup.id))
+        or errors.task_not_found(lookup.id)
         for lookup in lookups
     ]
 
 
-async def page(tx: Transaction, filters: TaskFilter) -> TaskPage:
+async def list_tasks(tx: Transaction, filters: TaskFilter) -> TaskPage:
     """Up to `limit` tasks whose content fits in a page. At least one, however large, so that paging always advances."""
-    await require_permission(tx, filters.caller, filters.zone_id, READ)
+    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     [rows] = await tx.read(_page_statement(filters))
     if not rows:
         await zones.require_zone(tx, filters.zone_id)
         if filters.requires_agent and filters.agent_id is not None:
             await _require_agent(tx, (filters.zone_id, filters.agent_id))
         return TaskPage([], None)
-    names = [str(row[0]) for row in rows]
-    fitting = await _first_fitting(tx, filters.zone_id, names[: filters.limit])
-    refs = [(filters.zone_id, name) for name in fitting]
+    task_ids = [str(row[0]) for row in rows]
+    fitting = await _first_fitting(tx, filters.zone_id, task_ids[: filters.limit])
+    refs = [(filters.zone_id, task_id) for task_id in fitting]
     [contents] = await tx.read(Q.tasks_with_content(batch=[*refs]))
     found = await _full_tasks(tx, contents, dict.fromkeys(refs, dependency_reads.LISTED_MAX))
-    next_before = fitting[-1] if len(fitting) < len(names) else None
+    next_before = fitting[-1] if len(fitting) < len(task_ids) else None
     return TaskPage([found[ref] for ref in refs if ref in found], next_before)
 
 
-async def _first_fitting(tx: Transaction, zone_id: str, names: Sequence[str]) -> Sequence[str]:
+async def _first_fitting(tx: Transaction, zone_id: str, task_ids: Sequence[str]) -> Sequence[str]:
     """The first of these tasks whose content fits in a page, but at least one."""
     used = 0
-    for start in range(0, len(names), SIZES_PER_READ):
-        chunk = names[start : start + SIZES_PER_READ]
-        [rows] = await tx.read(LISTS.tasks_sizes(batch=[(zone_id, name) for name in chunk]))
-        sizes = {str(name): int(str(size)) for name, size in rows}
-        for index, name in enumerate(chunk, start):
-            used += sizes.get(name, 0)
+    for start in range(0, len(task_ids), SIZES_PER_READ):
+        chunk = task_ids[start : start + SIZES_PER_READ]
+        [rows] = await tx.read(LISTS.tasks_sizes(batch=[(zone_id, task_id) for task_id in chunk]))
+        sizes = {str(task_id): int(str(size)) for task_id, size in rows}
+        for index, task_id in enumerate(chunk, start):
+            used += sizes.get(task_id, 0)
             if used > PAGE_BYTES_MAX and index:
-                return names[:index]
-    return names
+                return task_ids[:index]
+    return task_ids
 
 
 def _page_statement(filters: TaskFilter) -> BoundStatement:

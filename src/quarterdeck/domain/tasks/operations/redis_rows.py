@@ -34,12 +34,12 @@ class TaskMirrorSource:
         self, tx: Transaction, task_refs: Sequence[Ref], agent_refs: Sequence[Ref]
     ) -> tuple[list[MirroredTask], list[MirroredAgent]]:
         """The current state of these tasks and agents. A deleted one is returned without a state."""
-        rows, found = await tx.read(Q.tasks_get(batch=[*task_refs]), agents.get_statement(agent_refs))
-        found_tasks, agents_by_ref = decode(rows, Task), agents.decode_agents(found)
-        current = await _load_current(tx, [agent for agent in agents_by_ref.values() if _reports_no_task(agent)])
-        marks = {(row.zone_id, row.id): task_mark(row, tx.now) for row in found_tasks}
-        return [marks.get(ref) or MirroredTask(*ref) for ref in task_refs], [
-            agent_mark(agents_by_ref[ref], current.get(ref, ""), tx.now)
+        task_rows, agent_rows = await tx.read(Q.tasks_get(batch=[*task_refs]), agents.get_statement(agent_refs))
+        found_tasks, agents_by_ref = decode(task_rows, Task), agents.decode_agents(agent_rows)
+        current_ids = await _load_current(tx, [agent for agent in agents_by_ref.values() if _reports_no_task(agent)])
+        mirrored_tasks = {(task.zone_id, task.id): to_mirrored_task(task, tx.now) for task in found_tasks}
+        return [mirrored_tasks.get(ref) or MirroredTask(*ref) for ref in task_refs], [
+            to_mirrored_agent(agents_by_ref[ref], current_ids.get(ref, ""), tx.now)
             if ref in agents_by_ref
             else MirroredAgent(*ref)
             for ref in agent_refs
@@ -63,13 +63,13 @@ class TaskMirrorSource:
         found: list[Ref] = []
         for after in positions[:-1]:
             ids = [] if after is None else _ids(next(results))
-            found += [(zone_id, name) for name in ids]
+            found += [(zone_id, task_id) for task_id in ids]
             next_positions.append(_next_position(ids, limit))
         agent_ids = (
             [] if positions[-1] is None else await agents.list_agent_ids(tx, zone_id, after=positions[-1], limit=limit)
         )
         return ZoneContents(
-            found, [(zone_id, name) for name in agent_ids], (*next_positions, _next_position(agent_ids, limit))
+            found, [(zone_id, agent_id) for agent_id in agent_ids], (*next_positions, _next_position(agent_ids, limit))
         )
 
     async def list_recovering(self, tx: Transaction, limit: int) -> list[Ref]:
@@ -78,7 +78,7 @@ class TaskMirrorSource:
         return [(str(zone_id), str(task_id)) for zone_id, task_id in rows]
 
 
-def task_mark(task: Task, now: Millis) -> MirroredTask:
+def to_mirrored_task(task: Task, now: Millis) -> MirroredTask:
     is_ready = task.status is State.PENDING and task.waits_for == WaitsFor.NOTHING
     awaits_retry = task.status in (State.FAILED, State.ABORTED) and task.waits_for == WaitsFor.TIME and not task.final
     holder = None
@@ -95,21 +95,21 @@ def task_mark(task: Task, now: Millis) -> MirroredTask:
     )
 
 
-def agent_mark(agent: Agent, current: str, now: Millis) -> MirroredAgent:
-    """`current` is the agent's task, used if the agent does not report one."""
+def to_mirrored_agent(agent: Agent, newest_task_id: str, now: Millis) -> MirroredAgent:
+    """`newest_task_id` is shown as the current task if the agent does not report one."""
     if agent.status is AgentState.TERMINATED:
         return MirroredAgent(*agent.ref, is_recent=now - agent.updated_at < RECENT_MS)
     return MirroredAgent(
         *agent.ref,
         status_name(agent),
-        (agent.current_task_id or current) if agent.held else "",
+        (agent.current_task_id or newest_task_id) if agent.held else "",
         agent.last_seen_at,
         agent.status is AgentState.ERROR,
         now - max(agent.updated_at, agent.last_seen_at) < RECENT_MS,
     )
 
 
-def to_pulse(agent: Agent) -> Heartbeat:
+def to_heartbeat(agent: Agent) -> Heartbeat:
     return Heartbeat(*agent.ref, status_name(agent), agent.current_task_id if agent.held else "", agent.last_seen_at)
 
 

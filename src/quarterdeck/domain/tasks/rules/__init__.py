@@ -12,7 +12,7 @@
 | ranking          | the rank of a task under each strategy                                             |
 | idempotency      | the scope of idempotency keys                                                      |
 | budgets          | which costs a budget counts, and when it is spent                                  |
-| log_rendering    | who may add log lines, how transitions read, and how both are merged               |
+| log_rendering    | who may add log lines, how transitions are rendered, and how both are merged       |
 | explain          | why a task is in its state, and what would change it                               |
 | views            | responses                                                                          |
 | errors           | problems that commands return                                                      |

@@ -116,7 +116,7 @@ class BatchDecider(DependencyTracker):
     def _create(self, command: Create) -> TaskResult | Problem:
         key = command_key(command)
         if key is not None and (record := self._keys.get(key)):
-            # Keys come first: a request that was acknowledged once gets the same answer even in an ended zone.
+            # Keys come first: a request that was acknowledged once gets the same response even in an ended zone.
             existing = self._tasks.get((command.zone_id, record.subject_id))
             if record.digest != command.request_digest:
                 return key_conflict(key)
@@ -361,9 +361,9 @@ class BatchDecider(DependencyTracker):
                 return True
             case "hung":
                 return task.warned_at is not None and task.overdue_at is not None and task.overdue_at <= self._now
-            case "not_begun" if task.status is not State.ASSIGNED:
+            case "not_started" if task.status is not State.ASSIGNED:
                 return False
-            case "not_begun" | "out_of_time":
+            case "not_started" | "timed_out":
                 return task.timeout_at is not None and task.timeout_at <= self._now
 
     def _fail_attempt(self, task: Task, status: State, failure: Failure, command: Fail | Abort) -> Task:

@@ -62,11 +62,12 @@ class DependencyTracker(Batch):
                 and (dependent, ended.id) not in self.met_dependencies
             )
             if waiting is not None and is_waiting:
-                self._meet_dependency(waiting, ended, command)
+                self._apply_end(waiting, ended, command)
         if bool(ended.dependents_pending) != self._loaded.dependents_truncated:
             self._update(ended, states.set_dependents_pending(ended, pending=self._loaded.dependents_truncated))
 
-    def _meet_dependency(self, waiting: Task, ended: Task, command: BaseCommand) -> None:
+    def _apply_end(self, waiting: Task, ended: Task, command: BaseCommand) -> None:
+        """Apply the end of a dependency to a task that waits for it: the task fails, or the dependency is met."""
         dependency = ((waiting.zone_id, waiting.id), ended.id)
         self.met_dependencies.add(dependency)
         self.reopened_dependencies.discard(dependency)

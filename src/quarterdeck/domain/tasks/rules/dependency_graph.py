@@ -61,34 +61,34 @@ def order_by_dependencies(depends_on: Mapping[str, Sequence[str]]) -> tuple[list
     in or waits for."""
     stuck = find_stuck(depends_on)
     internal = {
-        name: [dependency for dependency in dependencies if dependency in depends_on]
-        for name, dependencies in depends_on.items()
+        task: [dependency for dependency in dependencies if dependency in depends_on]
+        for task, dependencies in depends_on.items()
     }
     order: list[str] = []
-    unmet = {name: len(set(dependencies)) for name, dependencies in internal.items() if name not in stuck}
+    unmet = {task: len(set(dependencies)) for task, dependencies in internal.items() if task not in stuck}
     dependents: dict[str, list[str]] = {}
-    for name in unmet:
-        for dependency in set(internal[name]):
-            dependents.setdefault(dependency, []).append(name)
-    ready = [name for name, count in unmet.items() if count == 0]
+    for task in unmet:
+        for dependency in set(internal[task]):
+            dependents.setdefault(dependency, []).append(task)
+    ready = [task for task, count in unmet.items() if count == 0]
     while ready:
         # Keeps the request's order where dependencies allow it.
         next_ready: list[str] = []
-        for name in ready:
-            order.append(name)
-            for waiting in dependents.get(name, ()):
+        for task in ready:
+            order.append(task)
+            for waiting in dependents.get(task, ()):
                 unmet[waiting] -= 1
                 if unmet[waiting] == 0:
                     next_ready.append(waiting)
         ready = next_ready
-    next_stuck = {name: next(dependency for dependency in internal[name] if dependency in stuck) for name in stuck}
-    return order, {name: _follow_cycle(name, next_stuck) for name in depends_on if name in stuck}
+    next_stuck = {task: next(dependency for dependency in internal[task] if dependency in stuck) for task in stuck}
+    return order, {task: _follow_cycle(task, next_stuck) for task in depends_on if task in stuck}
 
 
-def _follow_cycle(name: str, next_stuck: Mapping[str, str]) -> list[str]:
+def _follow_cycle(task: str, next_stuck: Mapping[str, str]) -> list[str]:
     """Every stuck task waits for a stuck task, so following them leads into a cycle."""
     path: dict[str, int] = {}
-    while name not in path:
-        path[name] = len(path)
-        name = next_stuck[name]
-    return [*[visited for visited, index in path.items() if index >= path[name]], name]
+    while task not in path:
+        path[task] = len(path)
+        task = next_stuck[task]
+    return [*[visited for visited, index in path.items() if index >= path[task]], task]

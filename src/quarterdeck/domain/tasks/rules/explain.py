@@ -107,7 +107,11 @@ def _explain_budget(facts: ExplainInput) -> TaskExplanation:
     return TaskExplanation(
         task=_task_view(facts),
         code=facts.spent_budget.code,
-        why=[facts.spent_budget.detail, "The task cannot be claimed until then.", *_describe_attempts(facts)],
+        why=[
+            facts.spent_budget.detail,
+            "The task cannot be claimed while the budget is spent.",
+            *_describe_attempts(facts),
+        ],
         next=next_steps,
         until=facts.spent_budget.period_ends_at,
         budget=facts.spent_budget,
@@ -128,13 +132,13 @@ def _explain_agents(facts: ExplainInput) -> TaskExplanation:
     elif not agents.free:
         code = "agents_busy"
         reason = f"{_count(agents.suited, 'agent')} could take it, but none has a free slot."
-        next_step = "One of them ends another task, or its maxConcurrentTasks is raised."
+        next_step = "One of them finishes another task, or its maxConcurrentTasks is raised."
     else:
         code = "turn"
         reason = f"It waits for a claim; {_count(agents.free, 'agent')} could take it now."
         next_step = "One of them claims tasks of this type."
     queue_position = (
-        f"{_count(facts.ranked_before, 'ready task')} of the same class before it."
+        f"Ready tasks of the same class that rank before it: {facts.ranked_before}."
         if facts.ranked_before
         else "It ranks first in its class."
     )

@@ -1,4 +1,4 @@
-"""The log of a task: who may add lines, how transitions read, and how both sources are merged.
+"""The log of a task: who may add lines, how transitions are rendered, and how both sources are merged.
 
 Transitions are not stored twice: they are events of the event log, rendered as log entries.
 
@@ -72,7 +72,7 @@ Redactor = Callable[[str], str]
 
 
 def append_problem(caller: Caller, task: Task | None, task_id: str, token: str | None) -> Problem | None:
-    """Why a line is refused. Only the holder of the current attempt may add lines."""
+    """Why a line is refused, or None. Only the holder of the current attempt may add lines."""
     if task is None:
         return errors.task_not_found(task_id)
     if token is None:

@@ -40,7 +40,6 @@ HELD = frozenset({State.ASSIGNED, State.RUNNING})
 """States in which an agent holds the task."""
 DEPENDENCY_FAILED = "dependency_failed"
 DEPENDENCY_CYCLE = "dependency_cycle"
-EMPTY = "{}"
 _replace = msgspec.structs.replace
 
 
@@ -131,7 +130,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 def assign(task: Task, attempt: Attempt, now: Millis) -> Task:
-    # The attempt counts from here, not from its failure: an agent that dies must still use up the retries.
+    # The attempt is counted here, not when it ends: an agent that dies never reports its end.
     return _replace(
         task,
         status=State.ASSIGNED,
@@ -370,7 +369,7 @@ def set_rank(task: Task, rank: TaskRank) -> Task:
 
 
 def update_waits_for(task: Task, now: Millis) -> Task:
-    """The start time has come."""
+    """Compute again what a PENDING task waits for, after its start time has passed."""
     return _replace(task, waits_for=waits_for(task, now), updated_at=now)
 
 
@@ -384,7 +383,7 @@ def meet_dependency(task: Task, now: Millis) -> Task:
 
 
 def set_dependents_pending(task: Task, *, pending: bool) -> Task:
-    """Mark an ended task that still has blocked dependents."""
+    """Mark an ended task that still has blocked dependents, or remove the mark."""
     return _replace(task, dependents_pending=int(pending))
 
 

@@ -117,6 +117,7 @@ async def fail_pending_deliveries(
     tx: Transaction, commands: Sequence[FailPending]
 ) -> list[FailPendingResult | Problem | Busy]:
     """Fail up to `limit` pending deliveries of each disabled endpoint."""
+    # An empty read sets `tx.now`, so that the database's clock decides.
     await tx.read()
     results = await tx.read(
         *(

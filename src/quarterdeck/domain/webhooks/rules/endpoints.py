@@ -158,12 +158,12 @@ class EndpointDecider:
             return not_found(command.id)
         match command:
             case Update():
-                return self._change(command, row)
+                return self._update(command, row)
             case RotateSecret():
                 rotated = _replace(row, secret_number=row.secret_number + 1, rotated_at=self._now)
-                return EndpointResult(self._update(command, "secret_rotated", row, rotated), include_secret=True)
+                return EndpointResult(self._record_update(command, "secret_rotated", row, rotated), include_secret=True)
             case Remove():
-                return EndpointResult(self._update(command, "removed", row, mark_removed(row, self._now)))
+                return EndpointResult(self._record_update(command, "removed", row, mark_removed(row, self._now)))
             case SendTest():
                 return self._test(command, row)
             case Replay():
@@ -221,7 +221,7 @@ class EndpointDecider:
         )
         return problem or (None if command.types is UNSET else types_problem(command.types))
 
-    def _change(self, command: Update, row: Endpoint) -> EndpointResult | Problem:
+    def _update(self, command: Update, row: Endpoint) -> EndpointResult | Problem:
         if problem := self._fields_problem(command):
             return problem
         after = row
@@ -240,7 +240,7 @@ class EndpointDecider:
         if after.enabled > row.enabled:
             self.reenabled.add(row.ref)
         data = {"host": url_host(after.url), "types": decode_types(after), "enabled": bool(after.enabled)}
-        return EndpointResult(self._update(command, "changed", row, after, data))
+        return EndpointResult(self._record_update(command, "changed", row, after, data))
 
     def _test(self, command: SendTest, row: Endpoint) -> EndpointResult | Problem:
         if not row.enabled:
@@ -264,17 +264,17 @@ class EndpointDecider:
 
     def _disable(self, command: Disable, row: Endpoint) -> EndpointResult:
         """Disable, unless the reason no longer holds: it recovered, or its URL changed."""
-        is_stale = command.reason is DisableReason.FAILING and not states.has_failed_for(
+        has_recovered = command.reason is DisableReason.FAILING and not states.has_failed_for(
             row, self._now, self._policy.max_failing_ms
         )
-        has_moved = command.url is not None and command.url != row.url
-        if not row.enabled or is_stale or has_moved:
+        url_changed = command.url is not None and command.url != row.url
+        if not row.enabled or has_recovered or url_changed:
             return EndpointResult(row)
         after = _replace(row, enabled=0, disabled_reason=str(command.reason))
         data = {"reason": str(command.reason), "host": url_host(row.url)}
-        return EndpointResult(self._update(command, "disabled", row, after, data))
+        return EndpointResult(self._record_update(command, "disabled", row, after, data))
 
-    def _update(
+    def _record_update(
         self,
         command: EndpointCommand,
         verb: str,

@@ -37,12 +37,12 @@ class DependencyTracker:
         If the beginning of the event log was deleted, an unknown task may be older than the oldest stored event. It
         counts as met.
         """
-        for name in self.dependencies.get(ref, ()):
-            task = replay.get((ref[0], name))
+        for dependency_id in self.dependencies.get(ref, ()):
+            task = replay.get((ref[0], dependency_id))
             if task is None and self._is_log_complete:
-                return name
+                return dependency_id
             if task is not None and not (task.is_completed or (task.is_final and ref in self._runs_after_failure)):
-                return name
+                return dependency_id
         return None
 
 
@@ -64,8 +64,8 @@ def check(evidence: Evidence) -> Iterator[Violation]:
             # A manual retry waits again for dependencies that were retried as well.
             (blocked.discard if tracker.first_unmet(ref, replay) is None else blocked.add)(ref)
         elif starts_attempt(event):
-            if (name := tracker.first_unmet(ref, replay)) is not None:
-                detail = f"task {ref[1]} started before its dependency {name} had ended"
+            if (dependency_id := tracker.first_unmet(ref, replay)) is not None:
+                detail = f"task {ref[1]} started before its dependency {dependency_id} had ended"
             elif ref in blocked:
                 detail = f"task {ref[1]} started without a task.unblocked event"
             else:

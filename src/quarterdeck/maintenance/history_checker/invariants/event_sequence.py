@@ -77,32 +77,33 @@ MANUAL_RETRY = "retry"
 
 
 def _check_tasks(evidence: Evidence) -> Iterator[EventProblem]:
-    yield from _unreadable_tasks(evidence)
+    yield from _malformed_task_events(evidence)
     for event, data, task in TaskReplay(evidence).walk():
         if starts_attempt(event) and task.is_held:
+            # The invariant `one-holder` reports this.
             continue
         if (detail := _task_problem(event, data, task)) is not None:
             yield event, detail
 
 
-def _unreadable_tasks(evidence: Evidence) -> Iterator[EventProblem]:
+def _malformed_task_events(evidence: Evidence) -> Iterator[EventProblem]:
     for event in evidence.log:
         if event.type.startswith(TASK_PREFIX) and decode_task_event_data(event) is None:
             yield event, f"the data of {event.type} is malformed"
 
 
 def _task_problem(event: Event, data: TaskEventData, task: ReplayedTask) -> str | None:
-    name, verb = event.subject, event.type.removeprefix(TASK_PREFIX)
+    task_id, verb = event.subject, event.type.removeprefix(TASK_PREFIX)
     if event.type not in TRANSITIONS:
-        return f"{event.type} of {name} is not a known task event"
+        return f"{event.type} of {task_id} is not a known task event"
     if event.from_state != task.state:
-        return f"task {name} was {verb} from {event.from_state}, but was {task.state or 'unknown'}"
+        return f"task {task_id} was {verb} from {event.from_state}, but was {task.state or 'unknown'}"
     if (event.from_state, event.to_state) not in TRANSITIONS[event.type]:
-        return f"task {name} was {verb}, which does not lead from {event.from_state} to {event.to_state}"
+        return f"task {task_id} was {verb}, which does not lead from {event.from_state} to {event.to_state}"
     if event.type == "task.failed" and not task.is_held and data.reason not in UNSTARTED_FAILURE_REASONS:
-        return f"task {name} failed ({data.reason}), but no agent held it"
+        return f"task {task_id} failed ({data.reason}), but no agent held it"
     if event.type == "task.requeued" and task.is_final and data.reason != MANUAL_RETRY:
-        return f"task {name} had ended for good, but was requeued ({data.reason})"
+        return f"task {task_id} had ended for good, but was requeued ({data.reason})"
     if event.type == "task.progressed" and (data.progress_percent, data.current_step) == task.last_progress:
-        return f"the progress of {name} was recorded twice"
+        return f"the progress of {task_id} was recorded twice"
     return None

@@ -31,7 +31,7 @@ Limits = Mapping[str, int]
 
 def check(evidence: Evidence) -> Iterator[Violation]:
     sessions, counts = SessionReplay(evidence), LiveCounts()
-    snapshots = _limit_snapshots(evidence)
+    stored_limits = _stored_limits(evidence)
     quotas: dict[str, Mapping[str, int | None]] = {}
     for earlier in sessions:
         counts.add(earlier)
@@ -45,15 +45,15 @@ def check(evidence: Evidence) -> Iterator[Violation]:
                 continue
             counts.expire_until(event.zone_id, event.at)
             counts.add(session)
-            snapshot = snapshots.get((session.zone_id, session.id))
+            stored = stored_limits.get((session.zone_id, session.id))
             zone_limits = _zone_limits(quotas.get(event.zone_id, {}))
             yield from _check_exceeded(
-                event, counts, session, {**zone_limits, **(_parse_limits(snapshot) if snapshot else {})}
+                event, counts, session, {**zone_limits, **(_parse_limits(stored) if stored else {})}
             )
-            yield from _check_snapshot(event, zone_limits, _parse_limits(snapshot) if snapshot else zone_limits)
+            yield from _check_stored_limits(event, zone_limits, _parse_limits(stored) if stored else zone_limits)
 
 
-def _limit_snapshots(evidence: Evidence) -> dict[Ref, str]:
+def _stored_limits(evidence: Evidence) -> dict[Ref, str]:
     # Most sessions of a zone have the same text, so it is stored once.
     interned: dict[str, str] = {}
     return {(row.zone_id, row.id): interned.setdefault(row.limits, row.limits) for row in evidence.rows.sessions}
@@ -83,12 +83,11 @@ def _check_exceeded(event: Event, counts: LiveCounts, session: ReplayedSession, 
             yield Violation(NAME, session.zone_id, session.id, detail, event.pos)
 
 
-def _check_snapshot(event: Event, zone_limits: Limits, snapshot: Limits) -> Iterator[Violation]:
+def _check_stored_limits(event: Event, zone_limits: Limits, stored: Limits) -> Iterator[Violation]:
     for bound, limit in zone_limits.items():
-        if snapshot.get(bound, limit) != limit:
+        if stored.get(bound, limit) != limit:
             detail = (
-                f"session {event.subject} was admitted with {bound} = {snapshot[bound]}, but the zone's limit "
-                f"was {limit}"
+                f"session {event.subject} was admitted with {bound} = {stored[bound]}, but the zone's limit was {limit}"
             )
             yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)
 

@@ -29,7 +29,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
         if call := calls_by_event.pop((event.type, event.zone_id, event.subject), None):
             yield from _check_caller(event, call, sessions.get(call.zone, call.session))
         sessions.apply(event, data)
-    yield from _check_tasks(evidence, NAME)
+    yield from _check_tasks(evidence)
 
 
 def _calls_for_sessions(evidence: Evidence) -> dict[tuple[str, str, str], RecordedCall]:
@@ -90,7 +90,7 @@ def _end_text(session: ReplayedSession) -> str:
 LOST_STATES = frozenset({"ERROR", "TERMINATED"})
 
 
-def _check_tasks(evidence: Evidence, invariant: str) -> Iterator[Violation]:
+def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
     lost_at: dict[Ref, int] = {}
     """The position at which each stale or terminated agent became so."""
     for event in evidence.log:
@@ -104,4 +104,4 @@ def _check_tasks(evidence: Evidence, invariant: str) -> Iterator[Violation]:
             pos = lost_at.get((event.zone_id, data.agent_id or ""))
             if pos is not None:
                 detail = f"agent {data.agent_id} started {event.subject}, but was stale or terminated since {pos}"
-                yield Violation(invariant, event.zone_id, event.subject, detail, event.pos)
+                yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)

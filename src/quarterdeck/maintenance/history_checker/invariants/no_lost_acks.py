@@ -61,8 +61,8 @@ def _is_requested(event: Event, data: EventData) -> bool:
 
 
 def _subject_ref(call: RecordedCall) -> Ref | None:
-    name = call.response.id if call.op in CREATE_EVENTS else call.request.id
-    return None if name is None else (call.zone, name)
+    subject = call.response.id if call.op in CREATE_EVENTS else call.request.id
+    return None if subject is None else (call.zone, subject)
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
@@ -75,7 +75,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
         if call.op in CREATE_EVENTS:
             yield from _check_created(call, ref, logged)
         elif call.op in CHANGE_EVENTS:
-            if not any((name, ref) in logged.first_data for name in _expected_events(call)):
+            if not any((event_type, ref) in logged.first_data for event_type in _expected_events(call)):
                 yield _violation(call, ref, f"the event log has no event of a {call.op} for {ref[1]}")
         elif call.op in SUSPENSION_EVENTS:
             acknowledged[SUSPENSION_EVENTS[call.op], ref] += 1
@@ -103,10 +103,10 @@ def _check_created(call: RecordedCall, ref: Ref, logged: LoggedEvents) -> Iterat
         detail = f"{ref[1]} was acknowledged, but the event log has no {CREATE_EVENTS[call.op]} for it"
         yield _violation(call, ref, detail)
         return
-    for name in ("application_id", "parent_id", "service_id", "source_session_id", "target_session_id"):
-        requested, actual = getattr(call.request, name), getattr(data, name)
+    for field in ("application_id", "parent_id", "service_id", "source_session_id", "target_session_id"):
+        requested, actual = getattr(call.request, field), getattr(data, field)
         if requested is not None and requested != actual and (actual is not None or call.op == Op.SPAWN):
-            detail = f"{ref[1]} was requested with {name} {requested}, but the event log has {actual}"
+            detail = f"{ref[1]} was requested with {field} {requested}, but the event log has {actual}"
             yield _violation(call, ref, detail)
 
 
@@ -117,9 +117,9 @@ def _check_completions(evidence: Evidence) -> Iterator[Violation]:
             completion.attempt is None and not any(end.verb in completion.expected_verbs for end in completion.own_ends)
         ):
             attempt_text = "an attempt" if completion.attempt is None else f"attempt {completion.attempt}"
-            name = call.request.id or ""
-            detail = f"the {call.op} of {attempt_text} of {name} was acknowledged, but is not in the event log"
-            yield _violation(call, (call.zone, name), detail)
+            subject = call.request.id or ""
+            detail = f"the {call.op} of {attempt_text} of {subject} was acknowledged, but is not in the event log"
+            yield _violation(call, (call.zone, subject), detail)
 
 
 def _check_progress(evidence: Evidence) -> Iterator[Violation]:

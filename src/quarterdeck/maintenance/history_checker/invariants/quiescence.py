@@ -43,7 +43,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     for edge in rows.edges:
         if edge.status == "active":
             yield from _check_edge(edge, ended)
-    yield from _check_tasks(evidence, NAME, ended.is_long_past)
+    yield from _check_tasks(evidence, ended.is_long_past)
 
 
 class EndedSessions:
@@ -100,7 +100,7 @@ WAITS_FOR_TIME, WAITS_FOR_TASKS = 1, 2
 IsLongPast = Callable[[Millis | None], bool]
 
 
-def _check_tasks(evidence: Evidence, invariant: str, is_long_past: IsLongPast) -> Iterator[Violation]:
+def _check_tasks(evidence: Evidence, is_long_past: IsLongPast) -> Iterator[Violation]:
     finished: set[Ref] = set()
     waiting: set[Ref] = set()
     for row in evidence.rows.tasks:
@@ -110,12 +110,12 @@ def _check_tasks(evidence: Evidence, invariant: str, is_long_past: IsLongPast) -
         elif row.waits_for == WAITS_FOR_TASKS:
             waiting.add(ref)
         if (detail := _stuck_reason(row, is_long_past)) is not None:
-            yield Violation(invariant, *ref, f"task {row.id} is {row.status}, but {detail}")
-    for edge in evidence.rows.dependencies:
-        if (edge.zone_id, edge.depends_on) not in finished:
-            waiting.discard((edge.zone_id, edge.task_id))
+            yield Violation(NAME, *ref, f"task {row.id} is {row.status}, but {detail}")
+    for dependency in evidence.rows.dependencies:
+        if (dependency.zone_id, dependency.depends_on) not in finished:
+            waiting.discard((dependency.zone_id, dependency.task_id))
     for ref in sorted(waiting):
-        yield Violation(invariant, *ref, f"task {ref[1]} waits for dependencies, but all of them have ended")
+        yield Violation(NAME, *ref, f"task {ref[1]} waits for dependencies, but all of them have ended")
 
 
 def _stuck_reason(row: TaskRow, is_long_past: IsLongPast) -> str | None:
@@ -127,6 +127,6 @@ def _stuck_reason(row: TaskRow, is_long_past: IsLongPast) -> str | None:
         return None
     if row.agent_status is None or row.agent_status in ("ERROR", "TERMINATED"):
         return f"its agent {row.agent_id} is {row.agent_status or 'missing'}"
-    if is_long_past(row.agent_silent_from):
+    if is_long_past(row.agent_stale_at):
         return f"its agent {row.agent_id} has sent no heartbeat for too long"
     return "its time-out passed long ago" if is_long_past(row.timeout_at) else None

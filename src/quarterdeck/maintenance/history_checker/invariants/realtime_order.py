@@ -62,9 +62,9 @@ def _check_order(calls: Sequence[_LoggedCall]) -> Iterator[Violation]:
             index += 1
         if later.is_cause and latest is not None and later.pos < latest.pos:
             call, earlier = later.call, latest.call
-            name = call.response.id or ""
+            created_id = call.response.id or ""
             detail = (
-                f"{name} is at {later.pos}, but was requested after the response for "
+                f"{created_id} is at {later.pos}, but was requested after the response for "
                 f"{earlier.response.id or earlier.request.id} at {latest.pos} ({earlier.location})"
             )
-            yield Violation(NAME, call.zone, name, detail, later.pos, call.location)
+            yield Violation(NAME, call.zone, created_id, detail, later.pos, call.location)

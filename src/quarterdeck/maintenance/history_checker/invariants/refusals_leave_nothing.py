@@ -13,6 +13,7 @@ from quarterdeck.maintenance.history_checker.model import Evidence, Op, Outcome,
 
 NAME = "refused"
 KeyScope = tuple[str, str, str]
+"""(zone, application or service, key)"""
 KEY_CONFLICT_STATUS = 422
 TASK_EXISTS = "task_exists"
 
@@ -35,7 +36,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
 
 def _only_refused_keys(evidence: Evidence, op: Op) -> dict[KeyScope, RecordedCall]:
     refused: dict[KeyScope, RecordedCall] = {}
-    cleared: set[KeyScope] = set()
+    excluded: set[KeyScope] = set()
     for call in evidence.history:
         key = call.request.idempotency_key
         if call.op != op or key is None:
@@ -45,14 +46,14 @@ def _only_refused_keys(evidence: Evidence, op: Op) -> dict[KeyScope, RecordedCal
         if call.outcome is Outcome.REFUSED and call.status != KEY_CONFLICT_STATUS:
             refused.setdefault(scope, call)
         else:
-            cleared.add(scope)
-    return {scope: call for scope, call in refused.items() if scope not in cleared}
+            excluded.add(scope)
+    return {scope: call for scope, call in refused.items() if scope not in excluded}
 
 
 def _only_refused_task_ids(evidence: Evidence) -> dict[tuple[str, str], RecordedCall]:
     """Task ids that clients chose, and whose creation was always refused."""
     refused: dict[tuple[str, str], RecordedCall] = {}
-    cleared: set[tuple[str, str]] = set()
+    excluded: set[tuple[str, str]] = set()
     for call in evidence.history:
         if call.op != Op.TASK_CREATE or call.request.id is None:
             continue
@@ -60,8 +61,8 @@ def _only_refused_task_ids(evidence: Evidence) -> dict[tuple[str, str], Recorded
         if call.outcome is Outcome.REFUSED and call.response.error != TASK_EXISTS:
             refused.setdefault(ref, call)
         else:
-            cleared.add(ref)
-    return {name: call for name, call in refused.items() if name not in cleared}
+            excluded.add(ref)
+    return {ref: call for ref, call in refused.items() if ref not in excluded}
 
 
 def _violation(call: RecordedCall, key: str, subject: str) -> Violation:

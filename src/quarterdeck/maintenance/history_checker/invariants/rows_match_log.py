@@ -28,7 +28,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     yield from _check_cascades(evidence)
     yield from _check_states(evidence, STATE_AFTER, "invocation", _invocation_states(evidence))
     yield from _check_states(evidence, EDGE_STATES, "delegation", _edge_states(evidence))
-    yield from _check_tasks(evidence, NAME)
+    yield from _check_tasks(evidence)
 
 
 def _check_sessions(evidence: Evidence, sessions: SessionReplay) -> Iterator[Violation]:
@@ -116,7 +116,7 @@ def _violation(zone_id: str, subject: str, detail: str) -> Violation:
 OPEN_TASK_STATES = frozenset({"PENDING", "ASSIGNED", "RUNNING", "PAUSED"})
 
 
-def _check_tasks(evidence: Evidence, invariant: str) -> Iterator[Violation]:
+def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
     last: dict[Ref, tuple[Event, TaskEventData]] = {
         (event.zone_id, event.subject): (event, data) for event, data, _ in TaskReplay(evidence).walk()
     }
@@ -126,17 +126,17 @@ def _check_tasks(evidence: Evidence, invariant: str) -> Iterator[Violation]:
         existing.add(ref)
         if (logged := last.get(ref)) is None:
             if evidence.is_log_complete:
-                yield Violation(invariant, *ref, f"task {row.id} has a row, but no event of its creation")
+                yield Violation(NAME, *ref, f"task {row.id} has a row, but no event of its creation")
             continue
         event, data = logged
         if event.to_state != row.status:
             detail = f"task {row.id} is {row.status}, but its last event is {event.to_state}"
-            yield Violation(invariant, *ref, detail, event.pos)
+            yield Violation(NAME, *ref, detail, event.pos)
         elif data.attempt != row.attempt:
             detail = f"task {row.id} is in attempt {row.attempt}, but its last event has attempt {data.attempt}"
-            yield Violation(invariant, *ref, detail, event.pos)
+            yield Violation(NAME, *ref, detail, event.pos)
     for ref, (event, _) in last.items():
         is_old = event.to_state not in OPEN_TASK_STATES and event.at < evidence.rows.now - DAY
         if ref not in existing and not is_old:
             detail = f"the last event of task {ref[1]} is {event.to_state}, but it has no row"
-            yield Violation(invariant, *ref, detail, event.pos)
+            yield Violation(NAME, *ref, detail, event.pos)

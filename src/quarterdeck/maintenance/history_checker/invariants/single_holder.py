@@ -52,7 +52,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
         if event.type == "invocation.started" and data.attempt is not None:
             start_counts[event.zone_id, event.subject, data.attempt] += 1
         _apply_event(event, data, invocation)
-    yield from _check_tasks(evidence, NAME, start_counts)
+    yield from _check_tasks(evidence, start_counts)
     yield from _check_leases(evidence, start_counts)
 
 
@@ -128,46 +128,44 @@ def _check_leases(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterato
     for attempt, calls_by_token in tokens.items():
         starts = start_counts[attempt]
         if len(calls_by_token) > starts and (starts or evidence.is_log_complete):
-            zone_id, invocation_id, number = attempt
+            zone_id, subject, number = attempt
             last = list(calls_by_token.values())[-1]
             detail = (
-                f"attempt {number} of {invocation_id} has {len(calls_by_token)} tokens, but was started {starts} "
+                f"attempt {number} of {subject} has {len(calls_by_token)} tokens, but was started {starts} "
                 f"{'time' if starts == 1 else 'times'}"
             )
-            yield Violation(NAME, zone_id, invocation_id, detail, call=last.location)
+            yield Violation(NAME, zone_id, subject, detail, call=last.location)
 
 
-def _check_tasks(evidence: Evidence, invariant: str, start_counts: Counter[Attempt]) -> Iterator[Violation]:
+def _check_tasks(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterator[Violation]:
     """Check the attempts of tasks. Adds their starts to `start_counts`."""
     agents_by_attempt: dict[Attempt, set[str | None]] = {}
     for event, data, task in TaskReplay(evidence).walk():
         if (detail := _task_problem(event, data, task)) is not None:
-            yield Violation(invariant, event.zone_id, event.subject, detail, event.pos)
+            yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)
         if starts_attempt(event):
             attempt = (event.zone_id, event.subject, data.attempt)
             start_counts[attempt] += 1
             agents_by_attempt.setdefault(attempt, set()).add(data.agent_id)
-    yield from _check_agents(evidence, invariant, agents_by_attempt)
+    yield from _check_agents(evidence, agents_by_attempt)
 
 
 def _task_problem(event: Event, data: TaskEventData, task: ReplayedTask) -> str | None:
-    name, number = event.subject, data.attempt
+    task_id, number = event.subject, data.attempt
     if starts_attempt(event):
         if task.is_held:
-            return f"task {name} started again (attempt {number}) while attempt {task.attempt} ran"
+            return f"task {task_id} started again (attempt {number}) while attempt {task.attempt} ran"
         if number != task.attempt + 1:
-            return f"attempt {number} of {name} was started after attempt {task.attempt}"
+            return f"attempt {number} of {task_id} was started after attempt {task.attempt}"
         return None
     # A release has the number before the attempt, because the attempt is not counted.
     expected = task.attempt - 1 if event.type == "task.released" else task.attempt
     if event.from_state in HELD_STATES and task.is_held and number != expected:
-        return f"{event.type} of {name} has attempt {number}, but attempt {task.attempt} ran"
+        return f"{event.type} of {task_id} has attempt {number}, but attempt {task.attempt} ran"
     return None
 
 
-def _check_agents(
-    evidence: Evidence, invariant: str, agents_by_attempt: dict[Attempt, set[str | None]]
-) -> Iterator[Violation]:
+def _check_agents(evidence: Evidence, agents_by_attempt: dict[Attempt, set[str | None]]) -> Iterator[Violation]:
     for call in evidence.history:
         if call.op != Op.TASK_CLAIM or call.outcome is not Outcome.DONE or call.task_data is None:
             continue
@@ -175,6 +173,6 @@ def _check_agents(
         for lease in call.task_data.leases:
             agents = agents_by_attempt.get((call.zone, lease.id, lease.attempt))
             if agent is not None and agents is not None and agent not in agents:
-                agent_list = " and ".join(sorted(str(name) for name in agents))
+                agent_list = " and ".join(sorted(str(agent_id) for agent_id in agents))
                 detail = f"attempt {lease.attempt} of {lease.id} was claimed by {agent}, but started by {agent_list}"
-                yield Violation(invariant, call.zone, lease.id, detail, call=call.location)
+                yield Violation(NAME, call.zone, lease.id, detail, call=call.location)

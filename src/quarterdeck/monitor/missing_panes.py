@@ -1,4 +1,4 @@
-"""Finds placements whose pane no longer exists, as far as this host can see."""
+"""Finds placements whose pane does not exist, as far as this host can see."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class UnreachableTmux(NamedTuple):
     reason: str
 
 
-class StaleReport(NamedTuple):
+class MissingPanes(NamedTuple):
     reasons: list[str | None]
-    """For each placement why it is stale. None if it is not, or if this host cannot see that."""
+    """For each placement, why its pane is missing. None if it exists, or if this host cannot tell."""
     unreachable: list[UnreachableTmux]
 
 
-async def find_stale(placements: Sequence[PanePlacement], host: Host, now: float) -> StaleReport:
-    """Find the placements that are stale. Each tmux server of this host and user is asked once."""
+async def find_missing_panes(placements: Sequence[PanePlacement], host: Host, now: float) -> MissingPanes:
+    """Find the placements whose pane is missing. Lists the panes of each tmux server of this host and user once."""
     sockets = {placement.tmux_socket for placement in placements if keystrokes.check_host(placement, host) is None}
     snapshots = dict(zip(sorted(sockets), await asyncio.gather(*map(_take_snapshot, sorted(sockets))), strict=True))
-    return StaleReport(
-        [_stale_reason(placement, host, snapshots.get(placement.tmux_socket), now) for placement in placements],
+    return MissingPanes(
+        [_missing_reason(placement, host, snapshots.get(placement.tmux_socket), now) for placement in placements],
         [UnreachableTmux(socket, str(error)) for socket, error in snapshots.items() if isinstance(error, TmuxError)],
     )
 
@@ -48,7 +48,7 @@ async def _take_snapshot(socket: str) -> TmuxSnapshot | TmuxError:
         return error
 
 
-def _stale_reason(
+def _missing_reason(
     placement: PanePlacement, host: Host, snapshot: TmuxSnapshot | TmuxError | None, now: float
 ) -> str | None:
     if placement.tmux_pane_id is None:

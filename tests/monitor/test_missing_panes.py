@@ -1,4 +1,4 @@
-"""Stale panes and stale monitors. What this host cannot see does not count as stale."""
+"""Missing panes and stale monitors. What this host cannot see counts neither as missing nor as stale."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from quarterdeck.cli.monitor import is_live
+from quarterdeck.monitor.missing_panes import PENDING_SECONDS, find_missing_panes
 from quarterdeck.monitor.model import PanePlacement
-from quarterdeck.monitor.stale_placements import PENDING_SECONDS, find_stale
 from quarterdeck.tmux.host import Host, this_host
 
 HOST = Host("h", 7)
@@ -22,29 +22,29 @@ PLACEMENT = PanePlacement(
 replace = msgspec.structs.replace
 
 
-async def test_unreachable_tmux_makes_no_pane_stale_and_is_reported_once(tmp_path: Path) -> None:
+async def test_unreachable_tmux_makes_no_pane_missing_and_is_reported_once(tmp_path: Path) -> None:
     socket = tmp_path / "s"
     socket.touch()
     placements = [replace(PLACEMENT, tmux_socket=str(socket), tmux_pane_id=pane_id) for pane_id in ("%1", "%2")]
-    report = await find_stale(placements, HOST, NOW)
+    report = await find_missing_panes(placements, HOST, NOW)
     assert report.reasons == [None, None]
     [unreachable] = report.unreachable
     assert (unreachable.socket, unreachable.reason) == (str(socket), f"{socket} is not a socket of this user.")
 
 
-async def test_panes_of_a_stopped_tmux_server_are_stale() -> None:
-    report = await find_stale([PLACEMENT], HOST, NOW)
+async def test_panes_of_a_stopped_tmux_server_are_missing() -> None:
+    report = await find_missing_panes([PLACEMENT], HOST, NOW)
     assert report == (["its pane %1 no longer exists"], [])
 
 
-async def test_placements_of_other_hosts_or_users_are_not_judged_except_missing_panes() -> None:
+async def test_placements_of_other_hosts_or_users_are_not_judged_unless_never_created() -> None:
     placements = [
         replace(PLACEMENT, host_id="other"),
         replace(PLACEMENT, user_id=8),
         replace(PLACEMENT, tmux_pane_id=None),
     ]
-    assert await find_stale(placements, HOST, NOW + PENDING_SECONDS) == ([None, None, None], [])
-    late = await find_stale(placements, HOST, NOW + PENDING_SECONDS + 1)
+    assert await find_missing_panes(placements, HOST, NOW + PENDING_SECONDS) == ([None, None, None], [])
+    late = await find_missing_panes(placements, HOST, NOW + PENDING_SECONDS + 1)
     assert late.reasons == [None, None, "its pane was never created"]
 
 
