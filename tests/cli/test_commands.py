@@ -269,7 +269,7 @@ def test_request_timeout_exits_with_5(qd: Qd) -> None:
 def test_unreachable_url_fails_and_starts_no_server(fresh_qd: Qd) -> None:
     result = fresh_qd("session", "list", "--url", "http://127.0.0.1:1", "--token", "t")
     assert result.returncode == 1
-    assert "No server answers" in result.stderr
+    assert "Cannot connect to" in result.stderr
     assert not fresh_qd.data.exists()
 
 

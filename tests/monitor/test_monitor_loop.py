@@ -18,7 +18,7 @@ from quarterdeck.monitor.server_api import ServerApi
 from quarterdeck.tmux.host import Host
 
 HOST = Host("host", 1000)
-UNREACHABLE = Unreachable("server_unreachable", "No server answers.")
+UNREACHABLE = Unreachable("server_unreachable", "Cannot connect to it.")
 FLEET_DELETED = Conflict("fleet_deleted", "fleet 1 is deleted")
 REPLACED = Conflict("not_the_monitor", "this process no longer monitors fleet 1")
 

@@ -35,7 +35,8 @@ def report_problem(problem: Problem, *, as_json: bool, prefix: str = "qd") -> in
 def format_problem(problem: Problem, prefix: str = "qd") -> str:
     """`qd: …`, then a line for each detail.
 
-    For a reached bound: its name, the limit, what is used and what frees it. For exceeded authority: each excess.
+    If a limit was reached: its name, the limit, what is used and what frees it. If a delegation requests more than is
+    allowed: each excess.
     """
     lines = [f"{prefix}: {problem.detail}"]
     members = problem.members

@@ -64,7 +64,7 @@ def draw(frame: Frame, size: Size) -> list[str]:
 
 
 def _style_heading(styler: TextStyler, line: str) -> str:
-    """Print a line in bold if it is a heading: its first column is in capitals."""
+    """The line, in bold if it is a heading: its first column is in capitals."""
     first = line.split("  ", 1)[0]
     return styler.bold(line) if first.isupper() and len(first) > 1 else line
 

@@ -53,7 +53,7 @@ class Connection:
                 ) from None
             except (OSError, UnicodeError) as error:
                 raise Unreachable(
-                    "server_unreachable", f"No server answers at {self.address}: {error_text(error)}."
+                    "server_unreachable", f"Cannot connect to {self.address}: {error_text(error)}."
                 ) from error
         return self._socket
 

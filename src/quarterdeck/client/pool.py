@@ -1,8 +1,8 @@
 """Connection pool for one server.
 
-The most recently used connection is reused first. With little traffic the others stay idle, and they are closed
-before the server closes them. A request that cannot be repeated is not sent on a connection that the server may have
-closed: it gets a connection that was used within the last second, or a new one.
+The most recently used connection is reused first. The others stay idle, and later requests close those that were idle
+for too long. A request that cannot be repeated is not sent on a connection that the server may have closed: it gets a
+connection that was used within the last second, or a new one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Connector:
             ) from None
         except (OSError, UnicodeError) as error:
             raise Unreachable(
-                "server_unreachable", f"No server answers at {self.address}: {error_text(error)}."
+                "server_unreachable", f"Cannot connect to {self.address}: {error_text(error)}."
             ) from error
 
     async def _connect(self) -> AsyncConnection:
@@ -75,7 +75,10 @@ class Connector:
 
 
 class Pool:
-    """Connections of one connector. At most `max_connections` are in use at once. Further exchanges wait."""
+    """Connections of one connector. At most `max_connections` exchanges run at once; further ones wait.
+
+    Streams have connections of their own, which are not counted.
+    """
 
     def __init__(self, connector: Connector, max_connections: int) -> None:
         self.connector = connector

@@ -1,8 +1,8 @@
 """`qd db backup`: a consistent copy of a SQLite database, taken while its server runs.
 
 SQLite's online backup reads the pages of one snapshot and does not block writers. The copy gets its final name only
-when it is complete, synced and has passed SQLite's own check, so an interrupted backup leaves no file. Existing files
-are not overwritten. For PostgreSQL the command refuses and names PostgreSQL's own tool.
+when it is complete, synced and has passed SQLite's own check, so an interrupted backup leaves no file under that
+name. Existing files are not overwritten. For PostgreSQL the command refuses and names PostgreSQL's own tool.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ class FaultInjector:
         self._servers = state.servers
         self._postgres = postgres
         self._redis = redis
-        self._rng = random.Random(f"{state.seed} faults")
+        # The label is part of the seed: another label is another sequence of faults.
+        self._rng = random.Random(f"{state.seed} disturber")
         self._freezing: asyncio.Task[None] | None = None
         self.counts: dict[str, int] = {}
 

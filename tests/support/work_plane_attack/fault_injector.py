@@ -39,7 +39,8 @@ class FaultTargets:
 class FaultInjector:
     def __init__(self, targets: FaultTargets, seed: str) -> None:
         self._targets = targets
-        self._rng = random.Random(f"{seed} faults")
+        # The label is part of the seed: another label is another sequence of faults.
+        self._rng = random.Random(f"{seed} disturber")
         self.counts: Counter[str] = Counter()
         self._thawing: list[asyncio.Task[None]] = []
 

@@ -56,8 +56,11 @@ def find_stale_accepts(files: Sequence[Path]) -> list[str]:
             f"{line['op']} of attempt {reported.attempt} of {reported.task} by {line['client']} was accepted after "
             f"{other.client} held attempt {other.attempt}"
             for other in attempts_by_task[reported.task]
-            # Compared by token, not by number: the number of a released attempt is used again.
-            if other.token != reported.token and reported.at < other.at < line["started"]
+            # Compared by token: the number of a released attempt is used again. A lower number is an earlier attempt
+            # whose claim was read late, by a client that was frozen.
+            if other.token != reported.token
+            and other.attempt >= reported.attempt
+            and reported.at < other.at < line["started"]
         ]
     return found
 

@@ -42,5 +42,5 @@ def slot_key(zone_id: str) -> str:
 
 
 def position_key(zone_id: str) -> str:
-    # Not a suffix of the counter's key: a zone may have any suffix as its name.
+    # Not `slots:<zone>:position`: zone ids may contain colons, so that could be the counter key of another zone.
     return f"{PREFIX}:slots-position:{zone_id}"

@@ -31,7 +31,7 @@ Ref = tuple[str, str]
 
 
 async def authenticate_keys(tx: Transaction, commands: Sequence[ParsedApiKey]) -> list[Caller | Problem | Busy]:
-    """Return the callers that these keys act for. A refusal does not reveal its reason."""
+    """Return the caller that each key identifies. A refusal does not reveal its reason."""
     [rows] = await tx.read(Q.keys_with_digest(batch=sorted({(command.zone_id, command.id) for command in commands})))
     digests = [str(row[0]) for row in rows]
     keys = decode([row[1:] for row in rows], ApiKey)
@@ -54,7 +54,7 @@ async def create_keys(tx: Transaction, commands: Sequence[CreateKey]) -> list[Ap
     )
     locked = zones.decode_zones(locked_rows)
     lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
-    caller_problems = await _caller_problems(tx, (command.bearer for command in commands))
+    caller_problems = await _bearer_problems(tx, (command.bearer for command in commands))
     allowed = [
         command
         for command in commands
@@ -117,7 +117,7 @@ async def revoke_keys(tx: Transaction, commands: Sequence[RevokeKey]) -> list[Ap
     """Revoke keys. A repeated command changes nothing."""
     [rows] = await tx.read(Q.keys_lock(batch=sorted({(command.zone_id, command.id) for command in commands})))
     keys = {(key.zone_id, key.id): key for key in decode(rows, ApiKey)}
-    caller_problems = await _caller_problems(tx, (command.bearer for command in commands))
+    caller_problems = await _bearer_problems(tx, (command.bearer for command in commands))
     outcomes: list[ApiKey | Problem | Busy] = []
     revoked: dict[Ref, tuple[RevokeKey, str]] = {}
     for command in commands:
@@ -181,8 +181,8 @@ async def list_keys(tx: Transaction, filters: KeyFilter) -> list[ApiKey]:
 # -- callers -----------------------------------------------------------------------------------------------------
 
 
-async def _caller_problems(tx: Transaction, bearers: Iterable[Bearer | None]) -> dict[Bearer, Problem]:
-    """The callers whose session has ended. One read for each bearer: usually there is none, and never many."""
+async def _bearer_problems(tx: Transaction, bearers: Iterable[Bearer | None]) -> dict[Bearer, Problem]:
+    """The problem of each bearer whose session has ended. One read per bearer: there is rarely more than one."""
     found: dict[Bearer, Problem] = {}
     for bearer in {bearer for bearer in bearers if bearer is not None}:
         try:

@@ -92,7 +92,7 @@ def status(key: ApiKey, now: Millis) -> str:
 def caller_of_key(
     presented_digest: str, key: ApiKey | None, stored_digest: str, now: Millis
 ) -> Caller | Unauthenticated:
-    """The caller that a presented key acts for. `key` and `stored_digest` are stored under its zone and id."""
+    """The caller that a presented key identifies. `key` and `stored_digest` are stored under its zone and id."""
     # Compared even if there is no such key, so that the response time does not reveal which ids exist.
     is_match = hmac.compare_digest(presented_digest.encode(), stored_digest.encode())
     if key is None or not is_match or status(key, now) != LIVE:

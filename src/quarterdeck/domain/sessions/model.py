@@ -33,7 +33,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     ] = 60_000
     ttl_sweep_batch: Annotated[int, Meta(ge=1, le=10_000, description="expired sessions terminated per pass")] = 500
     orphan_sweep_interval_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="interval of the sweep that terminates sessions without a parent")
+        int, Meta(ge=10, le=86_400_000, description="interval of the sweep for sessions whose parent is gone")
     ] = 60_000
     cascade_sweep_interval_ms: Annotated[
         int, Meta(ge=10, le=86_400_000, description="interval of the sweep that finishes interrupted cascades")
@@ -77,7 +77,7 @@ class SpawnBody(msgspec.Struct, frozen=True):
 
 
 class Spawn(msgspec.Struct, frozen=True):
-    """Spawn a session. The id is generated before the batch, so that a retried batch uses the same."""
+    """Spawn a session. The id is generated before the batch, so that a retried batch uses the same id."""
 
     id: str
     zone_id: str
@@ -243,7 +243,7 @@ class Cascade(msgspec.Struct, frozen=True, array_like=True):
     zone_id: str
     id: str
     target_id: str | None
-    """None for a complete zone."""
+    """None for a whole zone."""
     reason: str
     actor: str
     trace: str | None
@@ -345,7 +345,7 @@ class Receipt(msgspec.Struct, frozen=True):
     """The result of a termination, counted from the rows after it."""
 
     zone_id: str
-    session_id: Annotated[str, Meta(description="null for a complete zone")] | None
+    session_id: Annotated[str, Meta(description="null for a whole zone")] | None
     cascade_id: Annotated[str, Meta(description="null if one transaction was enough")] | None
     reason: str
     asked: Annotated[int, Meta(description="sessions to terminate")]

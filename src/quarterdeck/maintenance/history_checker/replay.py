@@ -45,7 +45,7 @@ class SessionReplay:
         self._sessions: dict[Ref, ReplayedSession] = {}
         self._children: dict[Ref, list[str]] = {}
         self._live_ids: dict[str, dict[str, None]] = {}
-        """Sessions by zone that have not ended, for a cascade over a complete zone."""
+        """Sessions by zone that have not ended, for a cascade over a whole zone."""
         if not evidence.is_log_complete:
             self._load_earlier(evidence)
 
@@ -110,7 +110,7 @@ class SessionReplay:
         return session
 
     def _cascade_targets(self, event: Event) -> list[ReplayedSession]:
-        """The sessions that a cascade ends: the named session and its live descendants, or the complete zone."""
+        """The sessions that a cascade ends: the named session and its live descendants, or the whole zone."""
         root = self.get(event.zone_id, event.subject)
         if root is None:
             zone_sessions = [

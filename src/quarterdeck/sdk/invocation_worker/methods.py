@@ -75,7 +75,7 @@ class Method:
         msgspec.json.Decoder(self._params_type)
 
     async def run(self, context: Context, threads: DaemonThreadPool) -> Completion:
-        """Run the method and return the outcome. A cancellation of this task is not an outcome and is raised."""
+        """Run the method and return the outcome. A CancelledError of the asyncio task propagates."""
         lease = context.invocation
         try:
             params = msgspec.convert(lease.params, self._params_type)

@@ -1,4 +1,4 @@
-"""Launchers: start a session for each task that is assigned to an agent with a launcher.
+"""Launchers: start a program for each task that is assigned to an agent with a launcher.
 
     assigned ─► read the task ─► start ─► record the launch (RUNNING) ─► work ─► the agent's report, or the exit
                                    │             │
@@ -8,8 +8,8 @@
 | module               | what it does                                                                           |
 |----------------------|----------------------------------------------------------------------------------------|
 | launcher             | the configured launchers, their free capacity, and each launch                         |
-| http_launcher        | requests sessions from a gateway over HTTP                                             |
-| process_launcher     | runs sessions as processes of this machine: start, heartbeat, output, end              |
+| http_launcher        | requests attempts from a gateway over HTTP                                             |
+| process_launcher     | runs attempts as processes of this machine: start, heartbeat, output, end              |
 | orphan_reaper        | the program that kills these processes if the server is killed                         |
 | orphan_reaper_client | the server side of it                                                                  |
 | model                | types                                                                                  |

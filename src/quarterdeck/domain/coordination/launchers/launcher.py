@@ -127,7 +127,7 @@ class TaskLauncher:
     # -- lifecycle -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._processes.start_monitor()
+        self._processes.start_watching()
 
     def drain(self) -> None:
         """Accept no more launches."""

@@ -1,9 +1,9 @@
-"""Runs sessions as processes of this machine: start, heartbeat, output, end.
+"""Runs attempts as processes of this machine: start, heartbeat, output, end.
 
-Each process has its own session and process group, so that its children end with it. Its standard output and error are
-read continuously, because it would block on a full pipe; only the end is kept.
+Each process has its own POSIX session and process group, so that its children end with it. Its output is read all the
+time, because it would block on a full pipe; only the end is kept.
 
-One monitor task watches all processes. Commits and heartbeat intervals wake it. It finds the ended attempts with one
+One asyncio task watches all processes. Commits and heartbeat intervals wake it. It finds the ended attempts with one
 statement, and sends heartbeats for the agents of the others.
 """
 
@@ -35,9 +35,9 @@ TOKEN_SECONDS = 24 * 3600
 """Lifetime of a token, if the task has no timeout."""
 TOKEN_MARGIN_SECONDS = 600
 CHECK_SECONDS = 10.0
-"""Longest pause of the monitor while processes run."""
+"""Longest pause of the watch task while processes run."""
 GAP_SECONDS = 0.25
-"""Shortest pause of the monitor, however often it is woken."""
+"""Shortest pause of the watch task, however often it is woken."""
 TAIL_BYTES = 4 * rules.TAIL_MAX
 """A UTF-8 character has up to 4 bytes."""
 CHUNK_BYTES = 64 * 1024
@@ -58,7 +58,7 @@ class RunningProcess:
     end_requested: asyncio.Event = field(default_factory=asyncio.Event)
     """The process must end now."""
     end_reason: str | None = None
-    """Why the process was killed. Then there is nothing to report."""
+    """Why the process must end. Nothing is reported then, unless `is_released`."""
     completed_at: float | None = None
     """When its task was found completed. It has its grace period to exit."""
     is_released: bool = False
@@ -76,7 +76,7 @@ class ProcessManager:
         self._running: dict[RunningProcess, None] = {}
         self._wakeup = asyncio.Event()
         self._all_ended = asyncio.Event()
-        self._monitor_task: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
         self._reaper = OrphanReaperClient()
 
     # -- one process ---------------------------------------------------------------------------------------------
@@ -210,10 +210,10 @@ class ProcessManager:
         )
         await self._deps.report(fail, what)
 
-    # -- monitor -------------------------------------------------------------------------------------------------
+    # -- watch task ----------------------------------------------------------------------------------------------
 
-    def start_monitor(self) -> None:
-        self._monitor_task = asyncio.get_running_loop().create_task(self._monitor(), name="processes")
+    def start_watching(self) -> None:
+        self._watch_task = asyncio.get_running_loop().create_task(self._watch(), name="processes")
 
     async def stop(self) -> None:
         """End all processes, and return when they have ended."""
@@ -224,12 +224,12 @@ class ProcessManager:
             if self._running:
                 await self._all_ended.wait()
         finally:
-            if self._monitor_task is not None:
-                self._monitor_task.cancel()
-                await asyncio.wait({self._monitor_task})
+            if self._watch_task is not None:
+                self._watch_task.cancel()
+                await asyncio.wait({self._watch_task})
             await self._reaper.stop()
 
-    async def _monitor(self) -> None:
+    async def _watch(self) -> None:
         unsubscribe = self._deps.wakeups.subscribe(self._wakeup.set)
         try:
             while True:
@@ -241,7 +241,7 @@ class ProcessManager:
                     # The database is unavailable. The processes continue; the next pass checks them again.
                     log.debug("cannot check processes: %r", error)
                 except Exception:
-                    # Any exception: without the monitor, processes would outlive their attempts.
+                    # Any exception: without the watch task, processes would outlive their attempts.
                     log.exception("checking processes failed")
                 await asyncio.sleep(GAP_SECONDS)
         finally:

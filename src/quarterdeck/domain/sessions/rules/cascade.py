@@ -41,7 +41,7 @@ class TerminateBatchInput:
     now: Millis
     targets: Mapping[Ref, Session]
     nodes: Mapping[tuple[str, str | None], Sequence[TreeNode]]
-    """By (zone, named session): it and its live or marked descendants, parents first. None for the complete zone."""
+    """By (zone, named session): it and its live or marked descendants, parents first. None for the whole zone."""
     open_cascades: Mapping[Ref, Cascade] = field(default_factory=dict)
     """Unfinished cascades by (zone, cascade)."""
 

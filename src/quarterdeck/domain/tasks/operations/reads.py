@@ -65,7 +65,7 @@ class TaskPage(msgspec.Struct, frozen=True):
 
 
 async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[FullTask | Problem | Busy]:
-    """Read tasks for several requests at once, with one statement."""
+    """Read tasks for several requests together. The number of statements does not grow with the requests."""
     caller_checks = CallerChecks(lookups)
     caller_statements = caller_checks.statements()
     task_refs: list[tuple[object, ...]] = [*sorted({(lookup.zone_id, lookup.id) for lookup in lookups})]
@@ -94,7 +94,7 @@ async def list_tasks(tx: Transaction, filters: TaskFilter) -> TaskPage:
             await _require_agent(tx, (filters.zone_id, filters.agent_id))
         return TaskPage([], None)
     task_ids = [str(row[0]) for row in rows]
-    fitting = await _first_fitting(tx, filters.zone_id, task_ids[: filters.limit])
+    fitting = await _fitting_prefix(tx, filters.zone_id, task_ids[: filters.limit])
     refs = [(filters.zone_id, task_id) for task_id in fitting]
     [contents] = await tx.read(Q.tasks_with_content(batch=[*refs]))
     found = await _full_tasks(tx, contents, dict.fromkeys(refs, dependency_reads.LISTED_MAX))
@@ -102,8 +102,8 @@ async def list_tasks(tx: Transaction, filters: TaskFilter) -> TaskPage:
     return TaskPage([found[ref] for ref in refs if ref in found], next_before)
 
 
-async def _first_fitting(tx: Transaction, zone_id: str, task_ids: Sequence[str]) -> Sequence[str]:
-    """The first of these tasks whose content fits in a page, but at least one."""
+async def _fitting_prefix(tx: Transaction, zone_id: str, task_ids: Sequence[str]) -> Sequence[str]:
+    """The longest prefix of `task_ids` whose content fits in a page; at least one task."""
     used = 0
     for start in range(0, len(task_ids), SIZES_PER_READ):
         chunk = task_ids[start : start + SIZES_PER_READ]

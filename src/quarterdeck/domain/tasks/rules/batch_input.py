@@ -98,7 +98,7 @@ class BatchInput:
     """Bytes of content of the tasks that may be claimed."""
     strategies: Mapping[str, Strategy] = field(default_factory=dict)
     fair_ranks: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(zone, creator) → rank of the creator's newest task; (zone, "") → rank claimed last. Only under `fair`."""
+    """(zone, creator) → rank of the creator's newest task; (zone, "") → highest rank claimed. Only under `fair`."""
     dependents: Mapping[TaskRef, Sequence[TaskRef]] = field(default_factory=dict)
     """Tasks that wait for a task that may end in this batch."""
     dependents_truncated: bool = False

@@ -1,7 +1,7 @@
 """Rank of a task: one number per task, lowest first.
 
 All strategies share one index, and a claim does not need to know the strategy. The rank is set when a task is created,
-and again when its priority or the zone's strategy changes.
+and again when the zone's strategy changes or, except under `fair`, its priority.
 
 | strategy | rank                                                    |
 |----------|---------------------------------------------------------|
@@ -10,8 +10,8 @@ and again when its priority or the zone's strategy changes.
 | fair     | creators alternate, however many tasks each has queued  |
 
 `fair` is start-time fair queueing: each creator has a virtual clock. A task ranks one after its creator's newest task,
-but never before the rank claimed last. A creator who queues 1,000 tasks alternates with one who queues a single task,
-and a late creator does not wait for the backlog.
+and always after the highest rank claimed so far. A creator who queues 1,000 tasks alternates with one who queues a
+single task, and a late creator does not wait for the backlog.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def next_fair_rank(creator_rank: int, claimed_rank: int) -> int:
 
 
 def rank_of(strategy: Strategy, task: Task) -> int:
-    """The rank under `priority` or `sjf`, from the row. Fair ranks are stored per creator and cannot be recomputed."""
+    """The rank under `priority` or `sjf`, from the row. A fair rank cannot be computed from the row."""
     if strategy is Strategy.SJF:
         return by_estimate(task.estimated_duration_minutes, task.created_at)
     return by_priority(task.priority, task.created_at)
