@@ -69,7 +69,7 @@ def transaction_listeners(settings: TaskSettings) -> tuple[TransactionListener, 
     """The listeners that get events inside the transaction that caused them, in the order in which they are called."""
     return (
         api_keys.on_zone_ended,
-        services.on_session_ended,
+        services.on_session_or_zone_ended,
         delegations.on_session_ended,
         invocations.on_session_changed,
         invocations.on_service_ended,

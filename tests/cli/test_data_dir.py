@@ -136,23 +136,23 @@ def test_invalid_record_is_ignored(data_dir: DataDir, text: str) -> None:
 def test_running_server_is_detected_by_the_lock_only(data_dir: DataDir) -> None:
     write_record(data_dir, pid=os.getpid(), url="http://127.0.0.1:1", socket="/nowhere")
     assert not data_dir.has_running_server(), "the process of the recorded pid lives, but it is not the server"
-    with lock_held(data_dir.server_lock):
+    with lock_held(data_dir.server_lock_path):
         assert data_dir.has_running_server()
     assert not data_dir.has_running_server()
 
 
 def test_lock_wait_ends_when_the_holder_exits(data_dir: DataDir) -> None:
-    with lock_held_by_process(data_dir.server_lock) as process:
-        assert not file_locks.wait_until_free(data_dir.server_lock, 0.05)
+    with lock_held_by_process(data_dir.server_lock_path) as process:
+        assert not file_locks.wait_until_free(data_dir.server_lock_path, 0.05)
         process.kill()
-        assert file_locks.wait_until_free(data_dir.server_lock, 10)
+        assert file_locks.wait_until_free(data_dir.server_lock_path, 10)
 
 
 def test_lock_not_acquired_in_time_raises_timeout_error(data_dir: DataDir) -> None:
     with (
-        lock_held(data_dir.start_lock),
+        lock_held(data_dir.start_lock_path),
         pytest.raises(TimeoutError),
-        file_locks.lock_exclusive(data_dir.start_lock, 0.05),
+        file_locks.lock_exclusive(data_dir.start_lock_path, 0.05),
     ):
         raise AssertionError("the lock was acquired while another holder has it")
 
@@ -161,7 +161,7 @@ def test_lock_wait_restores_the_previous_timer(data_dir: DataDir) -> None:
     handler = signal.getsignal(signal.SIGALRM)
     left, interval = signal.setitimer(signal.ITIMER_REAL, 1000)
     try:
-        with file_locks.lock_exclusive(data_dir.start_lock, 5):
+        with file_locks.lock_exclusive(data_dir.start_lock_path, 5):
             pass
         assert 900 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
         assert signal.getsignal(signal.SIGALRM) is handler
@@ -263,7 +263,7 @@ def test_port_of_a_running_server_is_used_if_the_socket_is_untrusted(
     with (
         listening_at(short_directory / "qd.sock"),
         run_scripted_server(http_response(200, {})) as own_server,
-        lock_held(data_dir.server_lock),
+        lock_held(data_dir.server_lock_path),
     ):
         write_record(data_dir, pid=os.getpid(), url=own_server.url, socket=str(short_directory / "qd.sock"))
         found = discovery.connect_data_dir(ServerLocation(), {}, data_dir)
@@ -290,7 +290,7 @@ def test_tcp_port_of_a_record_is_trusted_only_while_the_lock_is_held(data_dir: D
     with run_scripted_server(http_response(200, {})) as other_server:
         write_record(data_dir, pid=os.getpid(), url=other_server.url, socket="/nowhere")
         assert discovery.connect_data_dir(ServerLocation(), {}, data_dir) is None
-        with lock_held(data_dir.server_lock):
+        with lock_held(data_dir.server_lock_path):
             assert discovery.connect_data_dir(ServerLocation(), {}, data_dir) is not None
 
 
@@ -304,7 +304,7 @@ def test_postgresql_data_directory_is_never_auto_started(data_dir: DataDir) -> N
 def test_server_started_by_another_process_is_awaited(data_dir: DataDir) -> None:
     server = ApiClient(Address("unix", "/nowhere"), None, 1)
     answers = iter([None, None, server])
-    with lock_held(data_dir.server_lock):
+    with lock_held(data_dir.server_lock_path):
         assert autostart.ensure_server(data_dir, fail_on_notice, lambda: next(answers)) is server
 
 

@@ -149,7 +149,7 @@ def test_connection_is_reused_while_both_sides_keep_it_open() -> None:
 
 
 def test_line_break_in_a_header_is_refused() -> None:
-    with run_scripted_server(http_response(200, {})) as server, pytest.raises(Invalid, match="control character"):
+    with run_scripted_server(http_response(200, {})) as server, pytest.raises(Invalid, match="nonprintable character"):
         ApiClient(parse_address(server.url), "token\r\nX-Evil: 1", 5).get("/")
 
 

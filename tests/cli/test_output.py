@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quarterdeck.cli.errors import format_problem
-from quarterdeck.cli.output import TextStyler, cell, fields, span, table, width
-from quarterdeck.cli.session_tree import ASCII_GLYPHS, UNICODE_GLYPHS, age_and_lifetime, draw, glyphs_for
+from quarterdeck.cli.output import TextStyler, cell, fields, format_duration, table, width
+from quarterdeck.cli.session_tree import ASCII_GLYPHS, UNICODE_GLYPHS, age_and_expiry, draw, glyphs_for
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Unavailable
 
@@ -55,7 +55,7 @@ def test_fields_are_aligned_by_name() -> None:
     ],
 )
 def test_spans_use_their_two_largest_units(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_control_characters_in_cells_are_escaped() -> None:
@@ -109,7 +109,7 @@ def test_tree_deeper_than_the_recursion_limit_is_drawn() -> None:
 
 
 def test_age_of_an_ended_session_is_its_lifetime() -> None:
-    assert age_and_lifetime(session("e", status="terminated", terminated_at="2026-01-02T03:03:15.000Z"), NOW) == (
+    assert age_and_expiry(session("e", status="terminated", terminated_at="2026-01-02T03:03:15.000Z"), NOW) == (
         "10s",
         "ended",
     )

@@ -275,14 +275,14 @@ async def test_liveness_check_finds_due_agents_and_postpones_active_ones(
         agent_harness.make_silent(name, seconds=200)
     await agent_harness.heartbeat("a")
     await agent_harness.register("d")
-    due = await runtime.cross_zone_engine.read(lambda tx: agents.list_liveness_due(tx, 10))
+    due = await runtime.cross_zone_engine.read(lambda tx: agents.list_due_liveness_checks(tx, 10))
     assert sorted(agent.id for agent in due) == ["a", "b", "c"]
-    assert await runtime.cross_zone_engine.read(agents.next_liveness_due) == 0
+    assert await runtime.cross_zone_engine.read(agents.ms_until_liveness_check) == 0
     for agent in due:
         await agent_harness.refresh_status(agent.id)
-    assert await runtime.cross_zone_engine.read(lambda tx: agents.list_liveness_due(tx, 10)) == []
+    assert await runtime.cross_zone_engine.read(lambda tx: agents.list_due_liveness_checks(tx, 10)) == []
     assert await runtime.cross_zone_engine.read(agents.count_stale) == 2
-    pause = await runtime.cross_zone_engine.read(agents.next_liveness_due)
+    pause = await runtime.cross_zone_engine.read(agents.ms_until_liveness_check)
     assert pause is not None and 100_000 < pause <= 180_000
     assert (await agent_harness.read("a")).status is State.IDLE
 

@@ -94,7 +94,7 @@ async def test_terminated_agent_is_deleted_with_its_heartbeats_after_retention(a
         await agent_harness.terminate(name)
         set_terminated_days_ago(agent_harness, name, 31 if name != "recent" else 29)
     await agent_harness.register("reregistered")
-    assert await agent_harness.delete_expired(30 * DAY) == 1
+    assert await agent_harness.delete_past_retention(30 * DAY) == 1
     assert await agent_harness.list_ids() == ["live", "recent", "reregistered"]
     assert await agent_harness.list_ids(capability="x") == ["live", "recent"]
     for table in ("agent_pulses", "agent_capabilities", "agent_heartbeats"):
@@ -114,9 +114,9 @@ async def test_terminated_agent_is_kept_while_a_task_references_it(agent_harness
     await task_harness.complete(leased.task)
     await agent_harness.terminate()
     set_terminated_days_ago(agent_harness, AGENT_ID, 31)
-    assert await agent_harness.delete_expired(30 * DAY) == 0
+    assert await agent_harness.delete_past_retention(30 * DAY) == 0
     agent_harness.runtime.database.execute("delete from agent_tasks where id = 't'")
-    assert await agent_harness.delete_expired(30 * DAY) == 1
+    assert await agent_harness.delete_past_retention(30 * DAY) == 1
     assert await agent_harness.list_ids() == []
 
 

@@ -22,7 +22,7 @@ from quarterdeck.domain.sessions.model import (
     Terminate,
     TerminateResult,
 )
-from quarterdeck.domain.zones.model import ZoneRef
+from quarterdeck.domain.zones.model import ShowZone
 from quarterdeck.engine.event_log import Event
 from tests.support.builders import APP, NOW, ZONE, admin, caller, spawn_command
 from tests.support.runtime import RuntimeHarness, RuntimeOptions, assert_counts_match_rows, open_runtime, result_names
@@ -205,7 +205,7 @@ async def test_marked_sessions_free_their_quota_immediately_and_once(runtime: Ru
         await runtime.spawn()
     result = await mark(runtime, sessions[0])
     assert_counts_match_rows(runtime.database)
-    usage = await runtime.show_zone_lane.submit(ZoneRef(ZONE))
+    usage = await runtime.show_zone_lane.submit(ShowZone(ZONE))
     assert (usage.sessions, usage.concurrent) == (1, 0)
     for _ in range(6):
         await runtime.spawn(parent_id=other.id)
@@ -231,7 +231,7 @@ async def test_marked_sessions_that_expire_are_not_swept_or_subtracted_twice(run
     result = await mark(runtime, sessions[0])
     runtime.database.expire_sessions(*sessions)
     assert await runtime.run_sweep() == 0
-    usage = await runtime.show_zone_lane.submit(ZoneRef(ZONE))
+    usage = await runtime.show_zone_lane.submit(ShowZone(ZONE))
     assert (usage.sessions, usage.concurrent) == (0, 0)
     await runtime.put_zone(max_sessions=0)
     with pytest.raises(LimitReached) as problem:

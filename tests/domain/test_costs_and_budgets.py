@@ -12,7 +12,7 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.commands import Cost
 from quarterdeck.domain.tasks.model.cost_types import BUDGETS_MAX, Period, Scope
 from quarterdeck.domain.tasks.rules import budgets as rules
-from quarterdeck.domain.tasks.sweeps import delete_expired
+from quarterdeck.domain.tasks.sweeps import delete_past_retention
 from tests.support.builders import ZONE, caller
 from tests.support.runtime import RuntimeHarness
 from tests.support.task_details import TaskDetailHarness
@@ -238,7 +238,7 @@ async def test_deleting_a_task_deletes_its_costs_and_logs_but_keeps_zone_totals(
         await detail_harness.complete_with_costs(leased.task, CENT)
     database.execute("update agent_tasks set status = 'ARCHIVED' where id = 'old'")
     await detail_harness.runtime.cross_zone_engine.transact(
-        lambda tx: delete_expired(tx, [(ZONE, "old"), (ZONE, "recent")])
+        lambda tx: delete_past_retention(tx, [(ZONE, "old"), (ZONE, "recent")])
     )
     for table, column in (
         ("task_costs", "task_id"),

@@ -360,13 +360,10 @@ async def test_explanation_of_a_long_chain_is_truncated_to_the_nearest_edges(
     assert [edge.id for edge in complete.chain] == [edge.id for edge in reversed(edges[:CHAIN_MAX])]
     assert (complete.truncated, complete.why[-1]) == (
         False,
-        f"Distance to the first edge of its chain, {edges[0].id}: {CHAIN_MAX}.",
+        f"Its chain has {CHAIN_MAX} parents and starts at {edges[0].id}.",
     )
     assert [edge.id for edge in truncated.chain] == [edge.id for edge in reversed(edges[1 : CHAIN_MAX + 1])]
-    assert (truncated.truncated, truncated.why[-1]) == (
-        True,
-        f"Distance to the first edge of its chain: more than {CHAIN_MAX}.",
-    )
+    assert (truncated.truncated, truncated.why[-1]) == (True, f"Its chain has more than {CHAIN_MAX} parents.")
 
 
 # -- events and epoch --------------------------------------------------------------------------------------------

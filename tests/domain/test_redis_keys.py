@@ -396,7 +396,7 @@ async def test_documented_redis_acl_is_sufficient_for_the_key_mirror(
     await mirror_harness.key_writer.show_coordinator([ZONE], "coordinator-1", overwrite=False)
     await mirror_harness.key_writer.ping()
     has_received = asyncio.Event()
-    listening = asyncio.create_task(mirror_harness.key_writer.listen(has_received.set))
+    listening = asyncio.create_task(mirror_harness.key_writer.listen_for_commands(has_received.set))
     await asyncio.wait_for(has_received.wait(), 5)
     listening.cancel()
     await asyncio.wait({listening})

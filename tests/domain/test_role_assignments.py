@@ -18,9 +18,9 @@ from quarterdeck.domain.zones.model import (
     ROLE_ASSIGNMENTS_MAX,
     ChangeRole,
     RoleAssignment,
+    RoleAssignmentChange,
     RoleAssignmentFilter,
-    RoleAssignmentRef,
-    RoleChange,
+    ShowRoleAssignment,
 )
 from quarterdeck.engine.lanes import Busy, Lane
 from quarterdeck.engine.transaction import Transaction
@@ -56,12 +56,14 @@ class ZoneCommand(msgspec.Struct, frozen=True):
 class RoleHarness:
     def __init__(self, runtime: RuntimeHarness) -> None:
         self.runtime = runtime
-        self.lane: Lane[ChangeRole, RoleChange] = runtime.lanes.add_write_lane("member", operations.change_roles)
+        self.lane: Lane[ChangeRole, RoleAssignmentChange] = runtime.lanes.add_write_lane(
+            "member", operations.change_roles
+        )
 
-    async def put(self, subject: str, role: Role | None, by: Caller = OWNER) -> RoleChange:
+    async def put(self, subject: str, role: Role | None, by: Caller = OWNER) -> RoleAssignmentChange:
         return await self.lane.submit(ChangeRole(ZONE, subject, role, by))
 
-    async def put_batch(self, *changes: tuple[str, Role | None, Caller]) -> list[RoleChange | Problem | Busy]:
+    async def put_batch(self, *changes: tuple[str, Role | None, Caller]) -> list[RoleAssignmentChange | Problem | Busy]:
         """Apply all changes in one transaction, in this order."""
         batch = [ChangeRole(ZONE, subject, role, by) for subject, role, by in changes]
         return await self.runtime.engine.transact(
@@ -73,7 +75,7 @@ class RoleHarness:
         return await self._read(lambda tx: operations.list_role_assignments(tx, filters))
 
     async def read(self, subject: str, by: Caller = OWNER) -> RoleAssignment:
-        return await self._read(lambda tx: operations.show_role_assignment(tx, RoleAssignmentRef(ZONE, subject, by)))
+        return await self._read(lambda tx: operations.show_role_assignment(tx, ShowRoleAssignment(ZONE, subject, by)))
 
     async def permission_error(self, caller: Caller, permission: str, zone_id: str = ZONE) -> str:
         """Return the error code if the caller lacks the permission, else an empty string."""
@@ -133,13 +135,13 @@ async def test_later_commands_of_a_batch_use_the_roles_that_earlier_ones_set(rol
         ("alice", None, alice),
     )
     assert result_names(results) == [
-        "RoleChange",
+        "RoleAssignmentChange",
         "forbidden_role",
-        "RoleChange",
+        "RoleAssignmentChange",
         "forbidden_role",
         "last_owner",
-        "RoleChange",
-        "RoleChange",
+        "RoleAssignmentChange",
+        "RoleAssignmentChange",
         "last_owner",
     ]
     assert [(one.subject, one.role) for one in await role_harness.list_page()] == [
@@ -153,7 +155,7 @@ async def test_later_commands_of_a_batch_use_the_roles_that_earlier_ones_set(rol
 
 async def test_member_added_and_removed_in_one_batch_leaves_no_row_and_two_events(role_harness: RoleHarness) -> None:
     results = await role_harness.put_batch(("alice", Role.MEMBER, OWNER), ("alice", None, OWNER))
-    assert result_names(results) == ["RoleChange", "RoleChange"]
+    assert result_names(results) == ["RoleAssignmentChange", "RoleAssignmentChange"]
     assert await role_harness.list_page() == []
     assert [event[0] for event in role_harness.events()] == ["member.added", "member.removed"]
 
@@ -184,7 +186,7 @@ async def test_owners_who_demote_each_other_through_two_replicas_leave_one_owner
             return_exceptions=True,
         )
         # The second command comes from a former owner, or would remove the last one.
-        assert result_names(results).count("RoleChange") == 1
+        assert result_names(results).count("RoleAssignmentChange") == 1
         assert one.database.count("zone_members", "role = 'OWNER'") == 1
 
 
@@ -196,7 +198,7 @@ async def test_number_of_members_is_limited(role_harness: RoleHarness) -> None:
         )
         role_harness.runtime.database.execute(f"insert into zone_members values {values}")
     results = await role_harness.put_batch(("one", Role.MEMBER, OWNER), ("more", Role.MEMBER, OWNER))
-    assert result_names(results) == ["RoleChange", "too_many_members"]
+    assert result_names(results) == ["RoleAssignmentChange", "too_many_members"]
     await role_harness.put("m0", None)
     await role_harness.put("more", Role.MEMBER)
 

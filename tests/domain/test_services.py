@@ -14,13 +14,13 @@ from quarterdeck.core.errors import Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.services.model import (
     NO_SESSION,
-    DeleteExpired,
+    DeleteService,
     DeliveryMode,
     RegisteredService,
     Service,
     ServiceHealth,
-    ServiceRef,
     ServiceUpdate,
+    ShowService,
 )
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.sessions.model import Session
@@ -160,7 +160,7 @@ async def test_same_endpoint_in_another_zone_or_application_is_another_service(
     ]
     assert len({service.id for service in services}) == 3
     with pytest.raises(Problem, match="does not exist"):
-        await service_harness.show_lane.submit(ServiceRef(OTHER_ZONE, services[0].id))
+        await service_harness.show_lane.submit(ShowService(OTHER_ZONE, services[0].id))
     assert [service.id for service in await service_harness.list_services(zone_id=OTHER_ZONE)] == [services[1].id]
 
 
@@ -418,7 +418,7 @@ async def test_token_of_an_ended_session_can_neither_read_nor_change_services(
         service_harness.update(service, HEALTHY, caller=ended_caller),
         service_harness.heartbeat(service.id, caller=ended_caller),
         service_harness.unregister(service, as_caller=ended_caller),
-        service_harness.show_lane.submit(ServiceRef(ZONE, service.id, None, bearer)),
+        service_harness.show_lane.submit(ShowService(ZONE, service.id, None, bearer)),
         service_harness.list_services(bearer=bearer),
         return_exceptions=True,
     )
@@ -443,7 +443,7 @@ async def run_every_statement(runtime: RuntimeHarness, service_harness: ServiceH
     await service_harness.unregister(service, second.id)
     await service_harness.terminate(first)
     await service_harness.unregister(await service_harness.register_service())
-    await service_harness.delete_lane.submit(DeleteExpired(ZONE, service.id, 1))
+    await service_harness.delete_lane.submit(DeleteService(ZONE, service.id, 1))
 
 
 def add_repeatable_inserts(statements: dict[str, BoundStatement]) -> None:

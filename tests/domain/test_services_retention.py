@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quarterdeck.domain.invocations import operations as invocations
-from quarterdeck.domain.services.model import DeleteExpired, DeleteResult, Service, ServiceSettings
+from quarterdeck.domain.services.model import DeleteResult, DeleteService, Service, ServiceSettings
 from quarterdeck.domain.services.sweeps import RETENTION, sweeps
 from quarterdeck.engine.sweeps import SweepRunner
 from tests.support.invocations import register_service
@@ -75,6 +75,6 @@ async def test_service_registered_again_after_the_sweep_found_it_is_kept(
     await service_harness.register()
     if unregisters_again:
         await service_harness.unregister(service)
-    result = await service_harness.delete_lane.submit(DeleteExpired(service.zone_id, service.id, LONG_AGO + 1))
+    result = await service_harness.delete_lane.submit(DeleteService(service.zone_id, service.id, LONG_AGO + 1))
     assert result == DeleteResult(is_deleted=False)
     assert stored_ids(runtime) == {service.id}

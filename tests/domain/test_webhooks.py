@@ -379,9 +379,9 @@ async def test_retention_deletes_ended_deliveries_and_keeps_pending_ones(
     pending = await webhook_harness.send_test(endpoint)
     transact = webhook_harness.runtime.cross_zone_engine.transact
 
-    assert await transact(lambda tx: webhooks.delete_expired(tx, DAY, 10)) == 0
+    assert await transact(lambda tx: webhooks.delete_past_retention(tx, DAY, 10)) == 0
     # A negative retention: every delivery is older.
-    assert await transact(lambda tx: webhooks.delete_expired(tx, -DAY, 10)) == 1
+    assert await transact(lambda tx: webhooks.delete_past_retention(tx, -DAY, 10)) == 1
     assert [row.id for row in await webhook_harness.deliveries(endpoint)] == [pending.id]
     await webhook_harness.lane.submit(Remove(zone_id=ZONE, id=endpoint.id, caller=admin()))
     async with webhook_harness.run_worker():
@@ -390,6 +390,6 @@ async def test_retention_deletes_ended_deliveries_and_keeps_pending_ones(
             return webhook_harness.runtime.database.count("webhook_deliveries", "queue is not null") == 0
 
         await eventually(is_empty, "no delivery is pending")
-    await transact(lambda tx: webhooks.delete_expired(tx, -DAY, 10))
-    await transact(lambda tx: webhooks.delete_expired(tx, -DAY, 10))
+    await transact(lambda tx: webhooks.delete_past_retention(tx, -DAY, 10))
+    await transact(lambda tx: webhooks.delete_past_retention(tx, -DAY, 10))
     assert webhook_harness.runtime.database.count("webhook_endpoints") == 0

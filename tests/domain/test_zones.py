@@ -10,7 +10,7 @@ import pytest
 
 from quarterdeck.core.errors import NotFound
 from quarterdeck.domain.zones import operations, rules
-from quarterdeck.domain.zones.model import Limits, Overrides, PutZone, ZoneRef
+from quarterdeck.domain.zones.model import Limits, Overrides, PutZone, ShowZone
 from tests.support.builders import ZONE
 from tests.support.query_plans import RecordingStore
 from tests.support.rounds import ROUNDS
@@ -31,9 +31,9 @@ async def test_repeated_put_creates_a_zone_once(runtime: RuntimeHarness) -> None
 
 async def test_put_returns_the_stored_zone(runtime: RuntimeHarness) -> None:
     created = await runtime.put_zone_lane.submit(put("new", "A name", Overrides(max_depth=3)))
-    assert (await runtime.show_zone_lane.submit(ZoneRef("new"))).zone == created.zone
+    assert (await runtime.show_zone_lane.submit(ShowZone("new"))).zone == created.zone
     changed = await runtime.put_zone_lane.submit(put("new", "Another"))
-    assert (await runtime.show_zone_lane.submit(ZoneRef("new"))).zone == changed.zone
+    assert (await runtime.show_zone_lane.submit(ShowZone("new"))).zone == changed.zone
     unchanged = await runtime.put_zone_lane.submit(put("new", "Another"))
     assert unchanged.zone == changed.zone
 
@@ -84,7 +84,7 @@ async def test_later_update_in_a_batch_wins(runtime: RuntimeHarness) -> None:
     results = await asyncio.gather(*(runtime.put_zone_lane.submit(command) for command in commands))
     assert [result.created for result in results] == [True, False, False]
     assert [result.zone.name for result in results] == ["first", "first", "third"]
-    stored = (await runtime.show_zone_lane.submit(ZoneRef("new"))).zone
+    stored = (await runtime.show_zone_lane.submit(ShowZone("new"))).zone
     assert stored == results[-1].zone
     assert rules.overrides_of_zone(stored) == Overrides(max_depth=2)
 
@@ -124,7 +124,7 @@ async def test_zone_is_returned_with_its_usage(runtime: RuntimeHarness) -> None:
     tree = await runtime.spawn_tree(2)
     await runtime.terminate(tree[1])
     await runtime.put_zone("empty")
-    refs = [ZoneRef(ZONE), ZoneRef("empty"), ZoneRef("unknown-zone"), ZoneRef(ZONE)]
+    refs = [ShowZone(ZONE), ShowZone("empty"), ShowZone("unknown-zone"), ShowZone(ZONE)]
     results = await asyncio.gather(*(runtime.show_zone_lane.submit(ref) for ref in refs), return_exceptions=True)
     assert result_names(results) == ["ZoneUsage", "ZoneUsage", "zone_not_found", "ZoneUsage"]
     assert [(usage.sessions, usage.concurrent) for usage in results if not isinstance(usage, BaseException)] == [
@@ -137,10 +137,10 @@ async def test_zone_is_returned_with_its_usage(runtime: RuntimeHarness) -> None:
 async def test_expired_sessions_are_not_in_the_usage_before_any_sweep(runtime: RuntimeHarness) -> None:
     tree = await runtime.spawn_tree(2)
     runtime.database.expire_sessions(tree[1])
-    usage = await runtime.show_zone_lane.submit(ZoneRef(ZONE))
+    usage = await runtime.show_zone_lane.submit(ShowZone(ZONE))
     assert (usage.sessions, usage.concurrent) == (2, 1)
     runtime.database.expire_sessions(*tree)
-    usage = await runtime.show_zone_lane.submit(ZoneRef(ZONE))
+    usage = await runtime.show_zone_lane.submit(ShowZone(ZONE))
     assert (usage.sessions, usage.concurrent) == (0, 0)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from quarterdeck.core.errors import Conflict, Frozen, KeyConflict, NotFound, Problem
 from quarterdeck.domain.sessions.model import Receipt, Session, State, StopZone, Terminate, TerminateResult
 from quarterdeck.domain.sessions.sweeps import CASCADE
-from quarterdeck.domain.zones.model import Overrides, PutZone, SetZoneFrozen, ZoneRef
+from quarterdeck.domain.zones.model import Overrides, PutZone, SetZoneFrozen, ShowZone
 from quarterdeck.engine.event_log import Event
 from tests.support.builders import ZONE, admin, spawn_command
 from tests.support.rounds import ROUNDS
@@ -88,7 +88,7 @@ async def test_freezing_and_thawing_are_idempotent(runtime: RuntimeHarness) -> N
     frozen = [await runtime.freeze_zone(), await runtime.freeze_zone()]
     thawed = [await runtime.unfreeze_zone(), await runtime.unfreeze_zone()]
     assert frozen[0] == frozen[1]
-    assert thawed[0] == thawed[1] == (await runtime.show_zone_lane.submit(ZoneRef(ZONE))).zone
+    assert thawed[0] == thawed[1] == (await runtime.show_zone_lane.submit(ShowZone(ZONE))).zone
     assert [event.type for event in await zone_events(runtime)] == ["zone.freeze", "zone.thaw"]
 
 
@@ -99,7 +99,7 @@ async def test_last_freeze_or_thaw_of_a_batch_wins_and_each_change_has_an_event(
     ]
     results = await asyncio.gather(*map(runtime.freeze_lane.submit, commands))
     assert [zone.frozen for zone in results] == [1, 1, 0, 1]
-    assert (await runtime.show_zone_lane.submit(ZoneRef(ZONE))).zone == results[-1]
+    assert (await runtime.show_zone_lane.submit(ShowZone(ZONE))).zone == results[-1]
     events = [(event.type, event.actor, event.trace) for event in await zone_events(runtime)]
     assert events == [
         ("zone.freeze", "tester", "00-0"),
@@ -127,7 +127,7 @@ async def test_sessions_of_a_frozen_zone_stay_active_and_can_be_terminated(runti
     assert (await runtime.read_session(root)).status is State.ACTIVE
     assert (await runtime.terminate(root)).stopped == 2
     await runtime.put_zone(max_sessions=1)
-    assert (await runtime.show_zone_lane.submit(ZoneRef(ZONE))).zone.frozen == 1, "a change of limits does not thaw it"
+    assert (await runtime.show_zone_lane.submit(ShowZone(ZONE))).zone.frozen == 1, "a change of limits does not thaw it"
     assert (await runtime.read_session(child)).status is State.TERMINATED
 
 
@@ -151,7 +151,7 @@ async def test_token_of_an_ended_session_can_neither_freeze_nor_stop(runtime: Ru
         runtime.stop_zone_lane.submit(StopZone(ZONE, "x", ended_caller)),
         runtime.stop_zone_lane.submit(StopZone(ZONE, "x", ended_caller, ends_zone=True)),
         runtime.put_zone_lane.submit(PutZone(ZONE, "new", None, "t", bearer=ended_caller.bearer)),
-        runtime.show_zone_lane.submit(ZoneRef(ZONE, ended_caller.bearer)),
+        runtime.show_zone_lane.submit(ShowZone(ZONE, ended_caller.bearer)),
     ]
     assert result_names(await asyncio.gather(*requests, return_exceptions=True)) == ["session_ended"] * 5
     assert await zone_events(runtime) == []
@@ -187,7 +187,7 @@ async def test_stopped_zone_is_frozen_and_all_its_sessions_are_terminated(
         await runtime.spawn()
     assert [(await runtime.read_session(row)).status for row in others] == [State.ACTIVE] * 3
     assert [event.type for event in await zone_events(runtime)] == ["zone.freeze"]
-    assert (await runtime.show_zone_lane.submit(ZoneRef(ZONE))).sessions == 0
+    assert (await runtime.show_zone_lane.submit(ShowZone(ZONE))).sessions == 0
 
 
 @DATABASE_EXAMPLES
@@ -301,7 +301,7 @@ async def test_ended_zone_has_no_live_sessions_and_can_still_be_read(runtime: Ru
     assert (receipt.asked, receipt.stopped, receipt.left) == (9, 9, [])
     await assert_all_ended(runtime, sessions, "closed")
     assert [event.type for event in await zone_events(runtime)] == ["zone.freeze", "zone.end"]
-    usage = await runtime.show_zone_lane.submit(ZoneRef(ZONE))
+    usage = await runtime.show_zone_lane.submit(ShowZone(ZONE))
     assert usage.zone.ended_at is not None
     assert (usage.sessions, usage.concurrent) == (0, 0)
     assert len(await runtime.list_sessions()) == 9
@@ -311,7 +311,7 @@ async def test_ended_zone_has_no_live_sessions_and_can_still_be_read(runtime: Ru
 async def test_ended_zone_refuses_spawns_and_changes(runtime: RuntimeHarness) -> None:
     session = await runtime.spawn(key="k", digest="d")
     await runtime.stop_zone(ends=True)
-    before, zone = await runtime.read_log(), (await runtime.show_zone_lane.submit(ZoneRef(ZONE))).zone
+    before, zone = await runtime.read_log(), (await runtime.show_zone_lane.submit(ShowZone(ZONE))).zone
     for command in (spawn_command(), spawn_command(parent_id=session.id), spawn_command(key="k", digest="d")):
         with pytest.raises(NotFound) as error:
             await runtime.spawn_lane.submit(command)
@@ -328,7 +328,7 @@ async def test_ended_zone_refuses_spawns_and_changes(runtime: RuntimeHarness) ->
             await change
         assert (conflict.value.status, conflict.value.code) == (409, "zone_ended")
     assert await runtime.read_log() == before
-    assert (await runtime.show_zone_lane.submit(ZoneRef(ZONE))).zone == zone
+    assert (await runtime.show_zone_lane.submit(ShowZone(ZONE))).zone == zone
 
 
 async def test_ending_an_ended_zone_succeeds_and_changes_nothing(runtime: RuntimeHarness) -> None:

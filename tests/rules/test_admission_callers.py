@@ -36,7 +36,7 @@ def code(outcome: Spawned | Problem) -> str:
 def with_key_record(batch_input: SpawnBatchInput, key: str, session: Session, digest: str = "d") -> SpawnBatchInput:
     record = KeyRecord(ZONE, APP, SPAWN, key, digest, session.id)
     sessions = {**batch_input.sessions, (session.zone_id, session.id): session}
-    return dataclasses.replace(batch_input, keys={record.scope(): record}, sessions=sessions)
+    return dataclasses.replace(batch_input, keys={record.full_key(): record}, sessions=sessions)
 
 
 # -- keys

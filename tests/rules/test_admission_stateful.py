@@ -19,7 +19,7 @@ from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State
 from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, ExpiredGroup, SpawnBatchInput
-from quarterdeck.domain.zones.model import Limits, ZoneAdmission
+from quarterdeck.domain.zones.model import Limits, ZoneAdmissionState
 from tests.support.builders import NOW, ZONE, spawn_command
 
 APPS = ("a", "b")
@@ -192,9 +192,9 @@ class Admission(RuleBasedStateMachine):
     def decide_batch(self, commands: list[Spawn]) -> list[Spawned | Problem]:
         batch_input = SpawnBatchInput(
             now=self.model.now,
-            zones={ZONE: ZoneAdmission(self.model.limits, self.model.frozen)},
+            zones={ZONE: ZoneAdmissionState(self.model.limits, self.model.frozen)},
             sessions={(ZONE, session_id): row for session_id, row in self.rows.items()},
-            keys={record.scope(): record for record in self.key_records.values()},
+            keys={record.full_key(): record for record in self.key_records.values()},
             counts=self.counts,
         )
         outcomes = rules.admit(commands, batch_input)

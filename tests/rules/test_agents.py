@@ -180,7 +180,7 @@ def test_contact_of_a_waiting_agent_is_due_before_it_is_stale(agent: Agent) -> N
     waiting = WaitingAgent(
         agent.zone_id, agent.id, agent.status, agent.draining, agent.stale_threshold_seconds, agent.last_seen_at
     )
-    due_in = rules.contact_due_in(waiting, NOW)
+    due_in = rules.ms_until_contact(waiting, NOW)
     if agent.draining or agent.status in (State.ERROR, State.TERMINATED):
         assert due_in == 0
     elif due_in:

@@ -207,7 +207,7 @@ def test_next_state_is_a_known_state_or_none(verb: LampVerb, state: Lamp) -> Non
 
 def test_states_without_outgoing_transitions_are_terminal() -> None:
     assert LAMP.terminal_states() == (Lamp.BROKEN,)
-    assert LAMP.live_states() == (Lamp.OFF, Lamp.ON)
+    assert LAMP.nonterminal_states() == (Lamp.OFF, Lamp.ON)
     assert LAMP.next_state(LampVerb.SWITCH, Lamp.BROKEN) is None
 
 

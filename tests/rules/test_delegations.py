@@ -435,7 +435,7 @@ def test_equivalent_bodies_normalize_to_the_same_body() -> None:
 
 
 def test_revoked_and_expired_are_the_terminal_states_of_an_edge() -> None:
-    assert DELEGATION_STATES.live_states() == (EdgeState.ACTIVE,)
+    assert DELEGATION_STATES.nonterminal_states() == (EdgeState.ACTIVE,)
     assert set(DELEGATION_STATES.terminal_states()) == {EdgeState.REVOKED, EdgeState.EXPIRED}
 
 

@@ -66,7 +66,7 @@ def batch_input(
         {row.ref: row for row in members},
         {row.ref: row for row in messages},
         {ZONE: last_id},
-        {row.scope(): row for row in keys},
+        {row.full_key(): row for row in keys},
     )
 
 

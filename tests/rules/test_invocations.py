@@ -233,7 +233,7 @@ def test_invocation_in_backoff_or_of_a_suspended_session_is_not_claimed() -> Non
     assert expect_claimed(decider_with(row(available_at=NOW + 1)).decide(claim())) == ()
     decider = decider_with(row(), contexts={(ZONE, "i-k"): InvocationContext(is_suspended=1)})
     assert expect_claimed(decider.decide(claim())) == ()
-    assert [invocation.parked for invocation in decider.rows(decider.changed)] == [1], (
+    assert [invocation.parked for invocation in decider.rows(decider.rows_before_change)] == [1], (
         "parked, so it does not block later ones"
     )
     assert event_types(decider) == []
@@ -372,7 +372,7 @@ def test_last_attempt_past_its_deadline_times_out_and_past_its_lease_is_dead() -
 def test_attempt_that_is_not_overdue_is_unchanged() -> None:
     decider = decider_with(row(State.RUNNING))
     expect_invocation(decider.decide(CheckOverdue(zone_id=ZONE, id="i-k")))
-    assert not decider.changed
+    assert not decider.rows_before_change
 
 
 def verb_commands() -> dict[str, InvocationCommand]:
@@ -401,7 +401,7 @@ def test_every_verb_in_every_state_follows_the_transition_table(state: State, ve
         }
         assert event.row.status is event.from_state or (event.from_state, event.row.status) in transitions
     if state in states.ENDED_STATES:
-        assert not decider.changed, "an ended invocation never changes"
+        assert not decider.rows_before_change, "an ended invocation never changes"
 
 
 steps = st.lists(
@@ -431,7 +431,7 @@ def test_random_commands_give_every_attempt_one_holder_and_every_invocation_one_
                 tokens.setdefault(event.row.id, []).append(event.row.attempt_token or "")
             if event.row.status in states.ENDED_STATES:
                 ends[event.row.id] = ends.get(event.row.id, 0) + 1
-        for ref in (*decider.created, *decider.changed):
+        for ref in (*decider.created_refs, *decider.rows_before_change):
             [current] = decider.rows([ref])
             rows[current.id] = current
             assert 0 <= current.attempts <= current.max_attempts

@@ -19,8 +19,8 @@ from tests.support.agents import agent_row
 from tests.support.builders import NOW, ZONE
 from tests.support.task_rules import task_row
 
-PENDING, ACTIVE = KeyFamily(key_layout.PENDING, "zset"), KeyFamily(key_layout.ACTIVE, "set")
-OF_AGENT, STALE = KeyFamily(key_layout.AGENT_TASKS, "hash"), KeyFamily(key_layout.STALE_AGENTS, "zset")
+PENDING, ACTIVE = KeyFamily(key_layout.PENDING_PREFIX, "zset"), KeyFamily(key_layout.ACTIVE_PREFIX, "set")
+OF_AGENT, STALE = KeyFamily(key_layout.AGENT_TASKS_PREFIX, "hash"), KeyFamily(key_layout.STALE_AGENTS, "zset")
 
 
 def test_agent_names_are_unique_and_omit_the_default_zone() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller, Role
 from quarterdeck.core.errors import Conflict, Forbidden, LimitReached, NotFound, Problem
 from quarterdeck.domain.zones import rules
-from quarterdeck.domain.zones.model import ROLE_ASSIGNMENTS_MAX, ChangeRole, RoleAssignment, RoleChange
+from quarterdeck.domain.zones.model import ROLE_ASSIGNMENTS_MAX, ChangeRole, RoleAssignment, RoleAssignmentChange
 from quarterdeck.domain.zones.rules import PERMISSIONS, RoleAssignmentBatch, RoleCounts
 from tests.support.builders import NOW, ZONE
 
@@ -133,7 +133,7 @@ def change(subject: str, role: Role | None) -> ChangeRole:
     return ChangeRole(ZONE, subject, role, EXTERNAL)
 
 
-def code(outcome: RoleChange | Problem) -> str:
+def code(outcome: RoleAssignmentChange | Problem) -> str:
     assert isinstance(outcome, Problem)
     return outcome.code
 
@@ -141,7 +141,7 @@ def code(outcome: RoleChange | Problem) -> str:
 @pytest.mark.parametrize("role", Role)
 def test_owner_can_assign_every_role(role: Role) -> None:
     outcome = role_batch(assignment("o", Role.OWNER)).decide(change("x", role), Role.OWNER)
-    assert isinstance(outcome, RoleChange)
+    assert isinstance(outcome, RoleAssignmentChange)
     assert (outcome.before, outcome.after) == (None, RoleAssignment(ZONE, "x", role, "alice", NOW, NOW))
 
 
@@ -152,7 +152,7 @@ def test_admin_cannot_assign_or_remove_an_owner(subject: str, role: Role | None)
     batch = role_batch(assignment("o", Role.OWNER), assignment("p", Role.OWNER), assignment("m", Role.MEMBER))
     outcome = batch.decide(change(subject, role), Role.ADMIN)
     if (subject, role) == ("o", Role.OWNER):
-        assert isinstance(outcome, RoleChange), "a change without effect needs no permission"
+        assert isinstance(outcome, RoleAssignmentChange), "a change without effect needs no permission"
     else:
         assert code(outcome) == "forbidden_role"
     assert batch.changes == {}
@@ -170,20 +170,20 @@ def test_sole_owner_can_be_removed_but_not_demoted() -> None:
     batch = role_batch(assignment("o", Role.OWNER))
     assert code(batch.decide(change("o", Role.ADMIN), Role.OWNER)) == "last_owner"
     outcome = batch.decide(change("o", None), Role.OWNER)
-    assert isinstance(outcome, RoleChange)
+    assert isinstance(outcome, RoleAssignmentChange)
     assert outcome.after is None
 
 
 def test_two_owners_demoting_each_other_in_one_batch_leave_one_owner() -> None:
     batch = role_batch(assignment("o", Role.OWNER), assignment("p", Role.OWNER))
-    assert isinstance(batch.decide(change("p", Role.MEMBER), Role.OWNER), RoleChange)
+    assert isinstance(batch.decide(change("p", Role.MEMBER), Role.OWNER), RoleAssignmentChange)
     assert code(batch.decide(change("o", Role.MEMBER), Role.OWNER)) == "last_owner"
 
 
 def test_repeated_assignment_changes_no_row_and_applies_nothing() -> None:
     batch = role_batch(assignment("o", Role.OWNER))
     outcome = batch.decide(change("o", Role.OWNER), Role.OWNER)
-    assert outcome == RoleChange(assignment("o", Role.OWNER), assignment("o", Role.OWNER))
+    assert outcome == RoleAssignmentChange(assignment("o", Role.OWNER), assignment("o", Role.OWNER))
     assert (batch.changes, batch.applied) == ({}, [])
     assert code(batch.decide(change("unknown", None), Role.OWNER)) == "member_not_found"
 
@@ -193,9 +193,9 @@ def test_full_workspace_refuses_new_assignments_but_allows_change_and_removal() 
     refused = full.decide(change("x", Role.MEMBER), Role.OWNER)
     assert isinstance(refused, LimitReached)
     assert (refused.bound, refused.limit, refused.used) == ("max_members", ROLE_ASSIGNMENTS_MAX, ROLE_ASSIGNMENTS_MAX)
-    assert isinstance(full.decide(change("m", Role.ADMIN), Role.OWNER), RoleChange)
-    assert isinstance(full.decide(change("m", None), Role.OWNER), RoleChange)
-    assert isinstance(full.decide(change("x", Role.MEMBER), Role.OWNER), RoleChange)
+    assert isinstance(full.decide(change("m", Role.ADMIN), Role.OWNER), RoleAssignmentChange)
+    assert isinstance(full.decide(change("m", None), Role.OWNER), RoleAssignmentChange)
+    assert isinstance(full.decide(change("x", Role.MEMBER), Role.OWNER), RoleAssignmentChange)
 
 
 @given(
@@ -208,7 +208,7 @@ def test_workspace_with_an_owner_never_has_members_without_one(changes: list[tup
     roles = {"o": Role.OWNER}
     for subject, role, caller_role in changes:
         outcome = batch.decide(change(subject, role), caller_role)
-        if isinstance(outcome, RoleChange):
+        if isinstance(outcome, RoleAssignmentChange):
             if outcome.after is None:
                 del roles[subject]
             else:

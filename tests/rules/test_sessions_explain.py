@@ -14,7 +14,7 @@ from quarterdeck.core.errors import LimitReached, Problem
 from quarterdeck.domain.sessions.model import Session, Spawned, State, TreeNode
 from quarterdeck.domain.sessions.rules import BOUNDS, Count, SpawnBatchInput, admit
 from quarterdeck.domain.sessions.rules.explain import explain_spawn, explain_state, suspended_by
-from quarterdeck.domain.zones.model import Limits, ZoneAdmission
+from quarterdeck.domain.zones.model import Limits, ZoneAdmissionState
 from tests.support.builders import APP, MAX_LIMITS, NOW, ZONE, admin, caller, session_row, spawn_command, spawn_input
 from tests.support.session_trees import cascade_row, tree_node
 
@@ -32,7 +32,7 @@ BATCH_INPUTS = st.builds(
     SpawnBatchInput,
     now=st.just(NOW),
     zones=st.builds(
-        lambda limits, frozen, ended: {ZONE: ZoneAdmission(limits, frozen, ended)},
+        lambda limits, frozen, ended: {ZONE: ZoneAdmissionState(limits, frozen, ended)},
         st.builds(Limits, **dict.fromkeys(Limits.__struct_fields__, SMALL)),
         st.sampled_from([False, False, False, True]),
         st.sampled_from([False, False, False, True]),
@@ -122,7 +122,7 @@ def test_refusal_by_a_suspended_parent_names_the_resume() -> None:
 
 
 def test_ended_zone_is_not_found_and_is_the_only_refusal() -> None:
-    loaded = SpawnBatchInput(NOW, {ZONE: ZoneAdmission(MAX_LIMITS, frozen=True, ended=True)})
+    loaded = SpawnBatchInput(NOW, {ZONE: ZoneAdmissionState(MAX_LIMITS, frozen=True, ended=True)})
     [outcome] = admit([spawn_command()], loaded)
     assert isinstance(outcome, Problem)
     assert (outcome.status, outcome.code) == (404, "zone_not_found")

@@ -37,7 +37,7 @@ def test_every_verb_has_a_transition_and_every_state_is_reachable() -> None:
 
 def test_terminated_is_the_only_terminal_state_and_all_others_are_live() -> None:
     assert SESSION_STATES.terminal_states() == (State.TERMINATED,)
-    assert set(SESSION_STATES.live_states()) == {State.ACTIVE, State.SUSPENDED}
+    assert set(SESSION_STATES.nonterminal_states()) == {State.ACTIVE, State.SUSPENDED}
 
 
 @pytest.mark.parametrize(

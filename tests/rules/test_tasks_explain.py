@@ -31,8 +31,8 @@ def explain_task(task: Task, **fields: object) -> TaskExplanation:
     return explain.explain(build_struct(ExplainInput, task=task, **(defaults | fields)))
 
 
-def candidate(*capabilities: str, free: int = 1, is_live: bool = True) -> Candidate:
-    return Candidate("a", frozenset(capabilities), free, is_live)
+def candidate(*capabilities: str, free: int = 1, accepts_tasks: bool = True) -> Candidate:
+    return Candidate("a", frozenset(capabilities), free, accepts_tasks)
 
 
 @pytest.mark.parametrize("status", [*State])
@@ -85,7 +85,7 @@ def test_spent_budget_is_named_even_if_an_agent_is_free() -> None:
         ((), "no_agent", ["go", "rust"], 0, 0),
         ((candidate("rust"),), "no_agent", ["go"], 0, 0),
         ((candidate("rust"), candidate("go")), "no_agent", [], 0, 0),
-        ((candidate("rust", "go", is_live=False),), "no_agent", ["go", "rust"], 0, 0),
+        ((candidate("rust", "go", accepts_tasks=False),), "no_agent", ["go", "rust"], 0, 0),
         ((candidate("rust", "go", free=0),), "agents_busy", [], 1, 0),
         ((candidate("rust", "go"), candidate("rust", "go", free=0)), "turn", [], 2, 1),
     ],

@@ -9,11 +9,10 @@ from quarterdeck.core.caller import Caller, Role
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import (
     Agent,
-    AgentAt,
     AgentFilter,
     AgentHealth,
     AgentHistory,
-    AgentRef,
+    AgentResult,
     AgentStatus,
     HeartbeatResult,
     IssueToken,
@@ -23,6 +22,7 @@ from quarterdeck.domain.agents.model import (
     Register,
     RegisterBody,
     RegisterResult,
+    ShowAgent,
     State,
     Terminate,
 )
@@ -97,7 +97,7 @@ class AgentHarness:
         self.refresh_lane = runtime.lanes.add_write_lane("agent-watch", agents.refresh_status)
         self.terminate_lane = runtime.lanes.add_write_lane("agent-terminate", agents.terminate_agents)
         self.token_lane = runtime.lanes.add_write_lane("agent-token", agents.issue_tokens)
-        self.delete_lane = runtime.lanes.add_write_lane("agent-forget", agents.delete_expired)
+        self.delete_lane = runtime.lanes.add_write_lane("agent-forget", agents.delete_past_retention)
 
     async def register(
         self, agent_id: str = AGENT_ID, caller: Caller | None = None, **fields: object
@@ -131,14 +131,14 @@ class AgentHarness:
         return (await self.token_lane.submit(command)).expires_at
 
     async def read(self, agent_id: str = AGENT_ID, caller: Caller | None = None) -> Agent:
-        ref = AgentRef(**_identity(agent_id, caller or admin()))
+        ref = ShowAgent(**_identity(agent_id, caller or admin()))
         [found] = await self.runtime.engine.read(lambda tx: agents.show_agents(tx, [ref]), zones=[ZONE])
-        if not isinstance(found, AgentAt):
+        if not isinstance(found, AgentResult):
             raise found if isinstance(found, Exception) else AssertionError(found)
         return found.agent
 
     async def read_history(self, agent_id: str = AGENT_ID) -> AgentHistory:
-        ref = AgentRef(**_identity(agent_id, admin()))
+        ref = ShowAgent(**_identity(agent_id, admin()))
         return await self.runtime.engine.read(lambda tx: agents.load_history(tx, ref), zones=[ZONE])
 
     async def list_ids(self, caller: Caller | None = None, **fields: object) -> list[str]:
@@ -171,7 +171,7 @@ class AgentHarness:
     def sweep_runner(self, retention_ms: int) -> SweepRunner:
         return SweepRunner(sweeps(self.runtime.cross_zone_engine, retention_ms))
 
-    async def delete_expired(self, retention_ms: int) -> int:
+    async def delete_past_retention(self, retention_ms: int) -> int:
         """Delete agents that were terminated longer ago than `retention_ms` and that no task names."""
         retention = AgentRetention(
             self.runtime.cross_zone_engine,
@@ -216,14 +216,14 @@ async def run_agent_workload(runtime: RuntimeHarness) -> None:
     await harness.list_ids(limit=10, after="day-")
     await runtime.engine.read(lambda tx: agents.count_by_status(tx, ZONE), zones=[ZONE])
     await runtime.engine.read(
-        lambda tx: agents.load_contact_due_in(tx, [(ZONE, "day-a"), (ZONE, "day-b")]), zones=[ZONE]
+        lambda tx: agents.load_ms_until_contact(tx, [(ZONE, "day-a"), (ZONE, "day-b")]), zones=[ZONE]
     )
-    await runtime.cross_zone_engine.read(lambda tx: agents.list_liveness_due(tx, 10))
-    await runtime.cross_zone_engine.read(agents.next_liveness_due)
+    await runtime.cross_zone_engine.read(lambda tx: agents.list_due_liveness_checks(tx, 10))
+    await runtime.cross_zone_engine.read(agents.ms_until_liveness_check)
     launcher_zones = await runtime.cross_zone_engine.read(lambda tx: agents.list_launch_zones(tx, {"local": ""}, 10))
     await runtime.cross_zone_engine.read(lambda tx: agents.list_launchable(tx, launcher_zones, 10))
     await runtime.cross_zone_engine.read(agents.count_stale)
     await harness.sweep_runner(-60_000).run_now(HEARTBEAT_RETENTION)
     await harness.register("day-gone", capabilities=["x"])
     await harness.terminate("day-gone")
-    await harness.delete_expired(-60_000)
+    await harness.delete_past_retention(-60_000)

@@ -11,7 +11,7 @@ from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.sessions.model import Session, Spawn, State
 from quarterdeck.domain.sessions.rules import Count, CountKey, SpawnBatchInput
-from quarterdeck.domain.zones.model import CEILINGS, Limits, ZoneAdmission
+from quarterdeck.domain.zones.model import CEILINGS, Limits, ZoneAdmissionState
 
 ZONE = "z"
 APP = "app"
@@ -92,7 +92,7 @@ def spawn_input(
     """The input of a spawn batch in ZONE with these sessions."""
     return SpawnBatchInput(
         now=now,
-        zones={ZONE: ZoneAdmission(limits, frozen)},
+        zones={ZONE: ZoneAdmissionState(limits, frozen)},
         sessions={(row.zone_id, row.id): row for row in sessions},
         counts=counts or {},
     )

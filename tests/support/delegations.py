@@ -114,13 +114,13 @@ def delegation_input(
         sessions={(ZONE, name): row for name, row in rows.items()},
         edges={(edge.zone_id, edge.id): edge for edge in edges},
         orphaned={(edge.zone_id, edge.id) for edge in orphaned},
-        target_sessions={(edge.zone_id, edge.target_session_id) for edge in edges},
-        ranks={
+        ever_delegated_to={(edge.zone_id, edge.target_session_id) for edge in edges},
+        topological_ranks={
             (ZONE, name): position * RANK_GAP
             for position, name in enumerate(topological_sort(_active_pairs(edges, now)))
         },
         rank_bounds={ZONE: (0, len(names) * RANK_GAP)},
-        keys={record.scope(): record for record in key_records},
+        keys={record.full_key(): record for record in key_records},
     )
 
 
@@ -128,7 +128,7 @@ def decide(commands: Sequence[Delegate], input_data: DelegationBatchInput) -> li
     """Decide these commands on the edges of the input and on the edges that the commands create."""
     decider, graph = (
         DelegationDecider(input_data),
-        InMemoryGraph(input_data.ranks, _active_pairs(input_data.edges.values(), input_data.now)),
+        InMemoryGraph(input_data.topological_ranks, _active_pairs(input_data.edges.values(), input_data.now)),
     )
     outcomes = []
     for command in commands:

@@ -104,7 +104,7 @@ def age_rows(runtime: RuntimeHarness) -> None:
 
 
 def status_key(agent_id: str, zone_id: str) -> str:
-    return key_layout.STATUS + key_layout.format_agent_name((zone_id, agent_id))
+    return key_layout.STATUS_PREFIX + key_layout.format_agent_name((zone_id, agent_id))
 
 
 async def run_mirror_workload(runtime: RuntimeHarness) -> None:

@@ -19,9 +19,9 @@ from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.invocations.model import (
     Invocation,
     InvocationCommand,
-    InvocationRef,
     InvocationResult,
     InvocationSettings,
+    ShowInvocation,
 )
 from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
 from quarterdeck.domain.sessions import operations as sessions
@@ -203,7 +203,7 @@ class RuntimeHarness:
     # -- invocations
 
     async def read_invocation(self, zone_id: str, invocation_id: str) -> Invocation:
-        ref = InvocationRef(zone_id, invocation_id)
+        ref = ShowInvocation(zone_id, invocation_id)
         [found] = await self.engine.read(lambda tx: invocations.show(tx, [ref]), zones=[zone_id])
         assert isinstance(found, Invocation)
         return found

@@ -21,8 +21,8 @@ from quarterdeck.domain.services.model import (
     Service,
     ServiceFilter,
     ServiceHealth,
-    ServiceRef,
     ServiceUpdate,
+    ShowService,
     Unregister,
     Update,
 )
@@ -87,7 +87,7 @@ class ServiceHarness:
     """The lanes of services, connected as in `app.py`, and those that terminate and suspend sessions."""
 
     def __init__(self, store: Store, *, private_allowed: bool = False, chunk: int = 1_000) -> None:
-        self.engine = Engine(store, (services.on_session_ended,))
+        self.engine = Engine(store, (services.on_session_or_zone_ended,))
         self.lanes = Lanes(self.engine, EngineSettings())
         registrar = services.Registrar(private_allowed=private_allowed)
         updater = services.Updater(private_allowed=private_allowed)
@@ -96,7 +96,7 @@ class ServiceHarness:
         self.heartbeat_lane = self.lanes.add_write_lane("service-heartbeat", services.record_heartbeats)
         self.unregister_lane = self.lanes.add_write_lane("service-unregister", services.unregister)
         self.show_lane = self.lanes.add_read_lane("service-show", services.show)
-        self.delete_lane = self.lanes.add_write_lane("service-forget", services.delete_expired)
+        self.delete_lane = self.lanes.add_write_lane("service-forget", services.delete_past_retention)
         self.suspend_lane = self.lanes.add_write_lane("hold", suspend_or_resume)
         terminator = Terminator(chunk)
         self.terminate_lane = self.lanes.add_write_lane("terminate", terminator.terminate_sessions)
@@ -138,7 +138,7 @@ class ServiceHarness:
         )
 
     async def read(self, target: Service, session_id: str | None = None) -> Service:
-        return await self.show_lane.submit(ServiceRef(target.zone_id, target.id, session_id))
+        return await self.show_lane.submit(ShowService(target.zone_id, target.id, session_id))
 
     async def list_services(self, **fields: object) -> list[Service]:
         defaults: dict[str, object] = {"zone_id": ZONE, "limit": 500}

@@ -15,14 +15,14 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents.operations import role_assignments
 from quarterdeck.domain.agents.operations.authorization import require_permission
 from quarterdeck.domain.invocations import operations as invocations
-from quarterdeck.domain.invocations.model import InvocationFilter, InvocationRef, OwnerKind, State as InvocationState
+from quarterdeck.domain.invocations.model import InvocationFilter, OwnerKind, ShowInvocation, State as InvocationState
 from quarterdeck.domain.invocations.operations.long_poll import load_ready_services, poll_for_claim
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN as INVOCATION_ORPHAN, SETTLE
 from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
-from quarterdeck.domain.sessions.operations import Explainer, delete_expired
+from quarterdeck.domain.sessions.operations import Explainer, delete_past_retention
 from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN, CountReconciler
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones.model import ChangeRole, RoleAssignmentFilter, SetZoneFrozen, ZoneRef
+from quarterdeck.domain.zones.model import ChangeRole, RoleAssignmentFilter, SetZoneFrozen, ShowZone
 from quarterdeck.engine import event_log, leases
 from quarterdeck.engine.event_log import CommitProof, EventFilter
 from quarterdeck.engine.idempotency import KeyRetention
@@ -126,7 +126,7 @@ async def run_role_workload(runtime: RuntimeHarness) -> None:
 
 
 async def run_read_workload(runtime: RuntimeHarness, root: Session) -> None:
-    await runtime.show_zone_lane.submit(ZoneRef(ZONE))
+    await runtime.show_zone_lane.submit(ShowZone(ZONE))
     await runtime.cross_zone_engine.read(lambda tx: zones.list_zones(tx, "", 10))
     await runtime.engine.read(lambda tx: tx.read(ENGINE.schema_get_revision()))
     filter_sets: list[dict[str, object]] = [
@@ -165,7 +165,7 @@ async def run_invocation_workload(runtime: RuntimeHarness, root: Session) -> Non
     await service.complete(row)
     await runtime.suspend(root)
     await runtime.resume(root)
-    ref = InvocationRef(ZONE, row.id)
+    ref = ShowInvocation(ZONE, row.id)
     await runtime.engine.read(lambda tx: invocations.explain(tx, ref), zones=[ZONE])
     for service_id in (service.service_id, None):
         filters = InvocationFilter(ZONE, 10, "ffffffff", InvocationState.RUNNING, service_id)
@@ -177,7 +177,7 @@ async def run_invocation_workload(runtime: RuntimeHarness, root: Session) -> Non
         await sweeper.run_now(name)
     await runtime.cross_zone_engine.read(lambda tx: invocations.find_services_to_push(tx, 10))
     await runtime.cross_zone_engine.read(lambda tx: invocations.find_unreferenced_services(tx, DAY, 10))
-    await runtime.cross_zone_engine.transact(lambda tx: invocations.delete_expired(tx, DAY, 10))
+    await runtime.cross_zone_engine.transact(lambda tx: invocations.delete_past_retention(tx, DAY, 10))
 
 
 async def add_backlog(tx: Transaction, root: Session) -> None:
@@ -216,7 +216,7 @@ async def run_sweep_workload(runtime: RuntimeHarness) -> None:
     await runtime.run_sweep()
     runtime.database.execute("update admission_counts set live = live + 1 where scope = 'zone'")
     await CountReconciler(runtime.cross_zone_engine, runtime.repair_counts_lane.submit).run_once(10)
-    await runtime.cross_zone_engine.transact(lambda tx: delete_expired(tx, 0, 10))
+    await runtime.cross_zone_engine.transact(lambda tx: delete_past_retention(tx, 0, 10))
     # A negative retention deletes every key: the window ends tomorrow.
     await KeyRetention(runtime.cross_zone_engine, -1, 1).run_once(10)
 

@@ -244,7 +244,7 @@ async def run_webhook_workload(runtime: RuntimeHarness) -> None:
     await harness.set_enabled(other, False)
     await harness.fail_pending_lane.submit(FailPending(*other.ref, 1))
     await runtime.cross_zone_engine.read(lambda tx: webhooks.find_pending_endpoints(tx, 10, [("missing-zone", None)]))
-    await runtime.cross_zone_engine.transact(lambda tx: webhooks.delete_expired(tx, DAY, 10))
+    await runtime.cross_zone_engine.transact(lambda tx: webhooks.delete_past_retention(tx, DAY, 10))
 
 
 def add_webhook_rows(database: DirectDatabase, zone_id: str, count: int) -> None:

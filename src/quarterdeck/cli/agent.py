@@ -146,7 +146,7 @@ _TOKEN_OPTIONS = (
 def register(context: Context) -> int:
     if fleet_id_or_none(context) is not None:
         return fleet_agents.register(context)
-    fleet_agents.require_no_fleet_options(context)
+    fleet_agents.refuse_fleet_options(context)
     coordinator = context.text("coordinator")
     body = without_none(
         {
@@ -184,7 +184,7 @@ def list_(context: Context) -> int:
 def show(context: Context) -> int:
     if fleet_id_or_none(context) is not None:
         return fleet_agents.show(context)
-    fleet_agents.require_no_fleet_options(context)
+    fleet_agents.refuse_fleet_options(context)
     found = context.server().get(_path(context))
     non_empty = {name: value for name, value in found.items() if value not in ([], {})}
     context.show(found, lambda _: fields(detail_pairs(non_empty, time.time()), context.styler))
@@ -219,7 +219,7 @@ def heartbeat(context: Context) -> int:
 def deregister(context: Context) -> int:
     if fleet_id_or_none(context) is not None:
         return fleet_agents.deregister(context)
-    fleet_agents.require_no_fleet_options(context)
+    fleet_agents.refuse_fleet_options(context)
     return terminate(context)
 
 

@@ -9,7 +9,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.input import without_none
 from quarterdeck.cli.list_output import PAGING, print_list, relative_time
-from quarterdeck.cli.output import cell, instant, table
+from quarterdeck.cli.output import cell, parse_timestamp, table
 from quarterdeck.cli.time_args import DAY, parse_day
 from quarterdeck.client.api import Document
 
@@ -137,7 +137,7 @@ def _budget_table(context: Context, budgets: list[Document]) -> str:
 
 
 def _period_end(budget: Document, now: float) -> str | None:
-    ends_at = instant(budget.get("periodEndsAt"))
+    ends_at = parse_timestamp(budget.get("periodEndsAt"))
     return None if ends_at is None else relative_time(ends_at - now)
 
 

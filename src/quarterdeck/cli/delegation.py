@@ -18,7 +18,7 @@ from quarterdeck.cli.command_table import (
     choice,
 )
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.delegation_graph import draw, format_hops, format_lifetime
+from quarterdeck.cli.delegation_graph import draw, format_expiry, format_hops
 from quarterdeck.cli.input import without_none
 from quarterdeck.cli.list_output import PAGING, print_details, print_list
 from quarterdeck.cli.output import cell, fields, table
@@ -239,7 +239,7 @@ def _table(context: Context, edges: list[Document]) -> str:
             _format_resources(edge),
             edge.get("status"),
             format_hops(edge),
-            format_lifetime(edge, now),
+            format_expiry(edge, now),
         ]
         for edge in edges
     ]

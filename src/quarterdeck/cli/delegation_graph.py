@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from quarterdeck.cli.output import TextStyler, cell, instant, pad, span, width
+from quarterdeck.cli.output import TextStyler, cell, format_duration, pad, parse_timestamp, width
 from quarterdeck.cli.session_tree import UNICODE_GLYPHS, TreeGlyphs, child_entries
 from quarterdeck.client.api import Document
 
@@ -26,10 +26,10 @@ class Row(NamedTuple):
 
 
 def draw(
-    edges: Sequence[Document], highlighted: str, now: float, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS
+    edges: Sequence[Document], highlighted_id: str, now: float, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS
 ) -> str:
-    """`highlighted` is the id of the edge or session to print in bold."""
-    rows = list(_graph_rows(sorted(edges, key=_edge_id), highlighted, glyphs))
+    """`highlighted_id` is the id of the edge or session to print in bold."""
+    rows = list(_graph_rows(sorted(edges, key=_edge_id), highlighted_id, glyphs))
     heads = [row.branch + cell(row.session) for row in rows]
     tails = [_format_columns(row.edge, now) for row in rows]
     head_width = max(map(width, heads), default=0)
@@ -38,10 +38,10 @@ def draw(
     seen: set[str] = set()
     for row, head, tail in zip(rows, heads, tails, strict=True):
         start = pad(head, head_width)
-        if highlighted in (row.session, row.edge and _edge_id(row.edge)):
+        if highlighted_id in (row.session, row.edge and _edge_id(row.edge)):
             start = styler.bold(start)
         cells = [pad(text, column_width) for text, column_width in zip(tail, widths, strict=True)]
-        cells[1] = styler.status(tail[1], cells[1])
+        cells[1] = styler.color_by_status(tail[1], cells[1])
         suffix = styler.dim(ALREADY_SHOWN) if row.session in seen else ""
         output_lines.append("  ".join([start, *cells, suffix]).rstrip())
         seen.add(row.session)
@@ -56,11 +56,11 @@ def format_hops(edge: Document) -> str:
     return "no more hops" if count == 0 else "1 more hop" if count == 1 else f"{cell(count)} more hops"
 
 
-def format_lifetime(edge: Document, now: float) -> str:
-    ended_at, expires_at = instant(edge.get("ended_at")), instant(edge.get("expires_at"))
+def format_expiry(edge: Document, now: float) -> str:
+    ended_at, expires_at = parse_timestamp(edge.get("ended_at")), parse_timestamp(edge.get("expires_at"))
     if edge.get("status") != "active":
-        return "ended" if ended_at is None else f"ended {span(now - ended_at)} ago"
-    return "no expiry" if expires_at is None else f"{span(expires_at - now)} left"
+        return "ended" if ended_at is None else f"ended {format_duration(now - ended_at)} ago"
+    return "no expiry" if expires_at is None else f"{format_duration(expires_at - now)} left"
 
 
 def _format_columns(edge: Document | None, now: float) -> tuple[str, str, str, str, str]:
@@ -69,10 +69,10 @@ def _format_columns(edge: Document | None, now: float) -> tuple[str, str, str, s
         return "", "", "", "", ""
     scopes, resources = cell(edge.get("scopes")), edge.get("resources")
     granted = scopes if resources is None else f"{scopes} for {cell(resources)}"
-    return granted, cell(edge.get("status")), format_hops(edge), format_lifetime(edge, now), _edge_id(edge)
+    return granted, cell(edge.get("status")), format_hops(edge), format_expiry(edge, now), _edge_id(edge)
 
 
-def _graph_rows(edges: Sequence[Document], highlighted: str, glyphs: TreeGlyphs) -> Iterator[Row]:
+def _graph_rows(edges: Sequence[Document], highlighted_id: str, glyphs: TreeGlyphs) -> Iterator[Row]:
     """All lines, depth first. Uses a stack, not recursion: a chain may be longer than Python's recursion limit."""
     edge_ids = {_edge_id(edge) for edge in edges}
     children: dict[str, list[Document]] = {}
@@ -83,7 +83,7 @@ def _graph_rows(edges: Sequence[Document], highlighted: str, glyphs: TreeGlyphs)
             children.setdefault(parent, []).append(edge)
         else:
             by_source.setdefault(str(edge.get("source_session_id")), []).append(edge)
-    for source, source_edges in (by_source or {highlighted: []}).items():
+    for source, source_edges in (by_source or {highlighted_id: []}).items():
         yield Row("", source)
         stack = child_entries(source_edges, "", glyphs)
         while stack:

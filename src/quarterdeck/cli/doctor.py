@@ -12,7 +12,7 @@ from quarterdeck.cli.command_table import Command, CommandTable
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.fleet_common import fleets_path
 from quarterdeck.cli.monitor import is_live
-from quarterdeck.cli.output import cell, instant, pad, width
+from quarterdeck.cli.output import cell, pad, parse_timestamp, width
 from quarterdeck.client.api import ApiClient, Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED, NotFound, Problem
 
@@ -58,7 +58,9 @@ def _format_results(context: Context, results: Sequence[CheckResult]) -> str:
     name_width = max(width(each.name) for each in results)
     lines = []
     for result in results:
-        label = context.styler.status("healthy" if result.ok else "failed", "ok     " if result.ok else "problem")
+        label = context.styler.color_by_status(
+            "healthy" if result.ok else "failed", "ok     " if result.ok else "problem"
+        )
         fix = "" if result.fix is None else f" -> {cell(result.fix)}"
         lines.append(f"{label}  {pad(result.name, name_width)}  {cell(result.detail)}{fix}")
     return "\n".join(lines)
@@ -144,7 +146,7 @@ def _check_database(about: Document) -> CheckResult:
 
 
 def _check_clock(about: Document, sent_at: float, received_at: float) -> CheckResult:
-    server_time = instant(about.get("now"))
+    server_time = parse_timestamp(about.get("now"))
     if server_time is None:
         return CheckResult("clock", "the server does not report its time", "qd stop")
     # The server read its clock between the two times. Only what lies outside them is skew.

@@ -56,6 +56,6 @@ def format_problem(problem: Problem, prefix: str = "qd") -> str:
     return "\n".join(lines)
 
 
-def from_os_error(error: OSError) -> Problem:
+def problem_from_os_error(error: OSError) -> Problem:
     location = f"{error.filename}: " if error.filename else ""
     return SystemFault("system_refused", f"{location}{error.strerror or error}.")

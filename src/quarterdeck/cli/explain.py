@@ -8,7 +8,7 @@ import time
 
 from quarterdeck.cli.command_table import ID, Argument, Command, CommandTable, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import cell, fields, instant, span, table
+from quarterdeck.cli.output import cell, fields, format_duration, parse_timestamp, table
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import EXIT_REFUSED
 
@@ -127,7 +127,7 @@ class _ExplanationText:
         """The title and the status, then a line per reason."""
         status = cell(subject.get("status"))
         reasons = [self._wrap(cell(reason), "  ") for reason in _strings(explanation, "why")]
-        return [self._styler.bold(f"{title}: ") + self._styler.status(status, status), *reasons]
+        return [self._styler.bold(f"{title}: ") + self._styler.color_by_status(status, status), *reasons]
 
     def _section(self, title: str, sentences: list[str]) -> list[str]:
         if not sentences:
@@ -180,14 +180,14 @@ def _held_by_pairs(explanation: Document, session: Document) -> list[tuple[str, 
 def _ended_by_pairs(ended_by: Document, session: Document, now: float) -> list[tuple[str, object]]:
     if not ended_by:
         return []
-    cause, ended_at = ended_by.get("cause"), instant(ended_by.get("at"))
+    cause, ended_at = ended_by.get("cause"), parse_timestamp(ended_by.get("at"))
     if cause == session.get("id"):
         cause_text = "itself"
     elif cause == session.get("zone_id"):
         cause_text = f"zone {cell(cause)}"
     else:
         cause_text = f"ancestor {cell(cause)}"
-    age_text = "" if ended_at is None else f" ({span(now - ended_at)} ago)"
+    age_text = "" if ended_at is None else f" ({format_duration(now - ended_at)} ago)"
     pairs: list[tuple[str, object]] = [
         ("ended by", ended_by.get("actor")),
         ("ended with", cause_text),

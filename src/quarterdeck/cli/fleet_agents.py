@@ -39,7 +39,7 @@ SKILLS_OPTION = Option(
 
 @with_fleet_errors
 def register(context: Context) -> int:
-    require_only_options(context, "--name", "--description", "--skills")
+    refuse_options_except(context, "--name", "--description", "--skills")
     name, description = non_empty_text(context, "name"), context.text("description")
     if context.text("id") is not None:
         raise UsageError(
@@ -63,7 +63,7 @@ def register(context: Context) -> int:
 @with_fleet_errors
 def list_(context: Context) -> int:
     # A fleet's list has no filters and no pages.
-    require_only_options(context, "--full", "--all")
+    refuse_options_except(context, "--full", "--all")
     members = load_members(context.server(), require_fleet_id(context))
     separator = "\n\n" if context.flag("full") else "\n"
     print_result(
@@ -83,7 +83,7 @@ def show(context: Context) -> int:
 
 @with_fleet_errors
 def deregister(context: Context) -> int:
-    require_only_options(context, "--agent-id")
+    refuse_options_except(context, "--agent-id")
     agent_id = _agent_id(context)
     server = context.server()
     # If the agent has a pane, the server waits until it has closed.
@@ -93,7 +93,7 @@ def deregister(context: Context) -> int:
     return 0
 
 
-def require_only_options(context: Context, *names: str) -> None:
+def refuse_options_except(context: Context, *names: str) -> None:
     """Refuse options of the agent registry: ignoring them silently would mislead the user."""
     for option in context.parsed.command.options:
         if option.name not in names and _has_value(context, option):
@@ -101,7 +101,7 @@ def require_only_options(context: Context, *names: str) -> None:
             raise UsageError("usage", detail)
 
 
-def require_no_fleet_options(context: Context) -> None:
+def refuse_fleet_options(context: Context) -> None:
     """Refuse options of fleets if there is no fleet id."""
     for option in context.parsed.command.options:
         if option.name in (SKILLS_OPTION.name, AGENT_ID_OPTION.name) and _has_value(context, option):

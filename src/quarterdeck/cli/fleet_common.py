@@ -22,7 +22,7 @@ CODING_AGENT = ParamType("claude|codex|opencode|…", str, ("claude", "codex", "
 """The names offered by shell completion. The server's configuration decides which names are valid."""
 PANE_CLOSE_SECONDS = 60.0
 """Extra time for responses that wait until panes have closed."""
-MAX_TEXT_LENGTH = 200
+DEFAULT_MAX_TEXT_LENGTH = 200
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that change the text direction."""
 CommandFunction = Callable[[Context], int]
@@ -159,7 +159,7 @@ def clip_text(context: Context, text: object) -> str:
     """The text, clipped to QD_MAX_TEXT_LEN characters (default 200), so that an agent reads fewer tokens."""
     content = text if isinstance(text, str) else ""
     variable = context.environ.get("QD_MAX_TEXT_LEN")
-    limit = MAX_TEXT_LENGTH
+    limit = DEFAULT_MAX_TEXT_LENGTH
     if variable:
         if not (variable.isascii() and variable.isdigit() and len(variable) <= 9):
             raise UsageError("usage", f"QD_MAX_TEXT_LEN: {variable!r} is not an integer of 0 or more.")

@@ -20,7 +20,7 @@ from quarterdeck.cli.command_table import (
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.input import JSON_INPUT_HELP, idempotency_key, json_option, to_milliseconds, without_none
 from quarterdeck.cli.list_output import PAGING, print_details, print_list
-from quarterdeck.cli.output import as_json, cell, instant, span, table
+from quarterdeck.cli.output import as_json, cell, format_duration, parse_timestamp, table
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
 
@@ -162,14 +162,17 @@ def _table(context: Context, invocations: list[Document]) -> str:
         [
             *(invocation.get(name) for name in ("id", "service_id", "method", "status")),
             f"{cell(invocation.get('attempts'))}/{cell(invocation.get('max_attempts'))}",
-            span(now - (instant(invocation.get("created_at")) or now)),
-            _format_duration(invocation),
+            format_duration(now - (parse_timestamp(invocation.get("created_at")) or now)),
+            _format_invocation_duration(invocation),
         ]
         for invocation in invocations
     ]
     return table(("ID", "SERVICE", "METHOD", "STATUS", "ATTEMPTS", "AGE", "DURATION"), rows, context.styler)
 
 
-def _format_duration(invocation: Document) -> str | None:
-    created_at, completed_at = instant(invocation.get("created_at")), instant(invocation.get("completed_at"))
+def _format_invocation_duration(invocation: Document) -> str | None:
+    created_at, completed_at = (
+        parse_timestamp(invocation.get("created_at")),
+        parse_timestamp(invocation.get("completed_at")),
+    )
     return None if created_at is None or completed_at is None else f"{(completed_at - created_at) * 1000:.0f} ms"

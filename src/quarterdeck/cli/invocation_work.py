@@ -10,7 +10,7 @@ from quarterdeck.cli.command_table import ID, TEXT, Argument, Command, Option, c
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.input import JSON_INPUT_HELP, json_option, json_or_text_option, without_none
 from quarterdeck.cli.list_output import relative_time
-from quarterdeck.cli.output import as_json, cell, instant, table
+from quarterdeck.cli.output import as_json, cell, parse_timestamp, table
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.client.problems import problem_from_document
 from quarterdeck.core.errors import EXIT_FAILED
@@ -101,7 +101,7 @@ def heartbeat(context: Context) -> int:
     body = without_none({"attempt_token": context.text("attempt_token")})
     document = context.server().call("POST", _path(context, "heartbeat"), body=body).document
     is_cancel_requested = document.get("cancel") is True
-    expires_at = instant(document.get("lease_expires_at"))
+    expires_at = parse_timestamp(document.get("lease_expires_at"))
     lease_text = "" if expires_at is None else f"The lease expires {relative_time(expires_at - time.time())}."
     context.show(
         document,
@@ -147,7 +147,7 @@ def _format_completion(invocation: Document) -> str:
     if status != "pending":
         return f"{invocation_id} is {cell(status)}."
     attempts_text = f"{cell(invocation.get('attempts'))} of {cell(invocation.get('max_attempts'))} attempts"
-    available_at = instant(invocation.get("available_at"))
+    available_at = parse_timestamp(invocation.get("available_at"))
     due_text = relative_time((available_at or 0.0) - time.time())
     return f"{invocation_id} is retried: due {due_text}, {attempts_text} started."
 
@@ -160,7 +160,7 @@ def _lease_table(context: Context, document: Document) -> str:
             lease.get("method"),
             f"{cell(lease.get('attempt'))}/{cell(lease.get('max_attempts'))}",
             lease.get("attempt_token"),
-            relative_time((instant(lease.get("lease_expires_at")) or now) - now),
+            relative_time((parse_timestamp(lease.get("lease_expires_at")) or now) - now),
             as_json(lease.get("params")),
         ]
         for lease in page_items(document)

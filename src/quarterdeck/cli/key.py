@@ -7,7 +7,7 @@ import time
 from quarterdeck.cli.command_table import DURATION, ID, TEXT, Argument, Command, CommandTable, Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.list_output import PAGING, print_list
-from quarterdeck.cli.output import cell, instant, span, table
+from quarterdeck.cli.output import cell, format_duration, parse_timestamp, table
 from quarterdeck.client.api import Document
 
 
@@ -77,5 +77,5 @@ def _table(context: Context, keys: list[Document]) -> str:
 def _format_expiry(key: Document, now: float) -> str:
     if key.get("status") != "live":
         return "ended"
-    expires_at = instant(key.get("expires_at"))
-    return "never" if expires_at is None else f"in {span(expires_at - now)}"
+    expires_at = parse_timestamp(key.get("expires_at"))
+    return "never" if expires_at is None else f"in {format_duration(expires_at - now)}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from quarterdeck.cli.command_table import NUMBER, TEXT, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import cell, fields, instant, span
+from quarterdeck.cli.output import cell, fields, format_duration, parse_timestamp
 from quarterdeck.client.api import Document, Query, next_cursor, page_items
 
 PAGING = (
@@ -47,16 +47,16 @@ def detail_pairs(document: Document, now: float, *excluded: str) -> list[tuple[s
     for name, value in document.items():
         if name in excluded or value is None:
             continue
-        timestamp = instant(value) if name.endswith(("_at", "At")) else None
+        timestamp = parse_timestamp(value) if name.endswith(("_at", "At")) else None
         pairs.append((name, value if timestamp is None else f"{cell(value)} ({relative_time(timestamp - now)})"))
     return pairs
 
 
 def relative_time(seconds: float) -> str:
-    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
+    return f"in {format_duration(seconds)}" if seconds > 0 else f"{format_duration(-seconds)} ago"
 
 
 def ago(value: object, now: float) -> str | None:
     """The age of a time, such as "5m ago"; None if there is no time."""
-    timestamp = instant(value)
-    return None if timestamp is None else f"{span(now - timestamp)} ago"
+    timestamp = parse_timestamp(value)
+    return None if timestamp is None else f"{format_duration(now - timestamp)} ago"

@@ -23,7 +23,7 @@ def main() -> int:
         from quarterdeck.cli import errors
 
         _discard_stdout()
-        return errors.report_problem(errors.from_os_error(error), as_json="--json" in argv)
+        return errors.report_problem(errors.problem_from_os_error(error), as_json="--json" in argv)
     return code
 
 

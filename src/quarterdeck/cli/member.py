@@ -29,7 +29,7 @@ from quarterdeck.cli.fleet_common import (
     with_fleet_errors,
 )
 from quarterdeck.cli.input import without_none
-from quarterdeck.cli.output import cell, instant, span, table
+from quarterdeck.cli.output import cell, format_duration, parse_timestamp, table
 from quarterdeck.client.api import ApiClient, Document, Query, page_items
 from quarterdeck.core.errors import EXIT_USAGE, Invalid, Problem
 
@@ -252,13 +252,13 @@ def _table(context: Context, members: list[Document]) -> str:
         headers += ["UNREAD", "SENT", "RECEIVED", "ACKNOWLEDGED", "IDLE"]
         now = time.time()
         for row, member in zip(rows, members, strict=True):
-            times = [instant(member.get(name)) for name in ("last_sent", "last_received", "last_acknowledged")]
+            times = [parse_timestamp(member.get(name)) for name in ("last_sent", "last_received", "last_acknowledged")]
             known_times = [timestamp for timestamp in times if timestamp is not None]
             row += [
                 member.get("unread"),
-                *(None if timestamp is None else span(now - timestamp) for timestamp in times),
+                *(None if timestamp is None else format_duration(now - timestamp) for timestamp in times),
             ]
-            row.append(span(now - max(known_times)) if known_times else None)
+            row.append(format_duration(now - max(known_times)) if known_times else None)
     return table(headers, rows, context.styler)
 
 

@@ -11,10 +11,10 @@ from quarterdeck.cli.command_table import DURATION, MEMBER_ID, NUMBER, Command, 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.input import without_none
-from quarterdeck.cli.output import cell, instant, span
+from quarterdeck.cli.output import cell, format_duration, parse_timestamp
 from quarterdeck.client.api import Document, page_items
 
-TICK_SECONDS, MAX_TICK_SECONDS = 5, 3_600
+DEFAULT_TICK_SECONDS, MAX_TICK_SECONDS = 5, 3_600
 
 
 def build_command_table() -> CommandTable:
@@ -44,7 +44,7 @@ def build_command_table() -> CommandTable:
 
 
 _START_OPTIONS = (
-    Option("--tick", f"Seconds between two checks of the panes [default: {TICK_SECONDS}].", NUMBER),
+    Option("--tick", f"Seconds between two checks of the panes [default: {DEFAULT_TICK_SECONDS}].", NUMBER),
     Option("--policy", "Which members to ping after their interval [default: quiet].", choice("quiet", "seed")),
     Option("--daemon", "Run in the background and print the pid. The log is in the data directory."),
 )
@@ -67,7 +67,7 @@ _CONFIG_OPTIONS = (
 def start(context: Context) -> int:
     from pathlib import Path  # slow to import, but a monitor runs for days
 
-    fleet_id, tick = fleet_common.require_fleet_id(context), _tick(context)
+    fleet_id, tick = fleet_common.require_fleet_id(context), _tick_seconds(context)
     context.server().connection.close()  # starts a local server now: the monitor itself never starts one
     from quarterdeck.monitor.daemonize import start_daemon
     from quarterdeck.monitor.loop import MonitorConfig, monitor_fleet
@@ -97,9 +97,9 @@ def start(context: Context) -> int:
     return 0
 
 
-def _tick(context: Context) -> int:
+def _tick_seconds(context: Context) -> int:
     option_value = context.number("tick")
-    tick = TICK_SECONDS if option_value is None else option_value
+    tick = DEFAULT_TICK_SECONDS if option_value is None else option_value
     if not 1 <= tick <= MAX_TICK_SECONDS:
         raise UsageError("usage", f"--tick: {tick} is out of range. Use 1 to {MAX_TICK_SECONDS} seconds.")
     return tick
@@ -135,7 +135,9 @@ def status(context: Context) -> int:
     now = time.time()
 
     def render() -> str:
-        lines = [format_monitor({**monitor, "is_recent": is_running}, instant(monitor.get("last_tick_at")), now)]
+        lines = [
+            format_monitor({**monitor, "is_recent": is_running}, parse_timestamp(monitor.get("last_tick_at")), now)
+        ]
         return "\n".join([*lines, *(_format_member(member, now) for member in page_items(monitor, "members"))])
 
     fleet_common.print_result(context, {**monitor, "is_live": is_running}, render)
@@ -162,7 +164,7 @@ def format_monitor(monitor: Document, last_tick_at: float | None, now: float) ->
         return "monitor: stopped"
     state = "running" if monitor["is_recent"] else "stale"
     pid, tick = cell(monitor["pid"]), cell(monitor.get("tick_seconds"))
-    return f"monitor: {state} (pid {pid}, last tick {span(now - last_tick_at)} ago, tick {tick}s)"
+    return f"monitor: {state} (pid {pid}, last tick {format_duration(now - last_tick_at)} ago, tick {tick}s)"
 
 
 # -- config -----------------------------------------------------------------------------------------------------------
@@ -184,8 +186,8 @@ def config(context: Context) -> int:
 def _format_member(member: Document, now: float) -> str:
     """`3 alice every 60s, last ping 12s ago`."""
     name = "" if member.get("name") is None else f" {cell(member['name'])}"
-    last_ping_at = instant(member.get("last_ping_at"))
-    last = "never pinged" if last_ping_at is None else f"last ping {span(now - last_ping_at)} ago"
+    last_ping_at = parse_timestamp(member.get("last_ping_at"))
+    last = "never pinged" if last_ping_at is None else f"last ping {format_duration(now - last_ping_at)} ago"
     unread = f", {member['unread']} unread" if member.get("unread") else ""
     off = "" if member.get("enabled") else ", disabled"
     return f"{cell(member.get('agent_id'))}{name} every {cell(member.get('interval_seconds'))}s, {last}{unread}{off}"

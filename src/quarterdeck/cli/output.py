@@ -27,7 +27,7 @@ class TextStyler:
     def bold(self, text: str) -> str:
         return self._wrap("1", text)
 
-    def status(self, status: str, text: str) -> str:
+    def color_by_status(self, status: str, text: str) -> str:
         """The text in the color of a status, in upper or lower case."""
         return self._wrap(_STATUS_COLORS.get(status.lower(), ""), text)
 
@@ -100,7 +100,7 @@ def fields(pairs: Iterable[tuple[str, object]], styler: TextStyler) -> str:
     return "\n".join(f"{styler.bold(pad(name, name_width))}  {value}" for name, value in rows)
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """The two largest units: 45s, 12m 5s, 3h 20m, 2d 4h."""
     remaining = max(int(seconds), 0)
     for size, unit, small_size, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
@@ -110,7 +110,7 @@ def span(seconds: float) -> str:
     return f"{remaining}s"
 
 
-def instant(value: object) -> float | None:
+def parse_timestamp(value: object) -> float | None:
     """Seconds since 1970 of an ISO 8601 time; None if the value is not one."""
     if not isinstance(value, str):
         return None

@@ -10,7 +10,7 @@ from contextlib import suppress
 from quarterdeck.cli.admin import DATABASE_OPTION, OWN_VARIABLES_OPTION, exec_server_command
 from quarterdeck.cli.command_table import NUMBER, TEXT, Command, CommandTable, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import cell, fields, instant, span
+from quarterdeck.cli.output import cell, fields, format_duration, parse_timestamp
 from quarterdeck.cli.server_logs import LOGS_OPTIONS, logs
 from quarterdeck.client import discovery, file_locks
 from quarterdeck.client.api import ApiClient, Document
@@ -59,7 +59,7 @@ def stop(context: Context) -> int:
     # The server may have exited in the meantime. Then the wait below is short.
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    if not file_locks.wait_until_free(data_dir.server_lock, seconds):
+    if not file_locks.wait_until_free(data_dir.server_lock_path, seconds):
         raise TimedOut(
             "stop_timeout",
             f"The server (pid {pid}) got SIGTERM and has not exited after {seconds:g} s. Wait longer with --timeout.",
@@ -106,9 +106,9 @@ def _format_status(context: Context, report: Document) -> str:
     for name in ("why", "url", "pid", "version", "database", "data", "socket"):
         if report.get(name) is not None:
             pairs.append((name, report[name]))
-    started_at = instant(report.get("started_at"))
+    started_at = parse_timestamp(report.get("started_at"))
     if started_at is not None:
-        pairs.append(("since", f"{cell(report['started_at'])} ({span(time.time() - started_at)})"))
+        pairs.append(("since", f"{cell(report['started_at'])} ({format_duration(time.time() - started_at)})"))
     return fields(pairs, context.styler)
 
 

@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.2
 
 
 def logs(context: Context) -> int:
-    path = context.local_data_dir().log
+    path = context.local_data_dir().log_path
     count = context.number("lines")
     try:
         log_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

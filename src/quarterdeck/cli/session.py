@@ -20,7 +20,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.list_output import PAGING, print_details, print_list
 from quarterdeck.cli.output import cell, table
 from quarterdeck.cli.receipt import RECEIPT_EXIT_HELP, format_session_count, print_receipt
-from quarterdeck.cli.session_tree import age_and_lifetime, draw, glyphs_for
+from quarterdeck.cli.session_tree import age_and_expiry, draw, glyphs_for
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import Conflict
 
@@ -170,5 +170,5 @@ def _table(context: Context, sessions: list[Document]) -> str:
         return f"No sessions found in zone {context.zone}."
     now = time.time()
     field_names = ("id", "application_id", "status", "depth", "parent_id")
-    rows = [[*(session.get(name) for name in field_names), *age_and_lifetime(session, now)] for session in sessions]
+    rows = [[*(session.get(name) for name in field_names), *age_and_expiry(session, now)] for session in sessions]
     return table(("ID", "APPLICATION", "STATUS", "DEPTH", "PARENT", "AGE", "EXPIRY"), rows, context.styler)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from quarterdeck.cli.output import TextStyler, cell, instant, pad, span, width
+from quarterdeck.cli.output import TextStyler, cell, format_duration, pad, parse_timestamp, width
 from quarterdeck.client.api import Document
 
 T = TypeVar("T")
@@ -45,28 +45,28 @@ def draw(items: Sequence[Document], now: float, styler: TextStyler, glyphs: Tree
         if status == "terminated":
             output_lines.append(styler.dim("  ".join([start, *cells]).rstrip()))
         else:
-            cells[1] = styler.status(status, cells[1])
+            cells[1] = styler.color_by_status(status, cells[1])
             output_lines.append("  ".join([start, *cells]).rstrip())
     return "\n".join(output_lines)
 
 
-def age_and_lifetime(session: Document, now: float) -> tuple[str, str]:
+def age_and_expiry(session: Document, now: float) -> tuple[str, str]:
     """The age of a session, and its time to expiry. Of a suspended one also how long it has been suspended."""
-    spawned_at = instant(session.get("spawned_at")) or now
-    ended_at = instant(session.get("terminated_at"))
-    expires_at = instant(session.get("expires_at"))
+    spawned_at = parse_timestamp(session.get("spawned_at")) or now
+    ended_at = parse_timestamp(session.get("terminated_at"))
+    expires_at = parse_timestamp(session.get("expires_at"))
     if ended_at is not None or session.get("status") == "terminated":
-        return span((ended_at or now) - spawned_at), "ended"
-    lifetime = "no expiry" if expires_at is None else f"{span(expires_at - now)} left"
+        return format_duration((ended_at or now) - spawned_at), "ended"
+    lifetime = "no expiry" if expires_at is None else f"{format_duration(expires_at - now)} left"
     # In words too, not only by the status: the session has time left but does nothing until it is resumed.
-    suspended_at = instant(session.get("suspended_at")) if session.get("status") == "suspended" else None
-    return span(
+    suspended_at = parse_timestamp(session.get("suspended_at")) if session.get("status") == "suspended" else None
+    return format_duration(
         now - spawned_at
-    ), lifetime if suspended_at is None else f"{lifetime}, suspended for {span(now - suspended_at)}"
+    ), lifetime if suspended_at is None else f"{lifetime}, suspended for {format_duration(now - suspended_at)}"
 
 
 def _format_columns(session: Document, now: float) -> tuple[str, str, str, str]:
-    age, lifetime = age_and_lifetime(session, now)
+    age, lifetime = age_and_expiry(session, now)
     return cell(session.get("application_id")), cell(session.get("status")), age, lifetime
 
 

@@ -25,7 +25,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.input import without_none
 from quarterdeck.cli.list_output import PAGING, detail_pairs, print_list
-from quarterdeck.cli.output import as_json, cell, fields, instant, span, table
+from quarterdeck.cli.output import as_json, cell, fields, format_duration, parse_timestamp, table
 from quarterdeck.cli.time_args import FUTURE_TIME, PAST_TIME, parse_future_time, parse_past_time
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
@@ -229,7 +229,7 @@ def _table(context: Context, tasks: list[Document]) -> str:
             _format_progress(task),
             f"{cell(task.get('retryCount'))}/{cell(task.get('maxRetries'))}",
             task.get("agentId"),
-            span(now - (instant(task.get("createdAt")) or now)),
+            format_duration(now - (parse_timestamp(task.get("createdAt")) or now)),
             task.get("title"),
         ]
         for task in tasks
@@ -245,16 +245,16 @@ def _format_progress(task: Document) -> str:
 
 def _result_table(context: Context, tasks: Sequence[Document]) -> str:
     rows = [
-        [task.get("id"), task.get("status"), _format_duration(task), task.get("title"), _result_or_reason(task)]
+        [task.get("id"), task.get("status"), _format_task_duration(task), task.get("title"), _result_or_reason(task)]
         for task in tasks
     ]
     return table(("ID", "STATUS", "DURATION", "TITLE", "RESULT"), rows, context.styler)
 
 
-def _format_duration(task: Document) -> str | None:
-    created_at = instant(task.get("createdAt"))
-    ended_at = instant(task.get("completedAt")) or instant(task.get("failedAt"))
-    return None if created_at is None or ended_at is None else span(ended_at - created_at)
+def _format_task_duration(task: Document) -> str | None:
+    created_at = parse_timestamp(task.get("createdAt"))
+    ended_at = parse_timestamp(task.get("completedAt")) or parse_timestamp(task.get("failedAt"))
+    return None if created_at is None or ended_at is None else format_duration(ended_at - created_at)
 
 
 def _result_or_reason(task: Document) -> object:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from quarterdeck.cli.command_table import ID, NUMBER, TEXT, Argument, Command, Option, uppercase_choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import TextStyler, as_json, cell, instant, pad
+from quarterdeck.cli.output import TextStyler, as_json, cell, pad, parse_timestamp
 from quarterdeck.cli.time_args import PAST_TIME, parse_past_time
 from quarterdeck.client.api import ApiClient, Document, Query, next_cursor, page_items
 
@@ -54,7 +54,7 @@ class _TaskLog:
         self._path = context.api_path("agent-tasks", context.required_text("id"), "logs")
         self._query: Query = {"level": context.text("level"), "event": context.text("event")}
         since = context.text("since")
-        self._since = 0.0 if since is None else instant(parse_past_time(since, time.time())) or 0.0
+        self._since = 0.0 if since is None else parse_timestamp(parse_past_time(since, time.time())) or 0.0
         self._cursor: str | None = None
         """Where `follow` continues."""
 
@@ -107,14 +107,18 @@ class _TaskLog:
         return page_items(page)
 
     def _is_recent(self, line: Document) -> bool:
-        return (instant(line.get("createdAt")) or 0.0) >= self._since
+        return (parse_timestamp(line.get("createdAt")) or 0.0) >= self._since
 
 
 def format_line(line: Document, styler: TextStyler) -> str:
     """One line, and below it the stack trace, indented."""
     before, after, details = line.get("previousStatus"), line.get("newStatus"), line.get("details")
     level = cell(line.get("level"))
-    parts = [cell(line.get("createdAt")), styler.status(level, pad(level, 8)), pad(cell(line.get("event")), 16)]
+    parts = [
+        cell(line.get("createdAt")),
+        styler.color_by_status(level, pad(level, 8)),
+        pad(cell(line.get("event")), 16),
+    ]
     if after is not None and after != before:
         parts.append(cell(after) if before is None else f"{cell(before)} → {cell(after)}")
     if line.get("message"):

@@ -27,8 +27,8 @@ class Row(NamedTuple):
     is_repeat: bool = False
 
 
-def draw(document: Document, highlighted: str, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS) -> str:
-    """`highlighted` is the task at the root of the drawing."""
+def draw(document: Document, root_id: str, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS) -> str:
+    """`root_id` is the task at the root of the drawing."""
     tasks = {str(task.get("id")): task for task in page_items(document)}
     dependencies: dict[str, list[str]] = {
         task_id: _listed_ids(task, "dependsOn", tasks) for task_id, task in tasks.items()
@@ -37,15 +37,15 @@ def draw(document: Document, highlighted: str, styler: TextStyler, glyphs: TreeG
     for task_id, dependency_ids in dependencies.items():
         for dependency_id in dependency_ids:
             dependents.setdefault(dependency_id, []).append(task_id)
-    rows = [Row("", highlighted)]
+    rows = [Row("", root_id)]
     sections = [
-        (title, side) for title, side in (("depends on", dependencies), ("blocks", dependents)) if side.get(highlighted)
+        (title, side) for title, side in (("depends on", dependencies), ("blocks", dependents)) if side.get(root_id)
     ]
     for index, (title, edges) in enumerate(sections):
         connector, indent = (glyphs.corner, glyphs.blank) if index == len(sections) - 1 else (glyphs.tee, glyphs.bar)
         rows.append(Row(connector, title, is_heading=True))
-        rows += _subtree_rows(highlighted, edges, indent, glyphs)
-    return _render_rows(rows, tasks, highlighted, styler)
+        rows += _subtree_rows(root_id, edges, indent, glyphs)
+    return _render_rows(rows, tasks, root_id, styler)
 
 
 def _subtree_rows(root: str, edges: Mapping[str, Sequence[str]], indent: str, glyphs: TreeGlyphs) -> list[Row]:
@@ -62,7 +62,7 @@ def _subtree_rows(root: str, edges: Mapping[str, Sequence[str]], indent: str, gl
     return rows
 
 
-def _render_rows(rows: Sequence[Row], tasks: Mapping[str, Document], highlighted: str, styler: TextStyler) -> str:
+def _render_rows(rows: Sequence[Row], tasks: Mapping[str, Document], root_id: str, styler: TextStyler) -> str:
     # Each character of a branch takes one column, so only the ids need measuring.
     id_width = max(len(row.branch) + width(cell(row.label)) for row in rows if not row.is_heading)
     states = [_format_state(tasks.get(row.label, {})) for row in rows if not row.is_heading]
@@ -75,11 +75,11 @@ def _render_rows(rows: Sequence[Row], tasks: Mapping[str, Document], highlighted
         task = tasks.get(row.label, {})
         head = row.branch + pad(cell(row.label), id_width - len(row.branch))
         state = _format_state(task)
-        state_text = styler.status(cell(task.get("status")), pad(state, state_width))
+        state_text = styler.color_by_status(cell(task.get("status")), pad(state, state_width))
         suffix = styler.dim(ALREADY_SHOWN) if row.is_repeat else ""
         title = clip(cell(task.get("title")), _TITLE_WIDTH)
         output_lines.append(
-            "  ".join([styler.bold(head) if row.label == highlighted else head, state_text, title, suffix]).rstrip()
+            "  ".join([styler.bold(head) if row.label == root_id else head, state_text, title, suffix]).rstrip()
         )
     return "\n".join(output_lines)
 

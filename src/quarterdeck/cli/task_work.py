@@ -11,7 +11,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.input import JSON_INPUT_HELP, json_option, json_or_text_option, without_none
 from quarterdeck.cli.list_output import relative_time
-from quarterdeck.cli.output import as_json, cell, instant, table
+from quarterdeck.cli.output import as_json, cell, parse_timestamp, table
 from quarterdeck.cli.task_logs import LEVELS
 from quarterdeck.client.api import Document, page_items
 
@@ -145,7 +145,7 @@ def _send_report(context: Context, method: str, action: str, body: Document) -> 
 def format_state(task: Document) -> str:
     """The status of a task, and when it is retried or starts."""
     task_id, status = cell(task.get("id")), cell(task.get("status"))
-    available_at = instant(task.get("availableAt"))
+    available_at = parse_timestamp(task.get("availableAt"))
     if status in ("FAILED", "ABORTED") and task.get("isFinal") is not True and available_at is not None:
         retry_text = f"Retry {cell(task.get('retryCount'))} of {cell(task.get('maxRetries'))}"
         return f"{task_id} is {status}. {retry_text} is due {relative_time(available_at - time.time())}."
@@ -163,7 +163,7 @@ def _lease_table(context: Context, document: Document) -> str:
             lease.get("title"),
             lease.get("attempt"),
             lease.get("attemptToken"),
-            relative_time((instant(lease.get("leaseExpiresAt")) or now) - now),
+            relative_time((parse_timestamp(lease.get("leaseExpiresAt")) or now) - now),
             as_json(lease.get("inputContext")),
         ]
         for lease in page_items(document, "tasks")

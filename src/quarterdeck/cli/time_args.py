@@ -7,7 +7,7 @@ from quarterdeck.cli.command_table import ParamType, parse_duration
 
 def parse_future_time(text: str, now: float) -> str:
     """Parse `+10m` (from now) or an ISO 8601 time."""
-    return _format_iso(now + parse_duration(text[1:])) if text[:1] == "+" else _parse_instant(text)
+    return _format_iso(now + parse_duration(text[1:])) if text[:1] == "+" else _parse_iso_time(text)
 
 
 def parse_past_time(text: str, now: float) -> str:
@@ -15,7 +15,7 @@ def parse_past_time(text: str, now: float) -> str:
     try:
         seconds_ago = parse_duration(text)
     except ValueError:
-        return _parse_instant(text)
+        return _parse_iso_time(text)
     return _format_iso(now - seconds_ago)
 
 
@@ -34,7 +34,7 @@ def parse_day(text: str, now: float) -> str:
     try:
         seconds_ago = parse_duration(text)
     except ValueError:
-        if len(text) != 10 or not _parse_instant(text):
+        if len(text) != 10 or not _parse_iso_time(text):
             raise ValueError(f"{text!r} is not a date. Use a date such as 2026-01-31, or an age such as 7d") from None
         return text
     return _format_iso(now - seconds_ago)[:10]
@@ -51,7 +51,7 @@ PAST_TIME = ParamType("TIME", _check_past_time)
 DAY = ParamType("DATE", _check_day)
 
 
-def _parse_instant(text: str) -> str:
+def _parse_iso_time(text: str) -> str:
     """Parse an ISO 8601 time. Without an offset it is local time."""
     from datetime import datetime  # takes 2 ms, and few commands need it
 

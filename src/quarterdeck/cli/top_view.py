@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quarterdeck.cli.agent import format_status
 from quarterdeck.cli.list_output import ago
-from quarterdeck.cli.output import TextStyler, cell, clip, instant, pad, span, width
+from quarterdeck.cli.output import TextStyler, cell, clip, format_duration, pad, parse_timestamp, width
 from quarterdeck.client.api import Document
 
 RATE_LABELS = (("task.created", "created"), ("task.started", "started"), ("task.completed", "completed"))
@@ -142,10 +142,10 @@ def _queue_lines(frame: Frame) -> list[str]:
         queues.setdefault(cell(task.get("taskType")), []).append(task)
     rows = []
     for task_type, tasks in sorted(queues.items(), key=lambda queue: -len(queue[1])):
-        oldest = min(instant(task.get("createdAt")) or frame.now for task in tasks)
+        oldest = min(parse_timestamp(task.get("createdAt")) or frame.now for task in tasks)
         with_dependencies = sum(1 for task in tasks if task.get("dependsOn"))
         suffix = "+" if frame.snapshot.has_more_pending else ""
-        rows.append((task_type, f"{len(tasks)}{suffix}", span(frame.now - oldest), str(with_dependencies)))
+        rows.append((task_type, f"{len(tasks)}{suffix}", format_duration(frame.now - oldest), str(with_dependencies)))
     return _align_columns(("QUEUE", "PENDING", "OLDEST", "WITH DEPENDENCIES"), rows)
 
 
@@ -173,7 +173,7 @@ def _running_lines(frame: Frame) -> list[str]:
             cell(task.get("id")),
             cell(task.get("agentId")),
             f"{cell(task.get('progressPercent'))}%",
-            span(frame.now - (instant(task.get("startedAt")) or frame.now)),
+            format_duration(frame.now - (parse_timestamp(task.get("startedAt")) or frame.now)),
             " · ".join(cell(task.get(name)) for name in ("title", "currentStep") if task.get(name)),
         )
         for task in frame.snapshot.running

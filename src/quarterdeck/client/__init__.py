@@ -13,21 +13,22 @@
 | data_dir     | files of a data directory: server record, token, locks, log                         |
 | file_locks   | checks and takes flocks                                                             |
 | socket_peer  | pid and uid of the process that listens on a socket                                 |
-| autostart    | starts a server if none runs, once for any number of callers                        |
+| autostart    | starts the server of a data directory if none runs; concurrent callers start one    |
 | discovery    | finds the server from flags and environment, for the CLI and for the SDK            |
 
-Agents run `qd` all day, so this package is written for a short import time. It does not import `pathlib` or
-`dataclasses`, and it imports `ssl` and `urllib` only when a URL needs them. A cold `qd session show` imports `json`,
-`socket` and little else. Only the SDK imports `http_async`, `http_parser` and `pool`: they need an event loop.
+Agents run `qd` often, so the modules that the CLI uses have a short import time. They do not import `pathlib` or
+`dataclasses`, and they import `ssl` and `urllib` only when a URL needs them. A cold `qd session show` imports `json`,
+`socket` and little else. Only the SDK imports `http_async`, `http_parser` and `pool`: they import `asyncio`.
 
-How it fails. A failed call or start raises a `core.errors.Problem`. Its class says whether a retry is safe.
-`Unreachable`: nothing was sent, so it is. `Lost`: the request was sent and no complete response came, so the server may
-have processed it, and only a request with an idempotency key is safe to repeat. `TimedOut`: as `Lost`, except that with
-the code `connect_timeout` nothing was sent. This package retries nothing by itself, with two exceptions: `event_stream`
-reconnects, and the pool repeats an exchange that was lost on an idle connection, if the caller allows it.
+Errors. A failed call or start raises a `core.errors.Problem`. Its class says whether a retry is safe. `Unreachable`:
+nothing was sent, so a retry is safe. `Lost`: the request was sent and no complete response came, so the server may have
+processed it, and only a request with an idempotency key is safe to repeat. `TimedOut`: the same as `Lost`, except for
+the codes `connect_timeout`, `start_timeout` and `server_silent`, with which nothing was sent. This package retries
+nothing by itself, with two exceptions: `event_stream` reconnects, and the pool repeats an exchange that was lost on an
+idle connection, if the caller allows it.
 
-Which server. A server at a given URL is used and never started. Otherwise the data directory decides. Its record
-names the socket. The flock on `server.lock` shows whether a server runs; the pid in the record does not, because
-another process may have it by now. If no server runs, one is started, unless the record names a PostgreSQL database:
-such a server is started by its operator.
+Which server. If a URL is given, the server at that URL is used, and none is started. Otherwise the server of the data
+directory is used. `server.json` in the directory names the server's socket. The flock on `server.lock` shows whether
+the server runs; the pid in `server.json` does not, because another process may have that pid by now. If no server
+runs, one is started, unless `server.json` names a PostgreSQL database: the operator starts such a server.
 """

@@ -15,7 +15,7 @@ Document = dict[str, object]
 Query = Mapping[str, str | int | bool | None]
 
 ZONE_HEADER_PREFIX = "/api/v1/"
-"""Routes below it take the zone from the `X-Workspace-ID` header, not from the path."""
+"""Routes whose path starts with this take the zone from the `X-Workspace-ID` header, not from the path."""
 _UNESCAPED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:")
 
 
@@ -33,7 +33,7 @@ class ApiClient:
         """A bearer token or an API key. API keys start with `qd_`, which no JWT does."""
         self.trace = trace
         self.zone: str | None = None
-        """The zone for routes whose path names none. None: the token decides."""
+        """The zone for routes whose path names none. If None, the server uses the zone of the token."""
 
     def get(self, path: str, query: Query | None = None) -> Document:
         return self.call("GET", path, query=query).document
@@ -77,7 +77,7 @@ class ApiClient:
     def stream(
         self, path: str, query: Query, headers: Mapping[str, str], wait_readable: WaitReadable
     ) -> Iterator[bytes]:
-        """Make an authenticated call whose response does not end. Yields the body in chunks as they arrive."""
+        """Open an event stream. Returns an iterator over the chunks of the body, which yields them as they arrive."""
         all_headers = {"Accept": "text/event-stream", "User-Agent": "qd", **self._auth_headers(), **headers}
         response, chunks = self.connection.open_stream(
             Request("GET", with_query(path, query), all_headers), wait_readable
@@ -112,12 +112,12 @@ def next_cursor(page: Document) -> object:
 
 
 def build_path(*segments: str) -> str:
-    """`/zones/z/agents/a`. Each segment is escaped, so that an id cannot lead to another route."""
+    """Build a path such as `/zones/z/agents/a`. Segments are escaped, so that an id cannot select another route."""
     return "".join(f"/{_escape(segment)}" for segment in segments)
 
 
 def with_query(path: str, query: Query | None) -> str:
-    """Append the query. None and False are left out, and True becomes `true`."""
+    """Append the query. Parameters that are None or False are left out, and True becomes `true`."""
     params = {name: value for name, value in (query or {}).items() if value is not None and value is not False}
     if not params:
         return path
@@ -126,7 +126,7 @@ def with_query(path: str, query: Query | None) -> str:
 
 
 def _escape(text: str) -> str:
-    # Some proxies rewrite the segments `.` and `..`, although a dot needs no escape.
+    # A dot needs no escape, but some proxies resolve the segments `.` and `..`.
     if text in (".", ".."):
         return text.replace(".", "%2E")
     data = text.encode("utf-8", "surrogateescape")
@@ -145,7 +145,7 @@ def _decode(response: Response) -> Document:
     return document
 
 
-def page_items(page: Document, name: str = "items") -> list[Document]:
-    """The items of a list page. Items that are not JSON objects are left out."""
-    items = page.get(name)
+def page_items(page: Document, field: str = "items") -> list[Document]:
+    """The objects of a list in a document. Items that are not JSON objects are left out."""
+    items = page.get(field)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []

@@ -1,8 +1,9 @@
 """Starts the server of a data directory if none runs.
 
-The starting process holds `start.lock`. Others wait for that lock and then find the server, so concurrent commands
-start one server. The child inherits the write end of a pipe (`--ready-fd`). The line `ready URL` means that it serves.
-If the pipe closes without that line, the start failed and the reason is at the end of its log.
+The process that starts the server holds `start.lock`. Others wait for that lock and then find the server, so concurrent
+commands start one server. The server inherits the write end of a pipe (`--ready-fd`) and writes the line `ready URL`
+when it accepts requests. If the pipe closes without that line, the start failed and the server's log ends with the
+reason.
 """
 
 # No `pathlib`: see client/data_dir.py.
@@ -25,13 +26,13 @@ from quarterdeck.core.errors import Fault
 READY_TIMEOUT_SECONDS = 60.0
 """Long, because the first start creates and migrates the database, perhaps on a slow disk."""
 _LOG_TAIL_LINES = 20
-_LOG_MAX = 16 * 1024 * 1024
+_LOG_MAX_BYTES = 16 * 1024 * 1024
 _CLIENT_VARIABLES = ("QD_TOKEN", "QD_URL", "QD_ZONE")
-"""Variables that only clients use. The server does not get them."""
+"""Environment variables that only clients use. They are not passed to the server."""
 
 
 FindRunning = Callable[[], ApiClient | None]
-"""Returns the directory's server if it accepts connections now."""
+"""Returns a client that is connected to the directory's server, or None if the server accepts no connection now."""
 
 
 class ServerStartFailed(Fault):
@@ -42,11 +43,14 @@ class ServerStartFailed(Fault):
 
 
 def ensure_server(data_dir: DataDir, report: Callable[[str], None], find_running: FindRunning) -> ApiClient | None:
-    """Return the server of this directory, started if none runs. None if it became ready and then did not answer."""
+    """Connect to the server of this directory, and start it if it does not run.
+
+    Returns None if the started server became ready but then accepted no connection.
+    """
     os.makedirs(data_dir.path, mode=0o700, exist_ok=True)
     try:
-        with file_locks.lock_exclusive(data_dir.start_lock, READY_TIMEOUT_SECONDS):
-            # The previous holder of the lock may have started it, or a user may be starting one by hand.
+        with file_locks.lock_exclusive(data_dir.start_lock_path, READY_TIMEOUT_SECONDS):
+            # The previous holder of the lock may have started the server, or a user may be starting one by hand.
             found = find_running() or wait_for_lock_holder(data_dir, find_running)
             if found is not None:
                 return found
@@ -61,9 +65,9 @@ def ensure_server(data_dir: DataDir, report: Callable[[str], None], find_running
 
 
 def wait_for_lock_holder(data_dir: DataDir, find_running: FindRunning) -> ApiClient | None:
-    """Wait until the server that holds `server.lock` answers: it may be starting or draining. None when it has exited.
+    """Connect to the server that holds `server.lock`, and wait while it starts or drains. None when it has exited.
 
-    Polls, because the readiness of another process's child cannot be waited for.
+    This polls, because only the process that started a server has the pipe that reports its readiness.
     """
     deadline = time.monotonic() + READY_TIMEOUT_SECONDS
     while data_dir.has_running_server():
@@ -89,7 +93,7 @@ def _refuse_postgresql(data_dir: DataDir) -> None:
 
 
 def _start(data_dir: DataDir, report: Callable[[str], None]) -> None:
-    report(f"no server runs for {data_dir.path}: starting one (log: {data_dir.log}; `qd stop` stops it)")
+    report(f"no server runs for {data_dir.path}: starting one (log: {data_dir.log_path}; `qd stop` stops it)")
     read_fd, write_fd = os.pipe()
     try:
         log_offset = _spawn(data_dir, write_fd)
@@ -98,10 +102,10 @@ def _start(data_dir: DataDir, report: Callable[[str], None]) -> None:
         os.close(read_fd)
     if line is None:
         raise TimedOut(
-            "start_timeout", f"The server was not ready within {READY_TIMEOUT_SECONDS:g} s. See {data_dir.log}."
+            "start_timeout", f"The server was not ready within {READY_TIMEOUT_SECONDS:g} s. See {data_dir.log_path}."
         )
     if not line.startswith("ready"):
-        raise ServerStartFailed("server_not_started", _start_failure_text(data_dir, log_offset), log=data_dir.log)
+        raise ServerStartFailed("server_not_started", _start_failure_text(data_dir, log_offset), log=data_dir.log_path)
 
 
 def _spawn(data_dir: DataDir, write_fd: int) -> int:
@@ -113,23 +117,23 @@ def _spawn(data_dir: DataDir, write_fd: int) -> int:
     command += ["--auto-started", "--ready-fd", str(write_fd)]
     environ = _server_environ(data_dir)
     try:
-        _rotate_log(data_dir.log)
-        log = os.open(data_dir.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        _rotate_log(data_dir.log_path)
+        log_fd = os.open(data_dir.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            log_offset = os.fstat(log).st_size
-            # Run in the data directory: a server must not keep its first user's working directory in use.
+            log_offset = os.fstat(log_fd).st_size
+            # Run in the data directory: a server must not keep the working directory of the first command in use.
             child = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=log_fd,
+                stderr=log_fd,
                 cwd=data_dir.path,
                 env=environ,
                 pass_fds=(write_fd,),
                 start_new_session=True,
             )
         finally:
-            os.close(log)
+            os.close(log_fd)
     finally:
         os.close(write_fd)
     # The server outlives this process on purpose. With a return code set, Popen does not warn that it still runs.
@@ -138,9 +142,9 @@ def _spawn(data_dir: DataDir, write_fd: int) -> int:
 
 
 def _server_environ(data_dir: DataDir) -> dict[str, str]:
-    """Environment of the server. It logs warnings only, unless a setting says otherwise.
+    """The environment of the server. Sets the log level to `warning`, unless the user has set another.
 
-    A line for every request would fill the disk, because nothing watches this log.
+    A line for every request would fill the disk, because the log is rotated only at a start.
     """
     environ = {name: value for name, value in os.environ.items() if name not in _CLIENT_VARIABLES}
     if "QD_LOG_LEVEL" not in environ and not _settings_file_sets(data_dir, "log_level"):
@@ -149,7 +153,7 @@ def _server_environ(data_dir: DataDir) -> dict[str, str]:
 
 
 def _settings_file_sets(data_dir: DataDir, key: str) -> bool:
-    """Whether the directory's settings file sets this key. An environment variable would override it."""
+    """Whether `quarterdeck.toml` in the data directory sets this key. An environment variable would override it."""
     import tomllib
 
     try:
@@ -159,20 +163,20 @@ def _settings_file_sets(data_dir: DataDir, key: str) -> bool:
         return False  # the server reports what is wrong with the file
 
 
-def _rotate_log(log: str) -> None:
+def _rotate_log(log_path: str) -> None:
     """Rename a log over 16 MiB and keep one old log.
 
-    Runs only at a start, so within one run only the log level bounds the log (see `_server_environ`).
+    This runs only at a start. During a run nothing but the log level limits the size (see `_server_environ`).
     """
     try:
-        if os.stat(log).st_size > _LOG_MAX:
-            os.replace(log, f"{log}.1")
+        if os.stat(log_path).st_size > _LOG_MAX_BYTES:
+            os.replace(log_path, f"{log_path}.1")
     except FileNotFoundError:
         pass
 
 
 def _read_line(read_fd: int, seconds: float) -> str | None:
-    """Read the first line from the pipe. Incomplete if the pipe closes before the line ends, None after a time-out."""
+    """Read the first line from the pipe. Returns what has arrived if the pipe closes, and None after a time-out."""
     deadline = time.monotonic() + seconds
     data = b""
     poll = select.poll()
@@ -188,8 +192,8 @@ def _read_line(read_fd: int, seconds: float) -> str | None:
 
 
 def _start_failure_text(data_dir: DataDir, log_offset: int) -> str:
-    """Error text with the last lines that this start wrote to the log: they hold the reason."""
-    descriptor = os.open(data_dir.log, os.O_RDONLY | os.O_CLOEXEC)
+    """The error text, with the last lines that this start wrote to the log."""
+    descriptor = os.open(data_dir.log_path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
         tail = os.pread(descriptor, 16_384, max(log_offset, size - 16_384))
@@ -197,4 +201,4 @@ def _start_failure_text(data_dir: DataDir, log_offset: int) -> str:
         os.close(descriptor)
     lines = tail.decode("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:]
     tail_text = "\n".join(f"  {line}" for line in lines) or "  (empty)"
-    return f"The server did not start. The end of {data_dir.log}:\n{tail_text}"
+    return f"The server did not start. The end of {data_dir.log_path}:\n{tail_text}"

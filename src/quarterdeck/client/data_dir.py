@@ -1,4 +1,4 @@
-"""Layout of a data directory, as far as clients use it.
+"""The paths and files of a data directory that clients use.
 
 Paths are strings here: importing `pathlib` takes more than a third of Python's own start-up time.
 """
@@ -20,7 +20,7 @@ _FILE_MAX = 64 * 1024
 
 
 class ServerRecord(NamedTuple):
-    """`server.json`: written by the last server of this directory when it became ready. Kept after the server exits."""
+    """The contents of `server.json`. A server writes the file when it becomes ready, and does not delete it at exit."""
 
     pid: int
     url: str
@@ -30,7 +30,7 @@ class ServerRecord(NamedTuple):
     started_at: str
 
     def is_alive(self) -> bool:
-        """Whether a process has this pid. Weak evidence, because pids are reused. Only the lock is proof."""
+        """Whether a process with this pid exists. It may be another program, so only the lock is proof."""
         try:
             os.kill(self.pid, 0)
         except PermissionError:
@@ -43,12 +43,12 @@ class ServerRecord(NamedTuple):
 class DataDir:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.server_lock = f"{path}/server.lock"
-        self.start_lock = f"{path}/start.lock"
-        self.log = f"{path}/server.log"
+        self.server_lock_path = f"{path}/server.lock"
+        self.start_lock_path = f"{path}/start.lock"
+        self.log_path = f"{path}/server.log"
 
     def read_record(self) -> ServerRecord | None:
-        """None if no server was ever ready, or if the file is not a valid record."""
+        """None if there is no file or it is not a JSON object. A field that is missing or of a wrong type is empty."""
         try:
             document: object = json.loads(_read_file(f"{self.path}/server.json"))
         except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -67,8 +67,8 @@ class DataDir:
             return None
 
     def has_running_server(self) -> bool:
-        """Whether a server runs on this directory. Decided by its flock, not by the record."""
-        return file_locks.is_held(self.server_lock)
+        """Whether a server runs on this directory, that is, holds the flock on `server.lock`."""
+        return file_locks.is_held(self.server_lock_path)
 
 
 def resolve_data_dir(data: str | None, environ: Mapping[str, str]) -> DataDir:
@@ -76,7 +76,7 @@ def resolve_data_dir(data: str | None, environ: Mapping[str, str]) -> DataDir:
 
 
 def resolve_data_path(data: str | None, environ: Mapping[str, str]) -> str:
-    """`--data`, else QD_DATA, else the user's data directory."""
+    """The path of the data directory: `data` if given, else QD_DATA, else the default for this user."""
     explicit = data or environ.get("QD_DATA")
     if explicit:
         return os.path.abspath(os.path.expanduser(explicit))
@@ -90,7 +90,7 @@ def resolve_data_path(data: str | None, environ: Mapping[str, str]) -> str:
 
 
 def socket_path(data_dir: DataDir, environ: Mapping[str, str]) -> str:
-    """The unix socket of a directory's server.
+    """The path of the unix socket on which the server of a data directory listens.
 
     It is in the runtime directory, not in the data directory: a socket path is limited to 108 bytes (104 on macOS),
     and the path of a data directory may be longer.

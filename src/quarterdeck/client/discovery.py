@@ -46,7 +46,10 @@ class ServerLocation(NamedTuple):
 
 
 def connect_server(location: ServerLocation, environ: Mapping[str, str], report: Callable[[str], None]) -> ApiClient:
-    """Connect to the server. Starts one if none runs and the directory's database is SQLite."""
+    """Connect to the server. Starts the data directory's server if it does not run, unless it uses PostgreSQL.
+
+    If a URL is given, returns a client for it without connecting.
+    """
     url = location.explicit_url(environ)
     if url is not None:
         return client_for_url(location, environ, url)
@@ -58,7 +61,10 @@ def connect_server(location: ServerLocation, environ: Mapping[str, str], report:
 
 
 def connect_running_server(location: ServerLocation, environ: Mapping[str, str]) -> ApiClient | None:
-    """Connect to the server if it runs. Never starts one: it may have been stopped on purpose."""
+    """Connect to the server, or return None if it does not run. It may have been stopped on purpose: do not start it.
+
+    If a URL is given, returns a client for it without connecting.
+    """
     url = location.explicit_url(environ)
     return (
         client_for_url(location, environ, url)
@@ -68,21 +74,21 @@ def connect_running_server(location: ServerLocation, environ: Mapping[str, str])
 
 
 def client_for_url(location: ServerLocation, environ: Mapping[str, str], url: str) -> ApiClient:
-    """Client of the server at this URL. Such a server is never started."""
+    """A client for the server at this URL. Does not connect."""
     token = location.token or environ.get("QD_TOKEN") or _token_for_url(location, environ, url)
     return ApiClient(parse_address(url), token, location.timeout or DEFAULT_TIMEOUT_SECONDS, _trace_parent(environ))
 
 
 def connect_data_dir(location: ServerLocation, environ: Mapping[str, str], data_dir: DataDir) -> ApiClient | None:
-    """Connect to the running server of a directory. None if none answers.
+    """Connect to the running server of a directory. None if nothing accepts a connection.
 
-    Raises `UntrustedServer` if only an untrusted process answers: a server started now would most likely find its
+    Raises `UntrustedServer` if only an untrusted process accepts one: a server started now would most likely find its
     socket path taken by that process.
     """
     record = data_dir.read_record()
     if record is None:
         return None
-    untrusted: UntrustedServer | None = None
+    untrusted_error: UntrustedServer | None = None
     for address in _candidate_addresses(data_dir, record):
         # Read the token every time: the server renews it at each start, before it becomes ready.
         token = location.token or environ.get("QD_TOKEN") or data_dir.read_admin_token()
@@ -92,29 +98,30 @@ def connect_data_dir(location: ServerLocation, environ: Mapping[str, str], data_
             if address.scheme == "unix":
                 require_trusted_server(connection, address.host, data_dir)
         except UntrustedServer as error:
-            untrusted = error
+            untrusted_error = error
             continue
         except (Unreachable, TimedOut):
             continue
         return server
-    if untrusted is not None:
-        raise untrusted
+    if untrusted_error is not None:
+        raise untrusted_error
     return None
 
 
 def require_trusted_server(connection: socket.socket, path: str, data_dir: DataDir) -> None:
-    """Close the connection and raise `UntrustedServer` unless we, the directory's owner or root serve this socket.
+    """Close the connection and raise `UntrustedServer` unless the listener belongs to this user, to the owner of the
+    data directory or to root.
 
-    The next thing sent would be an administrator's token.
+    The caller would send a token next, usually an administrator's.
     """
-    trusted = (os.getuid(), os.stat(data_dir.path).st_uid, 0)
+    trusted_uids = (os.getuid(), os.stat(data_dir.path).st_uid, 0)
     uid = listener_uid(connection)
     if uid is not None:
-        reason = None if uid in trusted else f"another user (uid {uid}) listens there now"
+        reason = None if uid in trusted_uids else f"another user (uid {uid}) listens there now"
     else:
-        # The second-best evidence: only a trusted user can create a socket in that directory.
+        # The system does not report the uid. Require instead that only a trusted user can create a socket there.
         directory = os.lstat(os.path.dirname(path))
-        is_trusted = directory.st_uid in trusted and not directory.st_mode & 0o022
+        is_trusted = directory.st_uid in trusted_uids and not directory.st_mode & 0o022
         reason = None if is_trusted else "another user can create sockets in that directory"
     if reason is not None:
         connection.close()
@@ -126,11 +133,11 @@ def require_trusted_server(connection: socket.socket, path: str, data_dir: DataD
 
 
 def _candidate_addresses(data_dir: DataDir, record: ServerRecord) -> Iterator[Address]:
-    """Addresses to try, the socket first.
+    """Yield the addresses to try, the socket first.
 
     The socket's name is derived from the directory, so a trusted user's process that listens there is this
-    directory's server. Another program may have taken the TCP port since, so the port gets our token only while a
-    server holds the directory and the recorded process exists.
+    directory's server. Another program may listen on the TCP port by now, so the token is sent to the port only while
+    a process holds `server.lock` and the recorded pid exists.
     """
     if record.socket:
         yield Address("unix", record.socket)
@@ -139,7 +146,7 @@ def _candidate_addresses(data_dir: DataDir, record: ServerRecord) -> Iterator[Ad
 
 
 def wait_for_server(location: ServerLocation, environ: Mapping[str, str], data_dir: DataDir) -> ApiClient | None:
-    """Connect to the server of a directory, and wait while it starts. None if no server holds the directory."""
+    """Connect to the server of a directory, and wait while it starts. None if no process holds `server.lock`."""
     from quarterdeck.client import autostart
 
     return autostart.wait_for_lock_holder(data_dir, lambda: connect_data_dir(location, environ, data_dir))
@@ -153,7 +160,8 @@ def _start_and_connect(
     server = autostart.ensure_server(data_dir, report, lambda: connect_data_dir(location, environ, data_dir))
     if server is None:
         raise Unreachable(
-            "server_unreachable", f"The server of {data_dir.path} was ready but does not answer. See {data_dir.log}."
+            "server_unreachable",
+            f"The server of {data_dir.path} was ready but does not answer. See {data_dir.log_path}.",
         )
     return server
 
@@ -163,16 +171,16 @@ def _trace_parent(environ: Mapping[str, str]) -> str | None:
     traceparent = environ.get("TRACEPARENT")
     if not traceparent:
         return None
-    from quarterdeck.core.trace_context import parse_traceparent  # few commands are traced: do not slow down the rest
+    from quarterdeck.core.trace_context import parse_traceparent  # imported here because few commands are traced
 
     return parse_traceparent(traceparent)
 
 
 def _token_for_url(location: ServerLocation, environ: Mapping[str, str], url: str) -> str | None:
-    """The directory's admin token, if the URL is this directory's server or the caller also named the directory.
+    """The directory's admin token, if `location` names the directory or the URL is that of the directory's server.
 
-    Otherwise a URL from a config file or an environment variable alone could make us send an administrator's token
-    to another server.
+    In other cases None: a URL in an environment variable alone must not make us send an administrator's token to
+    another server.
     """
     data_dir = location.data_dir(environ)
     record = data_dir.read_record()
@@ -196,7 +204,7 @@ class LocatedServer(NamedTuple):
     token: str | None
     trace: str | None
     check_peer: PeerCheck | None
-    """Raises if the listening process may not be sent a token."""
+    """Raises if no token may be sent to the listening process. None if there is nothing to check."""
 
 
 def locate(location: ServerLocation, report: Callable[[str], None]) -> LocatedServer:
@@ -207,7 +215,7 @@ def locate(location: ServerLocation, report: Callable[[str], None]) -> LocatedSe
 
 
 def locate_running(location: ServerLocation) -> LocatedServer | None:
-    """Find the server if it runs. Never starts one: it may have been stopped on purpose. Blocks."""
+    """Find the server without starting it, as `connect_running_server` does. Blocks."""
     if location.explicit_url(os.environ) is not None:
         return locate(location, lambda _: None)
     found = connect_running_server(location, os.environ)

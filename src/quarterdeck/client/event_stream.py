@@ -1,8 +1,9 @@
 """Follows a server's event stream (server-sent events) and reconnects when the connection is lost.
 
 A stream that ends, breaks or is silent for 90 s is opened again with exponential backoff and jitter. The new
-connection starts after the last event id, so no event is missed or repeated. A refusal, such as an expired token or a
-missing zone, is raised and not retried.
+connection starts after the last event id, so no event is missed or repeated, unless the server no longer has that
+position: then it sends a `reset` event and all stored events. A refusal, such as an expired token or a missing zone, is
+raised and not retried.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from quarterdeck.client.http_types import Lost, TimedOut, Unreachable
 from quarterdeck.core.errors import Fault, Problem
 
 STREAM_TIMEOUT_SECONDS = 90.0
-"""The server writes to every stream at least once a minute. After this much silence the connection is dead, even if
-TCP has not noticed."""
+"""The server writes to every stream at least once a minute. After this much silence the connection is considered dead,
+even if TCP has not noticed."""
 LINE_MAX = 64 * 1024 * 1024
 DEFAULT_RETRY_MS = 1_000
 RETRY_MAX_MS = 15_000
@@ -34,7 +35,7 @@ class SseMessage(NamedTuple):
 
 
 class OutputClosed(Exception):
-    """The reader of our output closed it."""
+    """The process that reads the output of this command has closed it."""
 
 
 class DeadlineReached(Exception):
@@ -51,7 +52,7 @@ class SseParser:
         self._fields: dict[str, str] = {}
 
     def reset(self) -> None:
-        """Start a new connection: discard the incomplete message of the previous one."""
+        """Discard the incomplete message of the previous connection."""
         self._partial_line, self._fields = b"", {}
 
     def feed(self, data: bytes) -> Iterator[SseMessage | None]:
@@ -100,17 +101,17 @@ class EventStream:
         self._query = query
         self._report = report
         self._output_fd = output_fd
-        """The descriptor that the caller prints to. The stream ends with `OutputClosed` when its reader closes it."""
+        """The descriptor that the caller prints to. `OutputClosed` is raised when the other end of it is closed."""
         self.deadline: float | None = None
         """When to stop, on the monotonic clock. Then `DeadlineReached` is raised."""
         self._parser = SseParser()
         self._failures = 0
 
     def messages(self, server: ApiClient) -> Iterator[SseMessage]:
-        """Yield all messages that match the query, from its start position on.
+        """Return an iterator over all messages that match the query, from its start position on.
 
-        The first connection is opened in this call, which raises if that fails. So a caller that reads the current
-        state after this call misses no later event.
+        This call opens the first connection and raises if that fails. So a caller that reads the current state after
+        this call misses no later event.
         """
         return self._read_forever(self._open_stream(server))
 
@@ -172,7 +173,7 @@ class EventStream:
             raise TimeoutError
 
     def _wait(self, connection: socket.socket | None, seconds: float) -> bool:
-        """Whether the connection became readable in time."""
+        """Wait, and return whether the connection became readable in time."""
         poll = select.poll()
         if connection is not None:
             poll.register(connection, select.POLLIN)

@@ -1,7 +1,7 @@
-"""Checks and takes flocks. The kernel releases an flock when its process exits, so it is never stale.
+"""Functions that check and take flocks. The kernel releases an flock when its process exits, so it is never stale.
 
-`is_held` takes a shared lock for an instant, and an exclusive lock attempt at that instant fails. So a server that
-finds its lock taken should try twice before it concludes that another server runs.
+`is_held` and `wait_until_free` take a shared lock for an instant, and an attempt at an exclusive lock fails during that
+instant. So a server that finds its lock taken tries again before it concludes that another server runs.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ def lock_exclusive(path: str, seconds: float) -> Iterator[None]:
 
 
 class _AlarmExpired(Exception):
-    """Private, so that no other time-out is mistaken for it."""
+    """Raised by `_time_limit`. A class of its own, so that no other time-out is mistaken for it."""
 
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Interrupt a blocking system call after `seconds`.
+    """Raise `_AlarmExpired` in the `with` block after `seconds`, also during a blocking system call.
 
-    flock has no time-out, and polling it would be slower and use more CPU. Works in the main thread only, like all
-    signal handlers in Python. A timer that was set before is restored.
+    flock has no time-out, and polling it would be slower and use more CPU. This works in the main thread only, like
+    all signal handlers in Python. A timer that was set before is restored.
     """
     has_fired = False
 
-    def on_alarm(number: int, frame: FrameType | None) -> None:
+    def on_alarm(signal_number: int, frame: FrameType | None) -> None:
         nonlocal has_fired
         if not has_fired:
             has_fired = True
@@ -82,7 +82,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
     started_at = time.monotonic()
     handler = signal.signal(signal.SIGALRM, on_alarm)
-    # The alarm repeats every 50 ms: an alarm that arrives just before the system call would not interrupt it.
+    # The alarm repeats every 50 ms: one that arrives just before the system call does not interrupt it, the next does.
     remaining, interval = signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), 0.05)
     try:
         yield

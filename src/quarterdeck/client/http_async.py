@@ -13,15 +13,14 @@ from quarterdeck.client.http_parser import ResponseParser
 from quarterdeck.client.http_types import Address, Lost, Response, TimedOut, error_text
 
 BUFFER_MAX = 1024 * 1024
-"""Bytes buffered for a stream whose reader is slower than the server. Above this, reading pauses."""
+"""Bytes buffered for a stream whose consumer is slower than the server. Above this, reading from the socket pauses."""
 
 
 class AsyncConnection(asyncio.Protocol):
-    """A connection. `pool.Connector` opens it."""
+    """One connection. `pool.Connector` opens it."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.responses_read = 0
         self.idle_since = 0.0
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -49,7 +48,7 @@ class AsyncConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         parser = self._parser
         if parser is None:
-            # No request is open: a proxy's closing message or a late response. The connection cannot be reused.
+            # No request is in flight. The connection cannot be reused after such data, such as a proxy's last message.
             self.close()
             return
         try:
@@ -57,7 +56,7 @@ class AsyncConnection(asyncio.Protocol):
         except Lost as error:
             self._error = error
             self.close()
-        if parser.body_size > BUFFER_MAX and parser.is_chunked and self._transport and not self._paused:
+        if parser.buffered_body_size > BUFFER_MAX and parser.is_chunked and self._transport and not self._paused:
             self._paused = True
             self._transport.pause_reading()
         self._wake_reader()
@@ -85,7 +84,7 @@ class AsyncConnection(asyncio.Protocol):
     # -- called by clients -----------------------------------------------------------------------------------------
 
     async def exchange(self, data: bytes, seconds: float) -> Response:
-        """Send a request and read the complete response. Closes the connection if it raises `Lost` or `TimedOut`."""
+        """Send a request and read the complete response. Closes the connection if it raises."""
         parser = self._send_request(data)
         try:
             async with asyncio.timeout(seconds):
@@ -98,7 +97,6 @@ class AsyncConnection(asyncio.Protocol):
             self.close()
             raise
         self._parser = None
-        self.responses_read += 1
         self.idle_since = self._loop.time()
         if not parser.keep_alive:
             self.close()
@@ -145,7 +143,7 @@ class AsyncConnection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Close immediately, without sending what is still buffered."""
+        """Close the connection immediately and discard what is buffered for sending."""
         self._is_closed = True
         if self._transport is not None:
             self._transport.abort()
@@ -158,7 +156,7 @@ class AsyncConnection(asyncio.Protocol):
         return parser
 
     async def _wait_for_data(self) -> None:
-        """Return when data has arrived. Raises if none can arrive any more."""
+        """Return when data has arrived. Raises if the connection is lost or closed and nothing is left to read."""
         if self._error is not None:
             raise self._error
         if self._is_closed:
@@ -168,7 +166,9 @@ class AsyncConnection(asyncio.Protocol):
             await self._data_arrived
         finally:
             self._data_arrived = None
-        if self._error is not None and not (self._parser and (self._parser.is_complete or self._parser.body_size)):
+        if self._error is not None and not (
+            self._parser and (self._parser.is_complete or self._parser.buffered_body_size)
+        ):
             raise self._error
 
     def _resume_reading(self) -> None:

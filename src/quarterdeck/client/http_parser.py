@@ -1,7 +1,7 @@
 """Incremental HTTP/1.1 response parser without I/O, for the asyncio client.
 
-`http_sync` blocks until its socket has the next line. This parser is fed bytes and parses as far as they go. Both
-accept the same framings under the same limits.
+`http_sync` blocks until its socket has the next line. This parser is fed bytes as they arrive and parses what is
+complete. Both accept bodies with a Content-Length, chunked bodies, and bodies that end with the connection.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from quarterdeck.client.http_types import (
 )
 
 _LINE_MAX = 1_024
-"""Bytes in a line between two chunks."""
+"""The maximum length of a line with a chunk size, or of a trailer, in bytes."""
 
 
 class ResponseParser:
-    """One response. Feed it until `is_complete`. `take_body` returns the part of the body that has arrived."""
+    """Parses one response. Feed it until `is_complete`. `take_body` returns the part of the body that has arrived."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -44,7 +44,7 @@ class ResponseParser:
         return self.has_head or bool(self._buffer)
 
     @property
-    def body_size(self) -> int:
+    def buffered_body_size(self) -> int:
         """Bytes of the body that `take_body` has not returned yet."""
         return len(self._body)
 
@@ -56,7 +56,10 @@ class ResponseParser:
             raise malformed_response(f"the body is longer than {BODY_MAX} bytes")
 
     def feed_eof(self) -> None:
-        """The connection was closed. That ends a body without a declared length; otherwise the response is lost."""
+        """Handle the end of the connection. It completes a body without a declared length.
+
+        Raises `Lost` if the response is incomplete.
+        """
         if self.has_head and self._step == self._parse_until_close:
             self.is_complete = True
         elif not self.is_complete:

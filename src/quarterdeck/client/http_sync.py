@@ -2,8 +2,8 @@
 
 It uses a raw socket because importing `http.client` and the `email` package takes longer than the rest of a `qd`
 command. It reads responses with Content-Length, chunked responses, and responses that end with the connection. Each
-exchange has one deadline, and everything whose size the server decides is bounded. For the body of a stream
-(`open_stream`) the caller limits each wait instead.
+exchange on an open connection has one deadline, and the sizes of the head and of the body are limited. For the body of
+a stream (`open_stream`), the caller limits each wait and each chunk has a maximum size.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Connection:
         self._socket: socket.socket | None = None
 
     def open(self) -> socket.socket:
-        """Return the connected socket. Raises `Unreachable` if nothing listens."""
+        """Return the socket, connected if it was not. Raises `Unreachable` or `TimedOut` if it cannot connect."""
         if self._socket is None:
             try:
                 self._socket = _connect(self.address, self.timeout)
@@ -145,7 +145,7 @@ class _ResponseReader:
         self._deadline = deadline
         self._buffer = bytearray()
         self.wait_readable: WaitReadable | None = None
-        """If set, it replaces the deadline."""
+        """If set, it is called before each read, and the deadline does not apply."""
 
     def send(self, data: bytes) -> None:
         self._set_socket_timeout()

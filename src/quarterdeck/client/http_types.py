@@ -1,4 +1,4 @@
-"""Requests, responses, addresses and errors of the HTTP client, and the protocol parts that both clients share."""
+"""Requests, responses, addresses and errors of both HTTP clients, and the protocol functions that they share."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ class Unreachable(Fault):
 
 
 class Lost(Fault):
-    """The request was sent and no complete response came back. The server may have processed it."""
+    """The request was sent and no complete, valid response came back. The server may have processed the request."""
 
     status = 502
     title = "Response lost"
 
 
 class TimedOut(Fault):
-    """Something took too long. If a request was sent, the server may have processed it, or may still do so."""
+    """A call or the start of a server took too long. If a request was sent, the server may have processed it, or may
+    still do so."""
 
     status = 504
     exit_code = EXIT_TIMEOUT
@@ -63,7 +64,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """Header names are in lower case. The values of a repeated header are joined with commas.
+    """An HTTP response. Header names are in lower case. The values of a repeated header are joined with commas.
 
     The body is complete, except for a stream: its body is empty here and is read in chunks.
     """
@@ -92,17 +93,17 @@ def parse_address(url: str) -> Address:
 
 
 def error_text(error: Exception) -> str:
-    """The text of an exception, for the end of a sentence."""
+    """The reason that an exception gives, without its errno, for an error message."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def encode_request(request: Request, address: Address) -> bytes:
-    """Encode a request with its headers and body."""
+    """Encode a request as HTTP/1.1. Raises `Invalid` if a header value contains a character that is not printable."""
     lines = [f"{request.method} {address.prefix}{request.target} HTTP/1.1", f"Host: {address.authority}"]
     for name, value in request.headers.items():
         # A line break in a token or a key could inject headers.
         if not value.isprintable():
-            raise Invalid("invalid_header", f"The header {name} contains a control character.", field=name)
+            raise Invalid("invalid_header", f"The header {name} contains a nonprintable character.", field=name)
         lines.append(f"{name}: {value}")
     if request.body is not None:
         lines.append(f"Content-Length: {len(request.body)}")

@@ -1,4 +1,4 @@
-"""Connection pool for one server.
+"""A pool of connections to one server, for the asyncio client.
 
 The most recently used connection is reused first. The others stay idle, and later requests close those that were idle
 for too long. A request that cannot be repeated is not sent on a connection that the server may have closed: it gets a
@@ -17,7 +17,7 @@ from quarterdeck.client.http_async import AsyncConnection
 from quarterdeck.client.http_types import Address, Lost, Response, TimedOut, Unreachable, error_text
 
 IDLE_SECONDS = 60.0
-"""Less than the 75 s after which the server closes an idle connection."""
+"""How long an idle connection may be reused. Less than the 75 s after which the server closes it."""
 FRESH_SECONDS = 1.0
 """A connection that was used this recently is assumed to be open."""
 PeerCheck = Callable[[socket.socket], None]
@@ -75,9 +75,9 @@ class Connector:
 
 
 class Pool:
-    """Connections of one connector. At most `max_connections` exchanges run at once; further ones wait.
+    """Connections to one server. At most `max_connections` exchanges run at once; further ones wait.
 
-    Streams have connections of their own, which are not counted.
+    Each stream has its own connection, which is not counted.
     """
 
     def __init__(self, connector: Connector, max_connections: int) -> None:
@@ -89,10 +89,10 @@ class Pool:
         self._closed = False
 
     async def exchange(self, data: bytes, seconds: float, *, allow_repeat: bool) -> Response:
-        """Make one exchange.
+        """Send a request and read its response.
 
-        With `allow_repeat` it may use a connection that has been idle for longer. If that connection is lost before a
-        byte of the response arrives, the exchange is repeated once on a new connection.
+        With `allow_repeat`, the connection may have been idle for up to `IDLE_SECONDS` instead of `FRESH_SECONDS`. If
+        it is lost before a byte of the response arrives, the exchange is repeated once on a new connection.
         """
         async with self._slots:
             connection = self._take_idle(IDLE_SECONDS if allow_repeat else FRESH_SECONDS)
@@ -108,7 +108,7 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def stream(self, data: bytes, seconds: float) -> AsyncIterator[tuple[Response, AsyncConnection]]:
-        """Make an exchange whose response may be a stream, on its own connection."""
+        """Send a request whose response may be a stream, on its own connection. Closes the connection at the end."""
         connection = await self.connector.open(seconds)
         self._streams.add(connection)
         try:

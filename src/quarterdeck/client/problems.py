@@ -1,7 +1,7 @@
 """Converts between error responses and the classes of `core.errors`.
 
-The server encodes a `Problem` as `application/problem+json`. This module decodes it, so that callers through the
-client handle the same classes, codes and members as callers of an operation.
+The server encodes a `Problem` as `application/problem+json`. This module decodes it, so that clients handle the same
+classes, codes and members as code inside the server.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CODE_AND_DETAIL = frozenset({"error", "detail"})
 
 
 class UnknownRefusal(Refusal):
-    """A 3xx or 4xx status that the server does not use. It came from a proxy or another program."""
+    """A 3xx or 4xx status that no class of `core.errors` has, so a proxy or another program sent it."""
 
     status = 400
     title = "Refused"
@@ -43,7 +43,7 @@ def problem_from_document(status: int, document: dict[str, object]) -> Problem:
 
 
 def problem_to_document(problem: Problem) -> dict[str, object]:
-    """Encode a problem. The form is the same for problems from the server and from this client."""
+    """Encode a problem as `application/problem+json`. Problems of the server and of this client have the same form."""
     standard_fields: dict[str, object] = {"type": "about:blank", "title": problem.title, "status": problem.status}
     return {**standard_fields, "detail": problem.detail, "error": problem.code, **problem.members}
 
@@ -54,9 +54,9 @@ def _problem_type(status: int, code: object) -> type[Problem]:
     if status == 504:
         return TimedOut  # a proxy's time-out has the same meaning for the caller
     # Parents come before their subclasses, so the most general class of a status is found first.
-    for kind in [*concrete_types(Refusal), *concrete_types(Unavailable)]:
-        if kind.status == status:
-            return kind
+    for problem_type in [*concrete_types(Refusal), *concrete_types(Unavailable)]:
+        if problem_type.status == status:
+            return problem_type
     return UnknownRefusal if status < 500 else Internal
 
 

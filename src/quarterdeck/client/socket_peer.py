@@ -1,7 +1,7 @@
-"""The process that listens on a unix socket, and its user, as the kernel reports them.
+"""The pid and uid of the process that listens on a unix socket, as the kernel reports them.
 
-The kernel's answer is current, while `server.json` may be out of date. Every command runs this code, so it imports only
-what `http_sync` imports anyway.
+The kernel's answer is current, while `server.json` may be out of date. Every command that connects imports this module,
+so it imports only what `http_sync` imports anyway.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _DARWIN_LOCAL_PEERPID = 2
 
 
 def listener_pid(connection: socket.socket) -> int | None:
-    """The pid of the process that called `listen`. None if the system does not report it."""
+    """The pid of the process that called `listen`. None if this is no unix socket or the system does not report it."""
     if connection.family != socket.AF_UNIX:
         return None
     if sys.platform == "linux":
@@ -28,7 +28,7 @@ def listener_pid(connection: socket.socket) -> int | None:
 
 
 def listener_uid(connection: socket.socket) -> int | None:
-    """The uid of the process that called `listen`. None if the system does not report it."""
+    """The uid of the process that called `listen`. None if this is no unix socket or the system does not report it."""
     if connection.family != socket.AF_UNIX or sys.platform != "linux":
         return None
     return _credentials(connection)[1]

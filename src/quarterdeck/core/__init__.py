@@ -1,4 +1,4 @@
-"""Pure rules and value types: no I/O, no clock, no randomness. Time and random numbers are arguments. There are two
+"""Pure rules and value types, without I/O: functions take the time and random numbers as arguments. There are two
 exceptions: `clock.system_now` reads the clock, and `ids.new_id` reads the clock and random bytes.
 
 All other packages may import from `core`; `core` imports from none of them.
@@ -8,14 +8,14 @@ All other packages may import from `core`; `core` imports from none of them.
 | api_key         | the text format of API keys                                                         |
 | audit_seal      | signed seals over ranges of the event log, and which events retention may delete    |
 | audit_verify    | verification of an event log against its seals; names the first altered row         |
-| caller          | the verified sender of a request, roles and scopes                                  |
-| clock           | instants as integer milliseconds, and their ISO-8601 form                           |
+| caller          | the authenticated sender of a request, roles and scopes                             |
+| clock           | times as integer milliseconds, and their ISO-8601 form                              |
 | command         | the base struct of the commands that lanes run                                      |
-| errors          | all refusals and faults, each with an HTTP status and a CLI exit code               |
+| errors          | the types of refusals and faults, each with an HTTP status and a CLI exit code      |
 | fair_slots      | limits on concurrent outbound calls: in total, per zone and per target              |
-| idempotency     | idempotency keys: their scope, and when two requests are equal                      |
+| idempotency     | idempotency keys: what a key identifies, and when two requests are equal            |
 | ids             | UUIDv7 text ids, ordered by time, generated before the statement that stores them   |
-| log_event       | an event of the log, as the packages that render events see it                      |
+| log_event       | the fields of an event, for packages that render events                             |
 | paging          | opaque cursors that stay valid when their row is deleted                            |
 | ping_policy     | which fleet members a monitor pings, and when a monitor is stale                    |
 | redaction       | which parts of a JSON value or a text are secret, and how they are masked           |
@@ -24,8 +24,8 @@ All other packages may import from `core`; `core` imports from none of them.
 | ssrf            | which hosts and addresses the server may call on a client's request                 |
 | state_machine   | state machines as tables of transitions                                             |
 | trace_context   | W3C `traceparent` headers                                                           |
-| webhook_signing | signature headers of outgoing webhooks, and the secrets of services                 |
+| webhook_signing | signature headers of outgoing requests, and the secrets that sign them              |
 
-It fails by returning or raising a `Problem` (`errors`). A bug here affects every package, so each module has a test in
-`tests/rules/` that covers all of its cases.
+Functions refuse bad requests by returning or raising a `Problem` (`errors`). The tests are in `tests/rules/` and need
+no database.
 """

@@ -2,11 +2,12 @@
 
 A seal covers a gapless range of positions. Each event is hashed in one canonical encoding. `digest` is the hash of
 those hashes, in order. `leaves` holds the first eight bytes of each hash, so that verification can name the altered
-row. The seal's own hash covers all of that, the hash of the previous seal, and `floor`; the signature covers the seal's
-hash. So the newest signature covers the complete log, and without the key no seal can be removed, inserted or replaced.
+row. The seal's own hash covers these fields, `floor` and the hash of the previous seal; the signature covers the seal's
+hash. So the newest signature covers the log from its start to that seal. Without the key, seals cannot be inserted or
+replaced, and none can be removed except from the end of the chain.
 
-`floor` is the position up to which retention may have deleted events. Only a floor in a seal counts: someone who
-deletes rows without the key cannot pass it off as retention.
+`floor` is the position up to which retention may have deleted events. The signature covers it, so that a deletion by
+someone without the key cannot be mistaken for retention.
 
 This module creates seals; `core.audit_verify` checks a log against them.
 """
@@ -62,7 +63,7 @@ class Signer(Protocol):
 
 
 class SealInput(msgspec.Struct, frozen=True):
-    """What to seal: the hashes of the events from `first_pos` on, and the floor from now on."""
+    """The content of the next seal: the hashes of the events from `first_pos` on, and the new floor."""
 
     first_pos: int
     event_hashes: Sequence[bytes]
@@ -78,7 +79,7 @@ class SealEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InvalidEventRow(Exception):
-    """A row with values of types that the log never has: the server did not write it."""
+    """A row of `events` whose column types are not those of the table. The server never writes such a row."""
 
     def __init__(self, pos: int) -> None:
         super().__init__(f"the row at position {pos} has a value of a wrong type")
@@ -109,24 +110,24 @@ def create_seal(seal_input: SealInput, previous: Seal | None, now: Millis, signe
 
 
 def is_expired(end: SealEnd, newest: Seal, cutoff: Millis) -> bool:
-    """Whether retention may delete all events up to this end: the seal is old enough and is not the newest.
+    """Whether retention may delete the events of a seal: it is as old as `cutoff` or older, and it is not the newest.
 
-    The age is that of the seal, which is signed, not that of the events.
+    The seal's time decides, because it is signed. The times of the events are not used.
     """
     return end.number < newest.number and end.at <= cutoff
 
 
 def next_floor(ends: Sequence[SealEnd], newest: Seal, cutoff: Millis, lowest_needed: int | None = None) -> int | None:
-    """The end of the last expired seal, or None.
+    """The last position of the last expired seal that ends below `lowest_needed`, or None if there is none.
 
-    `ends` are in order. `lowest_needed` is the lowest position that a reader of the log still needs.
+    `lowest_needed` is the lowest position that a reader of the log still needs. None: no reader needs any.
     """
-    expired = [
+    expired_positions = [
         end.last_pos
         for end in ends
         if is_expired(end, newest, cutoff) and (lowest_needed is None or end.last_pos < lowest_needed)
     ]
-    return max(expired, default=None)
+    return max(expired_positions, default=None)
 
 
 # -- events -------------------------------------------------------------------------------------------------------
@@ -145,9 +146,10 @@ ROW_TYPES = _row_types()
 
 
 def hash_events(rows: Sequence[Row]) -> list[bytes]:
-    """The hash of each event. Raises `InvalidEventRow` for other types than str, int and None.
+    """The hash of each event. Raises `InvalidEventRow` for a row whose types are not in `ROW_TYPES`.
 
-    JSON encodes those types unambiguously. Other types could collide: bytes encode like the text of their base64.
+    JSON encodes the types in `ROW_TYPES` unambiguously. Other types could collide: bytes encode like the text of their
+    base64.
     """
     for row in rows:
         if tuple(map(type, row)) not in ROW_TYPES:
@@ -191,7 +193,7 @@ def hash_seal(seal: Seal) -> str:
 
 
 def signing_message(seal: Seal) -> bytes:
-    """The signed bytes. The spaces separate them from tokens, which the same key signs: a token's text has no space."""
+    """The signed bytes. The same key signs tokens, but a token's text has no spaces, so the two cannot be equal."""
     return f"quarterdeck seal {seal.hash}".encode()
 
 

@@ -1,15 +1,19 @@
-"""Verifies an event log: reads the rows of `seals` and `events` in order and stops at the first that is wrong.
+"""Verifies an event log: reads the rows of `seals` and `events` in order and stops at the first wrong row.
 
-Verified: the seals form one unbroken chain, each signed by a trusted key. Every sealed event exists, unaltered and at
-its position, unless its position is at or below the floor of the newest seal. No event exists at a position that was
-not sealed. The positions from the last seal to the head have no gap. With an anchor, which is a seal recorded outside
-the database: the chain still contains that seal.
+`verify` checks that:
 
-Not verifiable: the content of events after the last seal; and, without an anchor, that the newest seals were not
-deleted together with their events.
+- the seals form one unbroken chain, and a trusted key signed each of them;
+- every sealed event exists, unaltered and at its position, unless retention deleted it. Retention deletes the lowest
+  positions first, and only up to the floor of the newest seal;
+- no other event exists up to the last sealed position, and none after the head;
+- the positions from the last seal to the head have no gap;
+- the chain contains every anchor. An anchor is a seal recorded outside the database.
 
-It fails with `VerificationError`, which names the first wrong row in log order and the reason. Each seal is verified
-before its events are compared with it.
+`verify` cannot check the content of events after the last seal. Without an anchor, it cannot detect that the newest
+seals were deleted together with their events.
+
+`VerificationError` names the first wrong row in log order and the reason. Each seal is verified before its events are
+compared with it.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ def parse_anchor(text: str) -> Anchor | None:
 
 
 class VerificationError(Exception):
-    """The first wrong row. `pos` is its position in the log, `seal` the number of the seal, where they are known."""
+    """The log does not verify. `pos` is the position of the first error, `seal` the number of its seal, where known."""
 
     def __init__(self, message: str, *, pos: int | None = None, seal: int | None = None) -> None:
         super().__init__(message)
@@ -75,11 +79,11 @@ class VerificationInput:
     head: Row | None
     """The row of `log_head`: pos, floor."""
     newest_seal: Row | None
-    """Needed before the first event: its floor decides which events may be missing."""
+    """Read before the others, because its floor decides which events may be missing."""
     seals: Iterable[Row]
-    """All, ordered by number."""
+    """All rows of `seals`, ordered by number."""
     events: Iterable[Sequence[Row]]
-    """All, ordered by position, in pages of any size."""
+    """All rows of `events`, ordered by position, in pages of any size."""
 
 
 class VerificationResult(msgspec.Struct):
@@ -87,12 +91,12 @@ class VerificationResult(msgspec.Struct):
 
     seals: int = 0
     events: int = 0
-    """Sealed, present and unaltered."""
+    """Sealed events that are present and unaltered."""
     last_pos: int = 0
     """The last sealed position."""
     floor: int = 0
     removed: int = 0
-    """Deleted by retention, up to the floor of the newest seal."""
+    """Events that retention deleted."""
     unproven: int = 0
     """Events after the last seal."""
     unproven_since: Millis | None = None
@@ -149,7 +153,7 @@ class _Verifier:
     result: VerificationResult = field(default_factory=VerificationResult)
     last_seal: Seal | None = None
     has_seen_event: bool = False
-    """Whether an event was found. Retention deletes the lowest positions first, so after it none may be missing."""
+    """Whether an event was found. Retention deletes the lowest positions first, so no later event may be missing."""
     found_anchors: set[Anchor] = field(default_factory=set)
 
     def check_seal(self, seal: Seal) -> None:
@@ -231,7 +235,7 @@ class _Verifier:
         self._check_leaves(seal, rows)
 
     def _check_leaves(self, seal: Seal, rows: Sequence[Row]) -> None:
-        """Compare event by event: raise for the first wrong one, or count all missing ones as deleted by retention."""
+        """Compare event by event: raise for the first wrong one, and count the events that retention deleted."""
         removed_before, remaining = self.result.removed, iter(rows)
         row = next(remaining, None)
         for pos, leaf in zip(range(seal.first_pos, seal.last_pos + 1), self._decode_leaves(seal), strict=True):
@@ -269,6 +273,7 @@ class _Verifier:
         return leaves
 
     def _count_removed(self, pos: int, seal: Seal) -> None:
+        """Count a missing event as deleted by retention, or raise if retention cannot have deleted it."""
         if pos > self.floor or self.has_seen_event:
             raise VerificationError(
                 f"The event at position {pos} is missing ({_describe_seal(seal)}).", pos=pos, seal=seal.number
@@ -356,7 +361,7 @@ def _describe_seal(seal: Seal) -> str:
 
 
 class _RowReader:
-    """The rows that are not verified yet."""
+    """Reads the rows of `events` in order, across pages."""
 
     def __init__(self, pages: Iterable[Sequence[Row]]) -> None:
         self._pages = iter(pages)
@@ -364,7 +369,7 @@ class _RowReader:
         self._index = 0
 
     def read_up_to(self, last_pos: int) -> list[Row]:
-        """All rows up to a position, including any below the expected range: those must be found, too."""
+        """The next rows up to a position, including rows below the seal's range: those must be reported, too."""
         rows: list[Row] = []
         while self._index < len(self._page) or self._load_page():
             end = bisect_right(self._page, last_pos, lo=self._index, key=row_position)

@@ -1,4 +1,4 @@
-"""The verified sender of a request, its role, and the scopes of credentials."""
+"""The authenticated sender of a request, roles, and the scopes of credentials."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ LIFECYCLE = "agent:lifecycle"
 ADMIN = "quarterdeck.admin"
 """Access to all zones. Accepted only from the local issuer or QD_ADMIN_ISSUER."""
 METRICS = "quarterdeck.metrics"
-"""Read the metrics of a server that listens beyond loopback, and nothing else."""
+"""Read the metrics, and nothing else. A server that listens only on loopback does not require it."""
 COORDINATOR_ADMIN = "coordinator.admin"
 """Act for every application of the caller's own zone."""
 FLEET_EXEC = "fleet:exec"
-"""Type into the panes of fleets, over the unix socket only: the user who can open it owns the panes."""
+"""Create, close and type into the panes of fleets. Accepted over the Unix socket only, which only the user who owns the
+panes can open."""
 
 
 class Role(StrEnum):
@@ -30,19 +31,19 @@ class Role(StrEnum):
 class Bearer(msgspec.Struct, frozen=True):
     """The session or agent that a credential acts for.
 
-    The credential is valid only while its bearer is live. The transaction of the operation checks that.
+    The credential is valid only while its bearer is live. Each operation checks that in its transaction.
     """
 
     zone_id: str
     """The zone of the credential. An administrator may act on another zone."""
     session_id: str | None
-    """Must be live."""
+    """A session that must exist and be live."""
     agent_id: str | None = None
-    """Must not have ended, if it is registered."""
+    """An agent that must not be terminated, if it is registered."""
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """The sender of a request, as stated by a verified credential. Never built from anything else."""
+    """The sender of a request, as stated by a verified credential."""
 
     subject: str
     client_id: str
@@ -63,10 +64,10 @@ class Caller(msgspec.Struct, frozen=True):
     is_local: bool = False
     """Issued by this server: a token of the local issuer, or an API key."""
     agent_since: int | None = None
-    """Milliseconds: when the agent that the credential was issued for was registered, if the issuer knew it."""
+    """When the agent of a token was registered, in milliseconds since 1970. None if the token does not contain it."""
     issued_at: int | None = None
-    """Milliseconds: the latest possible time of issue, with the clock leeway added. 0 if the token does not say; None
-    if the credential is not a token."""
+    """The latest time at which a token can have been issued, in milliseconds since 1970. 0 if the token has no `iat`;
+    None if the credential is not a token."""
 
     @property
     def bearer(self) -> Bearer | None:
@@ -76,7 +77,7 @@ class Caller(msgspec.Struct, frozen=True):
         return Bearer(self.zone_id, self.session_id, self.agent_id)
 
     def can_act_for(self, application_id: str, action: str) -> bool:
-        """Whether the caller is the application, has the scope for this action on it, or administers the zone."""
+        """Whether the caller is the application, has the scope for this action on it, or is an administrator."""
         return (
             self.client_id == application_id
             or f"coordinator.{action}:{application_id}" in self.scopes

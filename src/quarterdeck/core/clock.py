@@ -1,6 +1,7 @@
-"""Instants are integers: milliseconds since 1970, UTC. On the wire they are ISO-8601 with milliseconds and Z.
+"""Times as integer milliseconds, their ISO-8601 form, and the clock that SQLite uses.
 
-Decisions use the database's clock. This module defines the type and its format, and provides SQLite's clock.
+An instant is the number of milliseconds since 1970 in UTC. On the wire it is ISO-8601 with milliseconds and Z.
+Decisions use the database's clock.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 Millis = int
+"""An instant or a duration."""
 SECOND = 1_000
 MINUTE = 60 * SECOND
 DAY = 24 * 60 * MINUTE
@@ -24,7 +26,7 @@ def system_now() -> Millis:
 def iso(instant: Millis) -> str:
     """2026-01-02T03:04:05.678Z
 
-    Cached, because a batch shares its instant: a hundred responses format it once.
+    Cached, because all rows of a batch have the same instant: a hundred responses format it once.
     """
     seconds, millis = divmod(instant, SECOND)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"

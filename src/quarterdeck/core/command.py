@@ -11,7 +11,7 @@ SERVER_ACTOR = "server"
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """Without a caller, the server itself is the sender."""
+    """A request that is submitted to a lane. Without a caller, the server itself is the sender."""
 
     zone_id: str
     caller: Caller | None = None

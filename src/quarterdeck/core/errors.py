@@ -1,9 +1,8 @@
-"""All refusals and faults, in one module.
+"""The types of refusals and faults, each with an HTTP status and a CLI exit code.
 
 A `Problem` is both a value and an exception. Operations return problems in their list of outcomes, so that a refused
-command does not fail the others of its batch; HTTP and CLI raise them. The caller can fix a *refusal*; a *fault* is on
-the server's side. Components define their codes (`agent_not_found`). This module defines the types, each with an
-HTTP status and a CLI exit code.
+command does not fail the others of its batch; HTTP and CLI raise them. A *refusal* is due to the request or to the
+stored state. A *fault* is due to the server. Components define the error codes (`agent_not_found`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ EXIT_TIMEOUT = 5
 
 
 class Problem(Exception):
-    """The base class. `code` is stable, for programs; `detail` is for people."""
+    """A refusal or a fault. `code` is stable, for programs; `detail` is for people."""
 
     status: ClassVar[int]
     exit_code: ClassVar[int] = EXIT_FAILED
@@ -66,7 +65,7 @@ class Problem(Exception):
 
 
 class Refusal(Problem):
-    """The request cannot be carried out. Repeating it unchanged gives the same result until something else changes."""
+    """The server does not carry out the request. A repeated request is refused, too, until the state changes."""
 
 
 class Invalid(Refusal):
@@ -103,7 +102,7 @@ class Conflict(Refusal):
 
 
 class StateConflict(Conflict):
-    """A guarded statement updated no row: the state does not permit this verb."""
+    """The state of the object does not permit this verb."""
 
 
 class TooLarge(Refusal):
@@ -144,7 +143,8 @@ class Internal(Fault):
 
 
 class Unavailable(Fault):
-    """The database is not reachable, a queue is full, or the server is draining."""
+    """The server cannot process the request now: the database or the issuer of the token is not reachable, a queue is
+    full, or the server is shutting down."""
 
     status = 503
     exit_code = EXIT_TIMEOUT
@@ -152,8 +152,8 @@ class Unavailable(Fault):
 
 
 class OutcomeUnknown(Unavailable):
-    """The connection was lost during COMMIT, and the outcome could not be read in time. Retry with the same idempotency
-    key."""
+    """The request may have taken effect: the connection to the database was lost during COMMIT, or the server stopped
+    before it could respond. Retry with the same idempotency key."""
 
 
 def concrete_types(root: type[Problem] = Problem) -> list[type[Problem]]:

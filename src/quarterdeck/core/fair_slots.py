@@ -1,7 +1,7 @@
 """Limits on concurrent outbound calls: in total, per zone and per target.
 
-A slow endpoint holds a slot for as long as an attempt may last, which may be 15 minutes. So each target has a limited
-number of slots, and so has each zone, however many of its targets are called: neither can use up all slots.
+A slow endpoint occupies a slot until its attempt times out, which may take 15 minutes. The limits per target and per
+zone keep one target, or one zone with many targets, from using up all slots.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ K = TypeVar("K", str, TargetRef)
 
 @dataclass(frozen=True, slots=True)
 class SlotLimits:
-    """Slots of one process."""
+    """The maximum numbers of slots in use in one process."""
 
     total: int
     per_zone: int
@@ -26,6 +26,8 @@ class SlotLimits:
 
 
 class FairSlots:
+    """Counts the slots in use, one per running call."""
+
     def __init__(self, limits: SlotLimits) -> None:
         self._limits = limits
         self._by_zone: Counter[str] = Counter()

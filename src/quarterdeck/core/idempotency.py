@@ -1,7 +1,7 @@
-"""Idempotency keys, the pure part: what a key is, what it is bound to, and when two requests are equal.
+"""Idempotency keys: their format, what a key identifies, and when two requests are equal.
 
-The scope of a key is (zone, application, operation, key). A key is stored only if its operation succeeds; a refused
-request stores nothing.
+The text of a key identifies one request within a zone, an application and an operation. A key is stored only if the
+operation succeeds; a refused request stores nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Key(msgspec.Struct, frozen=True):
-    """A key with its complete scope."""
+    """The text of a key with the zone, application and operation in which it is unique."""
 
     zone_id: str
     application_id: str
@@ -27,7 +27,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A stored key: the digest of its request, and the id of the object that the request created."""
+    """A stored key with the digest of its request and the id of the object that the request created."""
 
     zone_id: str
     application_id: str
@@ -36,7 +36,7 @@ class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
     digest: str
     subject_id: str
 
-    def scope(self) -> Key:
+    def full_key(self) -> Key:
         return Key(self.zone_id, self.application_id, self.operation, self.key)
 
 
@@ -65,7 +65,7 @@ def request_key(header_key: str | None, body_key: str | None) -> str | None:
 
 
 def request_digest(body: msgspec.Struct) -> str:
-    """A digest of the decoded body with defaults filled in: only values matter, not spelling or field order."""
+    """A digest of the decoded body, with defaults filled in: white space and the order of fields do not matter."""
     return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
 
 

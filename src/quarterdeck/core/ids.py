@@ -18,13 +18,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COUNTER_BITS = 12
 _ENTROPY_BYTES = 512
 _VARIANT_DIGITS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-"""RFC 9562 requires the bits 10 here; the other two are random."""
+"""The first two bits of this digit must be 10 (RFC 9562); the other two are random."""
 
 
 class IdGenerator:
     """Generates increasing ids.
 
-    Every spawn needs two ids, so work is shared: random bytes are read and formatted for 64 ids at a time, and the
+    Every spawn needs two ids. To make them cheap, random bytes are read and formatted for 64 ids at a time, and the
     prefix is formatted once per millisecond.
     """
 
@@ -38,7 +38,7 @@ class IdGenerator:
     def __call__(self) -> str:
         tick = time.time_ns() // 1_000_000 << _COUNTER_BITS
         if tick <= self._last_tick:
-            # The same millisecond, or the clock was set back: count on from the last id, ahead of the clock.
+            # The same millisecond, or the clock was set back: continue from the last id, if need be ahead of the clock.
             tick = self._last_tick + 1
         self._last_tick = tick
         milliseconds = tick >> _COUNTER_BITS
@@ -60,12 +60,12 @@ new_id = IdGenerator()
 
 
 def lowest_id_at(milliseconds: int) -> str:
-    """Less than every id generated at this instant or later, greater than every earlier one."""
+    """A text that sorts before every id of this millisecond or a later one, and after every earlier id."""
     return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7"
 
 
 def id_created_at(id_text: str) -> int:
-    """When one of our ids was generated, in milliseconds since 1970."""
+    """When an id of `new_id` was generated, in milliseconds since 1970."""
     return int(id_text[:8] + id_text[9:13], 16)
 
 

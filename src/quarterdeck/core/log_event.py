@@ -1,4 +1,4 @@
-"""An event of the log, for packages that render events and must not import the engine."""
+"""The fields of an event of the log, for code that renders events without importing the engine."""
 
 from __future__ import annotations
 

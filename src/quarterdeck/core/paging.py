@@ -1,8 +1,8 @@
-"""Opaque cursors.
+"""Opaque cursors for paged listings.
 
-A cursor holds the sort key after which the next page begins, not a row id, so it stays valid when the row it was made
-from is deleted. It also holds the name of the listing, so that a cursor of another list is refused instead of returning
-a wrong page.
+A cursor holds the sort key after which the next page begins. It refers to no row, so it stays valid when the last row
+of the page is deleted. It also holds the name of the listing, so that a cursor of another listing is refused instead of
+returning a wrong page.
 """
 
 from __future__ import annotations
@@ -16,25 +16,28 @@ from quarterdeck.core.errors import Invalid
 _CURSOR_PATTERN = re.compile(r"[A-Za-z0-9_\-]{1,512}")
 
 
-def encode(listing: str, after: str) -> str:
-    return base64.urlsafe_b64encode(f"{listing}\n{after}".encode()).rstrip(b"=").decode()
+def encode(listing: str, sort_key: str) -> str:
+    return base64.urlsafe_b64encode(f"{listing}\n{sort_key}".encode()).rstrip(b"=").decode()
 
 
 def decode(listing: str, cursor: str) -> str:
-    """The sort key in a cursor. Raises `Invalid` for a cursor of another listing."""
+    """The sort key in a cursor. Raises `Invalid` if the cursor is malformed or belongs to another listing."""
     if _CURSOR_PATTERN.fullmatch(cursor):
         try:
             text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
         except (binascii.Error, UnicodeDecodeError):
             text = ""
-        name, newline, after = text.partition("\n")
-        if name == listing and newline and after and after.isprintable():
-            return after
+        cursor_listing, newline, sort_key = text.partition("\n")
+        if cursor_listing == listing and newline and sort_key and sort_key.isprintable():
+            return sort_key
     raise Invalid("invalid_cursor", "This cursor does not belong to this list.", field="cursor")
 
 
 def trim_page(sort_keys: list[str], limit: int) -> tuple[int, str | None]:
-    """From the sort keys of up to `limit + 1` rows: how many to return, and the key the next page starts after."""
+    """How many rows to return, and the sort key after which the next page begins. None if this page is the last.
+
+    `sort_keys` are those of up to `limit + 1` rows: the additional row shows that there is a next page.
+    """
     if len(sort_keys) <= limit:
         return len(sort_keys), None
     return limit, sort_keys[limit - 1]

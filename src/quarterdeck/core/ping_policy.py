@@ -1,8 +1,9 @@
 """Which fleet members a monitor pings when their interval has passed, and when a monitor counts as stale.
 
-A ping disturbs an agent that is working. So by default only members with unread messages are pinged, or those whose
-pane has not changed for their ping interval. The server knows the interval and the messages; only the monitor on the
-member's host sees the pane. Both use these rules.
+A ping disturbs an agent that is working. So by default a monitor pings a member only if the member has unread messages
+or its pane has not changed for the ping interval. The server knows the interval and the messages, but only a monitor on
+the member's host can see the pane, so the monitor decides. The server and the monitor share the rule for stale
+monitors.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ STALE_MIN_MS = 15 * SECOND
 
 
 class PaneObservation(NamedTuple):
-    """What the monitor on the member's host knows about a member."""
+    """The state of a member and its pane, as the monitor on its host knows it."""
 
     is_pane_alive: bool
     """The pane exists, belongs to the member, and the agent runs in it."""
@@ -26,7 +27,7 @@ class PaneObservation(NamedTuple):
 
 
 def should_ping(observation: PaneObservation, interval_seconds: int, *, always: bool) -> bool:
-    """Whether to ping a member whose interval has passed. `always` pings it also while it works."""
+    """Whether to ping a member whose interval has passed. `always`: ping it even while it is working."""
     if not observation.is_pane_alive:
         return False
     return always or observation.unread > 0 or observation.quiet_ms >= interval_seconds * SECOND

@@ -1,16 +1,17 @@
-"""Which parts of a JSON value are secret, and how they are masked.
+"""Which parts of a JSON value or a text are secret, and how they are masked.
 
 Only strings are secret, in two cases: the string in an object `{"$secret": "…"}`, and the value of a key whose complete
-name is in `SECRET_NAMES`. Names ignore case and word separators (`_`, `-` or none): `api_key`, `API-Key` and `apiKey`
-are the same name; `max_tokens` and `tokens` are not in the list. A secret under another name must be wrapped in
-`{"$secret": …}`. A value that is not secret but has one of these names is only masked, not lost.
+name is in `SECRET_NAMES`. Names are compared without case and word separators (`_`, `-` or none): `api_key`, `API-Key`
+and `apiKey` are the same name; `max_tokens` and `tokens` are not in the list. A secret under another name must be
+wrapped in `{"$secret": …}`. A value that is not secret but has one of these names is masked when it is shown; the
+stored value is not lost.
 
-`$secret` beside other keys, or around something other than a string, is refused: its author meant a secret, and it
-would be stored in plain text. `$sealed` is the stored form of a secret and is refused in requests, because a made-up
-one would be taken for a stored secret.
+An object with `$secret` and other keys, or with a `$secret` that is not a string, is refused: its author meant a
+secret, which would be stored in plain text. `$sealed` is the stored form of a secret. It is refused in requests,
+because a forged one would be mistaken for a stored secret.
 
-Free text (an error, a stack trace) has no keys. Two things are masked in it: the values of known secrets, and what
-looks like a secret by its form (`INLINE_SECRET`): `password=…`, `"token": "…"`, `Bearer …`, the password in a URL.
+Free text (an error, a stack trace) has no keys. Two things are masked in it: the values of known secrets, and text that
+has the form of a secret (`INLINE_SECRET`): `password=…`, `"token": "…"`, `Bearer …`, the password in a URL.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MASK = "***"
 DEPTH_MAX = 80
 """More than the HTTP server accepts (64), because encryption adds levels."""
 SECRETS_MAX = 256
-"""In one JSON value: each secret is encrypted separately and searched for in every error of its task."""
+"""The maximum in one JSON value: each secret is encrypted separately and searched for in every error of its task."""
 SECRET_LENGTH_MIN = 4
 """Shorter values are not masked in free text: `a` is in every sentence, and the gaps would reveal the secret."""
 SECRET_NAMES = (
@@ -43,7 +44,7 @@ Path = tuple[str | int, ...]
 
 
 def _names_pattern() -> str:
-    """All names as one pattern, grouped by first letter: it is tried at every key of every value."""
+    """All names as one pattern. Grouping by first letter makes it fast: it is tried at every key of every value."""
     suffixes_by_letter: dict[str, list[str]] = {}
     for name in sorted(SECRET_NAMES):
         suffixes_by_letter.setdefault(name[0], []).append(name[1:].replace("_", "[-_]?"))
@@ -74,12 +75,14 @@ def may_hold_secrets(encoded: bytes) -> bool:
 
 
 def replace_secrets(value: object, change: Callable[[str], object]) -> object:
-    """Replace each secret in the value. The `$secret` wrapper stays."""
+    """The value with each secret replaced, inside its `$secret` wrapper if it has one. Raises `Invalid` for a misused
+    `$secret`, for `$sealed`, and for more than `DEPTH_MAX` levels."""
     return _SecretWalker(lambda _, secret: change(secret), unwrap=False).walk(value, ())
 
 
 def split_secrets(value: object) -> tuple[object, dict[Path, str]]:
-    """The value with its secrets masked, and the secrets by path."""
+    """The value with its secrets masked and unwrapped, and the secrets by path. Raises `Invalid` as `replace_secrets`
+    does."""
     secrets: dict[Path, str] = {}
 
     def mask(path: Path, secret: str) -> object:
@@ -95,7 +98,7 @@ def redact(value: object) -> object:
 
 
 def redact_text(text: str, secrets: Collection[str] = ()) -> str:
-    """Mask known secrets in free text, and what looks like a secret by its form."""
+    """Mask known secrets in free text, and text that has the form of a secret."""
     encoded_secrets = {form for secret in secrets if len(secret) >= SECRET_LENGTH_MIN for form in _encodings(secret)}
     # Longest first: a secret that starts with another must be masked completely. One after the other: a single pattern
     # would try each secret at every character, and an agent controls both text and secrets.
@@ -105,7 +108,7 @@ def redact_text(text: str, secrets: Collection[str] = ()) -> str:
 
 
 def _encodings(secret: str) -> set[str]:
-    """The secret as it is and as JSON or Python quote it: errors often quote their input."""
+    """The secret as it is and as JSON and Python escape it: errors often quote their input."""
     return {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}
 
 
@@ -115,7 +118,7 @@ def _mask_match(found: re.Match[str]) -> str:
 
 
 class _SecretWalker:
-    """Walks a JSON value once. Parts without secrets are returned as they are."""
+    """Copies a JSON value and changes each secret. Does not alter the original."""
 
     def __init__(self, change: Callable[[Path, str], object], *, unwrap: bool) -> None:
         self._change = change
@@ -155,6 +158,6 @@ def _reserved_key_error(path: Path, detail: str) -> Invalid:
 
 
 def format_path(path: Path) -> str:
-    """The path as errors name a field. Cut to 200 characters, because keys come from the caller and may be long."""
+    """The path as errors write it: `$.a[0]`. Cut after 200 characters, because the caller's keys may be long."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return f"${text[:200]}"

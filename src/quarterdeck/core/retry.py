@@ -12,7 +12,7 @@ class Policy:
     """Exponential backoff with a cap."""
 
     max_attempts: int
-    """For `next_attempt_at` only. `backoff` ignores it; where only that is used, it is 0."""
+    """Used only by `next_attempt_at`. Code that calls only `backoff` sets it to 0."""
     base_ms: int
     multiplier: float = 2.0
     cap_ms: int = 300_000
@@ -32,7 +32,7 @@ def _exponential_delay(policy: Policy, attempt: int) -> float:
     try:
         return min(policy.base_ms * float(policy.multiplier) ** (attempt - 1), policy.cap_ms)
     except OverflowError:
-        # Attempt 5,000, or a caller's multiplier of a million: beyond the range of a float, so beyond every cap.
+        # Attempt 5,000, or a client's multiplier of a million: beyond the range of a float, so beyond every cap.
         return policy.cap_ms
 
 

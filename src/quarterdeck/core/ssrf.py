@@ -1,20 +1,21 @@
-"""Which hosts and addresses the server may call on a client's request.
+"""Which hosts and addresses the server may call for a client (protection against server-side request forgery).
 
-A client that registers an endpoint makes the server call it. The server may run in a network that its clients cannot
+A client that registers an endpoint makes the server call it. The server may reach addresses that its clients cannot
 reach: its loopback, its neighbors, the metadata service of its cloud. So a host is checked twice: its spelling when it
 is registered (`blocked_host_reason`), and each address it resolves to every time it is called
 (`blocked_address_reason`).
 
 Some spellings are refused whatever address they mean. `2130706433`, `0x7f.1` and `0177.0.0.1` are 127.0.0.1 to some
 resolvers and names to others; an IPv4 address inside an IPv6 address is as ambiguous. Legitimate public hosts are not
-written like this, and the library that connects might read them differently.
+written like this, and the library that connects might interpret them differently.
 
-Resolved addresses are different: in an IPv6-only network every public IPv4 host resolves to `64:ff9b::…` (NAT64), so
-there the embedded IPv4 address is checked. A network may use another NAT64 prefix, which the server cannot know; its
-operator must keep that prefix from reaching private addresses.
+Resolved addresses are different: in an IPv6-only network every public IPv4 host resolves to `64:ff9b::…` (NAT64). For
+such an address, the embedded IPv4 address is checked. A network may use another NAT64 prefix, which the server cannot
+know; its operator must keep that prefix from reaching private addresses.
 
-IPv6: only global unicast is allowed, without its special blocks. IPv4: everything is allowed except the special blocks.
-The blocks come from the IANA registries (RFC 6890 and its successors) and from the metadata addresses of clouds.
+IPv4 addresses are allowed except for the special blocks. IPv6 addresses are allowed only if they are global unicast
+and not in a special block. The blocks come from the IANA registries (RFC 6890 and its successors) and from the metadata
+addresses of clouds.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ _LOCAL_SUFFIXES = (".localhost", ".localdomain", ".local", ".internal", ".home.a
 
 
 def blocked_host_reason(host: str) -> str | None:
-    """Why a host, as written in a URL, is refused. None for a public address, and for a name: its addresses decide."""
+    """Why a host, as written in a URL, is refused. None for a public address and for a name that is not local; the
+    addresses of a name are checked when it is called."""
     if not host.isascii():
         # Checked before lower-casing, which turns some non-ASCII letters into ASCII ones.
         return MALFORMED_HOST
@@ -100,7 +102,7 @@ def blocked_host_reason(host: str) -> str | None:
 
 
 def blocked_address_reason(address: Address | str) -> str | None:
-    """Why an address that a name resolved to is refused, or None."""
+    """Why an address that a name resolved to is refused, or None if it is allowed."""
     if isinstance(address, str):
         try:
             address = ip_address(address)
@@ -145,16 +147,16 @@ def _blocked_ipv6_reason(address: IPv6Address) -> str | None:
 
 def _embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
     """The IPv4 address that an IPv6 address contains or is routed to, in any of the known forms."""
-    number = int(address)
+    address_bits = int(address)
     if address in _MAPPED or address in _TRANSLATED or address in _NAT64:
         return _low_ipv4(address)
-    if address in _COMPATIBLE and number > 1:
+    if address in _COMPATIBLE and address_bits > 1:
         return _low_ipv4(address)
     if address.sixtofour is not None:
         return address.sixtofour
     if address.teredo is not None:
         return address.teredo[1]
-    if number >> 32 & 0xFFFF_FFFF in _ISATAP_PREFIXES:
+    if address_bits >> 32 & 0xFFFF_FFFF in _ISATAP_PREFIXES:
         return _low_ipv4(address)
     return None
 

@@ -1,8 +1,7 @@
-"""State machines as data.
+"""State machines as tables of transitions.
 
-A component declares its transitions once: `TRANSITIONS = {Verb.SUSPEND: {State.ACTIVE: State.SUSPENDED}, …}`. SQL
-statements check the states that the table permits, the docs draw the diagram from it, and a test covers every
-state × verb pair.
+A component declares its transitions once: `{Verb.SUSPEND: {State.ACTIVE: State.SUSPENDED}, …}`. Its rules take the new
+state from the table, and `make states` draws the diagrams of `docs/states/` from it.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ class StateMachine(Generic[State, Verb]):
         self.transitions = transitions
 
     def next_state(self, verb: Verb, state: State) -> State | None:
-        """The state after the verb, or None if it is not permitted in this state."""
+        """The state after the verb, or None if the verb is not permitted in this state."""
         return self.transitions[verb].get(state)
 
     def source_states(self, verb: Verb) -> tuple[State, ...]:
-        """The states in which a verb is permitted: the guard of its statement."""
+        """The states in which a verb is permitted."""
         return tuple(self.transitions[verb])
 
     def terminal_states(self) -> tuple[State, ...]:
-        """States without an outgoing transition. Derived, so that no query has its own list."""
-        sources = {source for targets in self.transitions.values() for source in targets}
+        """The states without an outgoing transition."""
+        sources = {source for target_by_source in self.transitions.values() for source in target_by_source}
         return tuple(state for state in self.states if state not in sources)
 
-    def live_states(self) -> tuple[State, ...]:
+    def nonterminal_states(self) -> tuple[State, ...]:
         terminal = self.terminal_states()
         return tuple(state for state in self.states if state not in terminal)
 
@@ -48,8 +47,8 @@ class StateMachine(Generic[State, Verb]):
         lines = ["stateDiagram-v2", f"    [*] --> {self.initial}"]
         lines += [
             f"    {source} --> {target}: {verb}"
-            for verb, targets in self.transitions.items()
-            for source, target in targets.items()
+            for verb, target_by_source in self.transitions.items()
+            for source, target in target_by_source.items()
         ]
         lines += [f"    {state} --> [*]" for state in self.terminal_states()]
         return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""W3C Trace Context: which part of a `traceparent` header is kept.
+"""Parses `traceparent` headers (W3C Trace Context).
 
 A header that does not parse is ignored, as the standard requires: tracing must never break a request. A later version
-may append fields to the four known ones; those four are kept, as version 00. `tracestate` is vendor-specific and not
-used here, so it is dropped.
+may append fields. Only the fields of version 00 are kept, and they are passed on as version 00. The server ignores
+`tracestate`, which is vendor-specific.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _TRACEPARENT = re.compile(
     r"(?!ff)(?P<version>[0-9a-f]{2})-(?P<known>(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2})(?P<more>-.*)?"
 )
 TRACEPARENT_MAX = 512
-"""Longer than any future version is likely to be."""
+"""In characters: longer than a header of any future version is likely to be."""
 
 
 def parse_traceparent(header: str) -> str | None:

@@ -1,8 +1,9 @@
-"""Standard Webhooks (standardwebhooks.com): headers by which a receiver verifies that this server is the sender.
+"""Signature headers as in Standard Webhooks (standardwebhooks.com), and the secrets that sign outgoing requests.
 
-The message id is the same for every attempt, so that the receiver can detect duplicates. The timestamp is that of the
-attempt, so that a replayed request is recognized. The signature covers both and the body. While a secret is rotated,
-both secrets sign: the receiver can switch to the new one at any time.
+With the headers a receiver verifies that this server is the sender. The message id is the same for every attempt, so
+that the receiver can detect duplicates. The timestamp is that of the attempt, so that the receiver can detect a
+replayed request. The signature covers both and the body. While a secret is rotated, the headers contain a signature by
+the old secret and one by the new secret, so that the receiver can switch at any time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from quarterdeck.core.clock import SECOND, Millis
 
 
 def signature_headers(message_id: str, at: Millis, body: bytes, secrets: Sequence[str]) -> list[tuple[str, str]]:
-    """The three headers. Signatures are in the order of `secrets`: newest first."""
+    """The three headers. `at` is the time of the attempt. The signatures are in the order of `secrets`."""
     timestamp, text = datetime.fromtimestamp(at // SECOND, UTC), body.decode()
     signatures = [Webhook(secret).sign(message_id, timestamp, text) for secret in secrets]
     return [
@@ -31,16 +32,16 @@ def signature_headers(message_id: str, at: Millis, body: bytes, secrets: Sequenc
 
 
 SecretDeriver = Callable[[str, str, int], str]
-"""(zone id, service id, number of the secret) → secret"""
+"""(zone id, id of the service or webhook, number of the secret) → secret"""
 WHSEC_PREFIX = "whsec_"
 
 
 def secret_deriver(root: bytes) -> SecretDeriver:
-    """Derive secrets from `root`, which must have the strength of a key and no other use."""
+    """A function that derives secrets from `root`, which must have the strength of a key and no other use."""
 
-    def derive(zone_id: str, service_id: str, number: int) -> str:
+    def derive(zone_id: str, receiver_id: str, secret_number: int) -> str:
         # As JSON, so that no two triples have the same encoding.
-        message = msgspec.json.encode((zone_id, service_id, number))
+        message = msgspec.json.encode((zone_id, receiver_id, secret_number))
         return WHSEC_PREFIX + base64.b64encode(hmac.digest(root, message, sha256)).decode()
 
     return derive

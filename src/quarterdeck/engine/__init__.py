@@ -1,11 +1,11 @@
-"""What every component is built on: transactions, group commit, one ordered event log, leases, sweeps.
+"""The mechanisms that all components share: transactions, group commit, one ordered event log, leases, sweeps.
 
 | module             | holds                                                                                       |
 |--------------------|---------------------------------------------------------------------------------------------|
-| background         | asyncio tasks that are not awaited: failures are logged, stopping is bounded                |
+| background         | asyncio tasks that no caller awaits: failures are logged, stopping is bounded               |
 | delivery_scheduler | finds due deliveries to outside endpoints, and limits how many run at once                  |
 | event_log          | the event log: one row per transition, numbered in commit order                             |
-| event_retention    | deletes old events, after a seal has attested the deletion                                  |
+| event_retention    | deletes old events, after a seal has attested up to which position                          |
 | event_subscriber   | the state of one reader of a zone's events: position, queue, live or behind                 |
 | event_tailer       | one log reader per process, which feeds all subscribers once and in order                   |
 | idempotency        | idempotency keys in the database, and their retention                                       |
@@ -19,14 +19,15 @@
 | queries            | the SQL statements of this package                                                          |
 | secrets            | encryption of secret values before they are written                                         |
 | settings           | the settings of this package                                                                |
-| sinks              | ordered delivery of events to other systems, and what they reject                           |
+| sinks              | ordered delivery of events to other systems, with retries of rejected entries               |
 | sweeps             | bounded background passes that are repeated                                                 |
 | transaction        | what an operation may do in a transaction: read, write, emit events; the commit             |
 | wakeups            | notifications that something was committed, within and between processes                    |
 | zone_queue         | the queue of a lane: fair between zones, bounded                                            |
 
-How it fails. A refused command does not affect the others of its batch. A value that the database rejects is found by
-bisecting the batch. A lost connection, a lock timeout or an unreachable database is retried with jitter, then returned
-as 503. If the connection is lost during COMMIT, the outcome is looked up until it is certain; after five seconds the
-response is 503 `outcome_unknown`. Nothing is guessed, and nothing leaves this process before it is committed.
+Errors. A refused command does not affect the others of its batch. A command with a value that the database rejects is
+found by bisecting the batch. After a lost connection or a lock timeout, the batch is retried with jitter, a few times,
+and then returned as 503; if no connection can be opened, the response is 503 without a retry. If the connection is lost
+during COMMIT, the outcome is looked up until it is certain; after five seconds the response is 503 `outcome_unknown`.
+Nothing leaves this process before it is committed.
 """

@@ -1,8 +1,8 @@
-"""Background asyncio tasks that are not awaited.
+"""Background asyncio tasks that no caller awaits.
 
-A failure is logged, since no caller sees it, and each task is referenced until it has ended, so that it is not garbage
-collected. `stop` gives running tasks some time and cancels the rest: whatever a task has started must be recoverable
-without it.
+A failure is logged, since no caller sees it. Each task is referenced until it has ended, so that it is not garbage
+collected. `stop` waits for a limited time and cancels the tasks that are still running, so the work of a task must be
+recoverable after a cancellation.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Background:
         return task
 
     async def stop(self, grace_seconds: float) -> int:
-        """Wait until all tasks have ended or the time has passed, then cancel the rest. Return how many."""
+        """Wait until all tasks have ended or the time has passed, then cancel the rest. Return how many it canceled."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=max(0.0, grace_seconds))
-        cancelled = [*self._tasks]
-        for task in cancelled:
+        remaining_tasks = [*self._tasks]
+        for task in remaining_tasks:
             task.cancel()
-        if cancelled:
-            await asyncio.wait(cancelled)
-        return len(cancelled)
+        if remaining_tasks:
+            await asyncio.wait(remaining_tasks)
+        return len(remaining_tasks)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -51,7 +51,7 @@ class Background:
 async def retry_while_unavailable(
     call: Callable[[], Awaitable[T]], deadline: float, policy: Policy = UNAVAILABLE_RETRY
 ) -> T:
-    """Retry while the database is unavailable, until `deadline` on the loop's clock. Raise other problems at once."""
+    """Retry while `call` raises `Unavailable`, until `deadline` on the event loop's clock."""
     attempts = 0
     while True:
         attempts += 1

@@ -5,10 +5,10 @@
               targets with due deliveries, │       └ up to the slots that were acquired for it
               except those without slots ──┘
 
-Every process runs one, and all are equal: each finds all due deliveries, and the lane through which they are taken
-gives each to one process. The only state here is who holds which slots.
+Every process runs a scheduler. Each of them finds all due deliveries; the lane through which deliveries are taken gives
+each delivery to one process. A scheduler keeps no state except the slots in use and the targets to skip.
 
-How it fails. A target whose deliveries cannot be taken is skipped for an interval; while the database is not reachable,
+Errors. A target whose deliveries cannot be taken is skipped for an interval. While the database is not reachable,
 nothing is started. A slow target uses only its own slots. A stopping process takes nothing new, waits for running
 attempts within its grace period, and leaves the rest to their timeouts.
 """
@@ -32,15 +32,16 @@ from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.deliveries")
 POLL_MAX = 100
-"""Targets with due deliveries that one poll finds at most."""
+"""The maximum number of targets that one poll finds."""
 GAP_SECONDS = 0.005
 QUIET_GAP_SECONDS = 0.05
-"""Minimum time between two polls, however often the scheduler is woken: after a poll that found something, and after
-one that did not. Every commit of every server wakes the scheduler, and most have nothing to do with deliveries."""
+"""The minimum time between two polls, however often the scheduler is woken: after a poll that found due deliveries, and
+after one that found none. Every commit of every server wakes the scheduler, and most have nothing to do with
+deliveries."""
 POLL_TIME_SHARE, QUIET_POLL_TIME_SHARE = 0.2, 0.05
-"""Maximum share of time spent polling: with 10,000 endpoints, a poll is expensive."""
+"""The maximum share of time spent polling, in the same two cases: with 10,000 endpoints, a poll is expensive."""
 FAILED_GAP_SECONDS = 0.5
-"""After a failed poll."""
+"""The pause after a failed poll."""
 ExcludedTargets = Sequence[tuple[str, str | None]]
 """Targets that a poll skips: (zone id, target id), or (zone id, None) for all of a zone."""
 
@@ -48,13 +49,13 @@ ExcludedTargets = Sequence[tuple[str, str | None]]
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     label: str
-    """What is sent, for log messages: `pushes`."""
+    """What is delivered, for log messages: `pushes`."""
     limits: SlotLimits
     batch_max: int
-    """How many deliveries of one target are taken at once."""
+    """The maximum number of deliveries of one target that are taken at once."""
     poll_seconds: float
     grace_seconds: float
-    """For attempts that run when the process stops."""
+    """How long running attempts may continue when the process stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,9 @@ class WaitingTarget:
 
     ref: TargetRef
     due_in_ms: Millis
-    """Until the first is due."""
+    """The time until its first delivery is due; 0 or less if it is due now."""
     take: Callable[[TargetRef, int], Awaitable[int]]
-    """Takes up to that many deliveries and starts sending each. Returns how many."""
+    """Takes up to that many deliveries of the target and starts to send each. Returns how many it took."""
 
 
 class DeliveryScheduler(ABC):
@@ -74,7 +75,7 @@ class DeliveryScheduler(ABC):
         self._config = config
         self._slots = FairSlots(config.limits)
         self._excluded_until: dict[TargetRef, float] = {}
-        """Targets from which nothing could be taken, and until when they are skipped."""
+        """Targets whose deliveries could not be taken, and until when they are skipped, on the event loop's clock."""
         self._wakeup = asyncio.Event()
         self._poll_task: asyncio.Task[None] | None = None
         self._background = Background(log)
@@ -87,7 +88,7 @@ class DeliveryScheduler(ABC):
         """Targets with pending deliveries, earliest first, at most `POLL_MAX`, without those `excluded`."""
 
     def __len__(self) -> int:
-        """Running attempts."""
+        """The slots in use: one per running attempt, and those acquired for deliveries that are being taken."""
         return len(self._slots)
 
     @property
@@ -131,30 +132,30 @@ class DeliveryScheduler(ABC):
             unsubscribe()
 
     async def _try_poll(self) -> tuple[float, float]:
-        """Poll once. Return how long to pause, and the minimum pause."""
+        """Poll once. Return how long to wait for a wake-up, and the minimum time between two polls, in seconds."""
         try:
             return await self._poll()
         except StoreError as error:
             log.debug("cannot poll for %s: %s", self._config.label, error)
-        except Exception:  # the end of this task would go unnoticed: nothing would be sent any more
+        except Exception:  # broad, because the end of this task would go unnoticed: nothing more would be sent
             log.exception("polling for %s failed", self._config.label)
         return FAILED_GAP_SECONDS, FAILED_GAP_SECONDS
 
     async def _poll(self) -> tuple[float, float]:
         poll_seconds = self._config.poll_seconds
         if self._slots.is_full():
-            # The release of a slot wakes it.
+            # The release of a slot wakes the scheduler.
             return poll_seconds, GAP_SECONDS
         started_at = asyncio.get_running_loop().time()
-        found = await self._find_waiting(self._excluded_targets(started_at))
+        targets = await self._find_waiting(self._excluded_targets(started_at))
         elapsed = asyncio.get_running_loop().time() - started_at
-        due = [target for target in found if target.due_in_ms <= 0]
-        for target in due:
+        due_targets = [target for target in targets if target.due_in_ms <= 0]
+        for target in due_targets:
             self._start_take(target)
-        if len(due) == POLL_MAX:
+        if len(due_targets) == POLL_MAX:
             self._wakeup.set()
-        pause = min([poll_seconds, *(target.due_in_ms / 1000 for target in found if target.due_in_ms > 0)])
-        gap, time_share = (GAP_SECONDS, POLL_TIME_SHARE) if due else (QUIET_GAP_SECONDS, QUIET_POLL_TIME_SHARE)
+        pause = min([poll_seconds, *(target.due_in_ms / 1000 for target in targets if target.due_in_ms > 0)])
+        gap, time_share = (GAP_SECONDS, POLL_TIME_SHARE) if due_targets else (QUIET_GAP_SECONDS, QUIET_POLL_TIME_SHARE)
         return pause, min(max(min(gap, pause), elapsed / time_share), poll_seconds)
 
     def _excluded_targets(self, now: float) -> ExcludedTargets:
@@ -165,26 +166,27 @@ class DeliveryScheduler(ABC):
     # -- taking --------------------------------------------------------------------------------------------------
 
     def _start_take(self, target: WaitingTarget) -> None:
-        """The slots are acquired before the first await, so that the next poll skips this target."""
+        """Take deliveries of a target in the background. The slots are acquired here, before the first await, so that
+        the next poll does not use them, too."""
         if count := min(self._slots.available(target.ref), self._config.batch_max):
             self._slots.acquire(target.ref, count)
             self._background.start(self._take_from(target, count), f"{self._config.label} of {target.ref[1]}")
 
     async def _take_from(self, target: WaitingTarget, count: int) -> None:
-        taken = 0
+        taken_count = 0
         try:
-            taken = await target.take(target.ref, count)
+            taken_count = await target.take(target.ref, count)
         except Problem as problem:
             # The target has ended, must not be called any more, or the database is not reachable. Retry later.
             log.debug("%s of %s cannot be taken: %r", self._config.label, target.ref[1], problem)
             self._excluded_until[target.ref] = asyncio.get_running_loop().time() + self._config.poll_seconds
         finally:
-            self._slots.release(target.ref, count - taken)
-            if taken == count:
+            self._slots.release(target.ref, count - taken_count)
+            if taken_count == count:
                 self._wakeup.set()
 
     def _start_send(self, ref: TargetRef, work: Coroutine[object, object, None], name: str) -> None:
-        """Start one taken delivery. Its slot is released when it has ended."""
+        """Start to send one delivery that was taken. Its slot is released when the attempt has ended."""
 
         def on_done(_: asyncio.Task[None]) -> None:
             self._slots.release(ref, 1)

@@ -1,7 +1,7 @@
 """The event log: every transition writes one row in its own transaction, and the row is never updated.
 
-It is the audit trail, the outbox and the source of live streams. A transaction allocates `pos` as its last step, under
-the row lock of `log_head`, and holds that lock until the commit. So `pos` is in commit order and has no gaps, the
+The log is the audit trail, the outbox and the source of live streams. A transaction allocates `pos` as its last step,
+under the row lock of `log_head`, and holds that lock until the commit. So `pos` is in commit order and has no gaps, the
 events of a subject are never reordered, and the complete state of a reader is one integer.
 """
 
@@ -22,7 +22,7 @@ PAGE_EVENTS_MAX = 1_000
 POSITION_MAX = 2**63 - 1
 """The highest possible position."""
 SCAN_POSITIONS = 100_000
-"""Positions that one page scans for events of given types, which have no index."""
+"""The maximum number of positions that one page scans for events of given types. There is no index by type."""
 
 
 class NewEvent(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class NewEvent(msgspec.Struct, frozen=True):
     from_state: str | None = None
     to_state: str | None = None
     data: str = "{}"
-    """Encoded JSON. Opaque to everything between the component and the reader."""
+    """Encoded JSON. Only the component that emits the event and the readers of the log interpret it."""
     trace: str | None = None
 
 
@@ -72,14 +72,14 @@ class EventView(msgspec.Struct, frozen=True):
 
 
 class CommitProof(msgspec.Struct, frozen=True):
-    """The first event of a batch: if it is in the log, the batch was committed."""
+    """The first event of a transaction: if it is in the log, the transaction was committed."""
 
     id: str
     subject: str
 
 
 def append(tx: StoreTransaction, events: Sequence[NewEvent], now: Millis) -> CommitProof:
-    """Queue the rows of a batch. Must be the last write of a transaction: it takes the last lock."""
+    """Queue the rows of the events. Must be the last write of a transaction: its lock is held until the commit."""
     count = len(events)
     ids = [new_id() for _ in events]
     rows: list[tuple[object, ...]] = [
@@ -109,7 +109,8 @@ class EventFilter(msgspec.Struct, frozen=True):
 
     @property
     def scan_end(self) -> int:
-        """The last position that one page scans. A filter by type alone may read many events and find few."""
+        """The last position that one page scans. Without this limit, a filter by type alone might read many events to
+        find a few."""
         return min(self.after + SCAN_POSITIONS, POSITION_MAX) if self.types and not self.subject else POSITION_MAX
 
     @property
@@ -117,7 +118,7 @@ class EventFilter(msgspec.Struct, frozen=True):
         return bool(self.types) or self.subject is not None
 
     def matches(self, event: Event) -> bool:
-        """Whether an event of the zone passes the filter, at any position."""
+        """Whether an event of the zone passes the filter, whatever its position."""
         return (not self.types or event.type in self.types) and self.subject in (None, event.subject)
 
 
@@ -128,18 +129,18 @@ async def read_page(tx: StoreTransaction, filters: EventFilter) -> list[Event]:
 
 
 async def read_newest(tx: StoreTransaction, filters: EventFilter, before: int) -> tuple[list[Event], int | None]:
-    """A zone's events of given types before a position, newest first, and the position before which the next page
-    starts, or None after the last page. A page may be short or empty if such events are rare."""
+    """A zone's events of given types before a position, newest first. Also returns the position before which the next
+    page starts, or None if this page is the last. If such events are rare, a page may be short or empty."""
     before = min(before, (await read_bounds(tx)).head + 1)
     lowest = max(0, before - SCAN_POSITIONS)
     types: list[tuple[object, ...]] = [(name,) for name in filters.types]
     [rows] = await tx.read(
         Q.log_newest(zone_id=filters.zone_id, before=before, downto=lowest, types=types, limit=filters.limit)
     )
-    found = decode(rows, Event)
-    if len(found) == filters.limit:
-        return found, found[-1].pos
-    return found, lowest if lowest > 0 else None
+    events = decode(rows, Event)
+    if len(events) == filters.limit:
+        return events, events[-1].pos
+    return events, lowest if lowest > 0 else None
 
 
 def _page_params(filters: EventFilter) -> dict[str, Param]:
@@ -162,7 +163,7 @@ class LogBounds(msgspec.Struct, frozen=True, array_like=True):
     """The range of positions that the log still has."""
 
     floor: int
-    """Events up to here may be deleted; all above exist."""
+    """Events up to here may have been deleted; all events above exist."""
     head: int
     """The last allocated position."""
 
@@ -182,8 +183,8 @@ class ReplayPage(msgspec.Struct, frozen=True):
     is_last: bool
 
     def continues_from(self, position: int) -> bool:
-        """Whether a reader at this position has missed nothing. Below the floor it may have; a position above the head
-        comes from another log."""
+        """Whether a reader at this position has missed no event. Below the floor, events may have been deleted. A
+        position above the head comes from another log."""
         return self.bounds.floor <= position <= self.bounds.head
 
 
@@ -191,12 +192,12 @@ async def read_replay(tx: StoreTransaction, filters: EventFilter) -> ReplayPage:
     statement = Q.log_replay_of_subject if filters.subject else Q.log_replay
     [rows] = await tx.read(statement(**_page_params(filters)))
     # A page without events still has one row: the bounds, with nulls for the event.
-    found = decode([row[2:] for row in rows if row[2] is not None], Event)
+    events = decode([row[2:] for row in rows if row[2] is not None], Event)
     [bounds] = decode([rows[0][:2]], LogBounds)
-    is_full = len(found) == filters.limit
+    is_full = len(events) == filters.limit
     is_last = not is_full and filters.scan_end >= bounds.head
-    covers_to = found[-1].pos if is_full else min(bounds.head, filters.scan_end)
-    return ReplayPage(bounds, found, covers_to, is_last)
+    covers_to = events[-1].pos if is_full else min(bounds.head, filters.scan_end)
+    return ReplayPage(bounds, events, covers_to, is_last)
 
 
 def to_view(event: Event) -> EventView:

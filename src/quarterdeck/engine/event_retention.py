@@ -1,12 +1,13 @@
-"""Retention of events, in two steps, so that tampering cannot be passed off as retention.
+"""Deletes old events, in two steps, so that tampering cannot be mistaken for retention.
 
-First the floor of the log is raised to the end of a seal that is older than EVENT_RETENTION_DAYS; from then on readers
-below it must start again. The next seal attests the floor with its signature. Only then are the events at or below the
-attested floor deleted, lowest first, in small chunks. Seals are kept: they prove what existed.
+First the floor of the log is raised to the end of a seal that is older than EVENT_RETENTION_DAYS. From then on, readers
+whose position is below the floor must start again. The next seal attests the floor with its signature. Only then are
+the events up to the attested floor deleted, lowest position first, in small chunks. Seals are kept: they prove which
+events existed.
 
-One process at a time, by a lease; every write is fenced. A crash between any two steps leaves a log that verifies, and
-the next pass continues from there. If sealing stops, retention stops, too: nothing is deleted without a seal that
-attests it. Events that a sink still has to deliver are not deleted either.
+A lease lets one process at a time do this, and every write is fenced. A crash between any two steps leaves a log that
+verifies, and the next pass continues from there. If sealing stops, retention stops, too: nothing is deleted without a
+seal that attests the floor. Events that a sink still has to deliver are not deleted either.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from quarterdeck.store.interface import decode
 
 EVENT_RETENTION = "event-retention"
 SEALS_MAX = 1_000
-"""Seals that one pass reads: about a million events."""
+"""The maximum number of seals that one pass reads. They cover at most a million events."""
 EVENTS_MAX = 50_000
-"""Events that one pass deletes."""
+"""The maximum number of events that one pass deletes."""
 DELETE_CHUNK = 250
 """Events deleted per transaction: a lane on the same SQLite file waits for no more than these."""
 LEASE_MS = 5_000
@@ -47,15 +48,16 @@ class EventRetention:
         return Sweep(EVENT_RETENTION, every_ms, EVENTS_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
-        """Raise the floor if more seals have expired, and delete at most `batch` events up to the attested floor."""
+        """Raise the floor if more seals have expired. Then delete events up to the attested floor, in chunks, until
+        `batch` events are deleted or none are left."""
         state = await self._engine.read(log_sealer.read_log_state)
-        floor = await self._engine.read(lambda tx: self._floor_due(tx, state))
+        floor = await self._engine.read(lambda tx: self._find_new_floor(tx, state))
         if floor is not None and (fence := await self._get_fence()):
             await self._engine.transact(lambda tx: self._raise_floor(tx, fence))
         return await self._delete_expired(state.attested_floor, batch)
 
-    async def _floor_due(self, tx: Transaction, state: LogState) -> int | None:
-        """The new floor, if it is higher than the present one."""
+    async def _find_new_floor(self, tx: Transaction, state: LogState) -> int | None:
+        """The floor that retention permits now, or None if it is not higher than the current one."""
         if state.newest_seal is None:
             return None
         [rows] = await tx.read(Q.seal_ends(above=state.bounds.floor, limit=SEALS_MAX))
@@ -66,16 +68,16 @@ class EventRetention:
 
     async def _raise_floor(self, tx: Transaction, fence: Fence) -> None:
         await fence.check(tx)
-        floor = await self._floor_due(tx, await log_sealer.read_log_state(tx))
+        floor = await self._find_new_floor(tx, await log_sealer.read_log_state(tx))
         if floor is not None:
             tx.write(Q.log_raise_floor(floor=floor))
 
     async def _delete_expired(self, attested_floor: int, batch: int) -> int:
-        deleted = 0
-        while deleted < batch and (count := await self._delete_chunk(attested_floor)):
-            deleted += count
+        deleted_count = 0
+        while deleted_count < batch and (count := await self._delete_chunk(attested_floor)):
+            deleted_count += count
             await asyncio.sleep(0)
-        return deleted
+        return deleted_count
 
     async def _delete_chunk(self, attested_floor: int) -> int:
         lowest = await self._engine.read(_lowest_position)

@@ -22,7 +22,7 @@ def load_keys(keys: list[Key]) -> BoundStatement:
 
 
 def decode_records(rows: list[Row]) -> dict[Key, KeyRecord]:
-    return {record.scope(): record for record in decode(rows, KeyRecord)}
+    return {record.full_key(): record for record in decode(rows, KeyRecord)}
 
 
 def store_records(records: list[KeyRecord], now: Millis) -> BoundStatement:

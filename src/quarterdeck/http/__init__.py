@@ -1,4 +1,4 @@
-"""The HTTP server: it serves the routes of all components.
+"""The HTTP server, which serves the routes of all components.
 
 | module          | holds                                                                                      |
 |-----------------|--------------------------------------------------------------------------------------------|
@@ -9,7 +9,7 @@
 | router          | finds the route for a method and a path; the cost does not grow with the number of routes  |
 | decoding        | decodes bodies and queries; checks size, depth, types and characters                       |
 | suggestions     | the closest known name for an unknown field or parameter                                   |
-| auth            | who the caller is, and whether it may use the route                                        |
+| auth            | authentication, and the check of scope and zone                                            |
 | stream_limits   | streams: how many may be open, how they are sent, what ends them                           |
 | event_stream    | a zone's events as server-sent events                                                      |
 | timeline_stream | a fleet's timeline as server-sent events                                                   |
@@ -27,8 +27,8 @@
 The order of checks: route (404, 400 for an invalid id, 405) → credential (401) → scope and zone (403) → size (413) →
 body and query (400) → the operation. A body is read only after its sender is authorized.
 
-How it fails. An invalid request gets a 4xx whose text names the field. An exception that a handler does not catch
-becomes a 500 without details; the log has the traceback. A client that disconnects does not undo its request: the
-operation is committed or not, and repeating it with the same Idempotency-Key shows which. A client whose stream breaks
-reconnects to any replica with the last event id it saw.
+Errors. An invalid request gets a 4xx whose text names the field. An exception that a handler does not catch becomes a
+500 without details; the log has the traceback. A client that disconnects does not undo its request: the operation may
+still be committed. To find out, the client repeats the request with the same Idempotency-Key. A client whose stream
+breaks reconnects to any replica with the last event id it saw.
 """

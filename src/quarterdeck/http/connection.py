@@ -1,20 +1,21 @@
-"""One HTTP/1.1 connection, with limits on what a peer can use up before it is authenticated.
+"""One HTTP/1.1 connection, with limits on the resources that a peer can use before it is authenticated.
 
 A peer that opens connections and sends bytes slowly holds memory and file descriptors. The limits:
 
 - A request must arrive completely within QD_REQUEST_TIMEOUT_MS.
-- Its head has at most `HEAD_MAX` bytes.
+- Its head has at most about `HEAD_MAX` bytes.
 - At most about `READ_AHEAD_MAX` bytes of a body are buffered before a handler reads it.
 - At most QD_CONNECTIONS_MAX connections are open at once.
 
 One timer per process closes slow requests and idle connections: a timer per request would slow every request down. The
-same timer aborts streams whose peer has read nothing for QD_STREAM_STALL_MS. A peer that reads slowly is fine; one that
-never reads occupies a stream.
+same timer aborts streams whose peer has read nothing for QD_STREAM_STALL_MS. A peer may read slowly, but a peer that
+never reads would occupy a stream for ever.
 
 Pipelined requests are answered one at a time, in order. Meanwhile nothing more is read from the peer.
 
-`on_undelivered`: the response to a claim contains work, so its sender needs to know when it certainly did not arrive.
-That can be known until the kernel has taken the last byte. Losses in the kernel or at the peer cannot be detected here.
+`on_undelivered` is called when a response certainly did not reach the client. The response to a claim contains work,
+which is then released. Only losses before the kernel has taken the last byte are detected, not those in the kernel or
+at the peer.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ RequestHandler = Callable[[Request], Awaitable[None]]
 
 
 class Connections:
-    """All open connections of a server: their limit, their time-outs, and an event for when all are closed."""
+    """The open connections of a server. Limits their number, closes slow and idle ones, and batches their writes."""
 
     def __init__(self, request_timeout_seconds: float, max_connections: int, stall_timeout_seconds: float) -> None:
         self._open: set[Connection] = set()
@@ -71,7 +72,7 @@ class Connections:
             self.all_closed.set()
 
     def flush_soon(self, connection: Connection) -> None:
-        """Flush at the end of this loop iteration, together with all other connections.
+        """Flush in the next iteration of the event loop, together with all other connections.
 
         Waking the peers one by one costs the kernel 50 % more.
         """
@@ -85,7 +86,7 @@ class Connections:
             connection.flush()
 
     def abort_streams(self) -> None:
-        """Abort the streams that did not end by themselves: their peers do not read."""
+        """Abort the streams that are still open while the server drains: their peers do not read."""
         for connection in [c for c in self._open if c.is_streaming]:
             connection.abort()
 
@@ -95,7 +96,7 @@ class Connections:
             connection.close()
 
     def check_timeouts(self) -> None:
-        """Close slow and idle connections, and schedule the next check."""
+        """Close connections that are slow, stalled or idle, and schedule the next check."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in [*self._open]:
@@ -135,7 +136,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._is_aborted = False
         self._final_bytes: bytes | None = None
-        """Sent after the responses in progress, before the connection is closed. None: the connection stays open."""
+        """Sent after the responses in progress, before the connection is closed. None if it stays open."""
         self._idle_since = 0.0
 
     # -- state and control, for `Connections` --------------------------------------------------------------------
@@ -199,10 +200,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._receiving_since is None:
-            # Set by the first byte and not by the parser: it skips empty lines without a callback.
+            # Set here and not in a callback of the parser, which skips empty lines without a callback.
             self._receiving_since = self._loop.time()
         if self._head_size is not None:
-            # Only a head that arrives in several pieces is counted: the first piece cannot be larger than one read.
+            # The first piece of a head is not counted: it cannot be larger than one read.
             self._head_size += len(data)
             if self._head_size > HEAD_MAX:
                 self._close_after_responses(MALFORMED_REQUEST_RESPONSE)
@@ -378,7 +379,7 @@ class Connection(asyncio.Protocol):
 
 
 def parse_target(url: bytes) -> tuple[str, bytes]:
-    """The percent-decoded path, and the query as it was sent."""
+    """Return the percent-decoded path, and the query as it was sent."""
     if not url.startswith(b"/"):
         parsed = httptools.parse_url(url)
         url = (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")
@@ -388,7 +389,7 @@ def parse_target(url: bytes) -> tuple[str, bytes]:
 
 
 def _malformed_request_response() -> bytes:
-    """Bytes that are not HTTP never become a `Request`, but are answered with the usual problem body."""
+    """Build the response to bytes that are not HTTP. They never become a `Request`, but get the usual problem body."""
     problem = Invalid("invalid_http", "This is not a well-formed HTTP/1.1 request. The connection is closed.")
     content = problem_json.encode_body(problem, "")
     head = [b"HTTP/1.1 400 Bad Request", b"content-length: %d" % len(content), b"connection: close"]

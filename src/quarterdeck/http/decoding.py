@@ -1,7 +1,7 @@
 """Decodes bodies and queries.
 
-A body's size is checked before it is read. msgspec decodes it into the type of the route, and an error names the path
-of the field. Values that only one of the two database engines would refuse are refused here for both: U+0000, lone
+The size of a body is limited while it is read. msgspec decodes it into the type of the route, and an error names the
+path of the field. Values that only one of the two database engines would refuse are refused here for both: U+0000, lone
 surrogates, integers beyond 64 bits, nesting deeper than 64 levels.
 """
 
@@ -24,13 +24,13 @@ _SUSPICIOUS_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89abAB])")
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
 _STRING_LITERAL = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
-"""Written so that text without escapes is matched in one run: matching byte by byte took four times as long."""
+"""Matches text without escapes in one step: matching it byte by byte took four times as long."""
 _NON_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{}[]")
 _ERROR_PATH = re.compile(r" - at `\$\.?(.*?)`$")
 
 
 async def read_body(request: Request, content_length: int | None, max_bytes: int | None = None) -> bytes:
-    """The complete body. Raises TooLarge as soon as it is known to exceed the route's limit, or else `BODY_MAX`."""
+    """Read the complete body. Raises TooLarge as soon as it is known to exceed `max_bytes` (default: `BODY_MAX`)."""
     max_bytes = BODY_MAX if max_bytes is None else max_bytes
     if content_length is not None and content_length > max_bytes:
         raise _too_large(max_bytes)
@@ -41,9 +41,9 @@ async def read_body(request: Request, content_length: int | None, max_bytes: int
 
 
 def decode_body(decoder: msgspec.json.Decoder[object], body: bytes) -> object:
-    """The body as the route's type. An empty body counts as `{}`, so that the error names the missing field."""
+    """Decode a body into the route's type. An empty body counts as `{}`, so that the error names the missing field."""
     raw = body if body.strip() else b"{}"
-    # A body with fewer opening brackets than the limit cannot be nested too deeply, and is not measured.
+    # A body with at most `DEPTH_MAX` opening brackets cannot be nested too deeply.
     if raw.count(b"{") + raw.count(b"[") > DEPTH_MAX:
         _check_depth(raw)
     try:
@@ -51,7 +51,7 @@ def decode_body(decoder: msgspec.json.Decoder[object], body: bytes) -> object:
             # The decoder skips unknown fields without checking that they are UTF-8.
             raw.decode()
         if may_be_unstorable(raw):
-            check_text(msgspec.json.decode(raw))
+            check_storable(msgspec.json.decode(raw))
         return decoder.decode(raw)
     except msgspec.DecodeError as error:
         raise to_problem(error, decoder.type) from None
@@ -60,9 +60,10 @@ def decode_body(decoder: msgspec.json.Decoder[object], body: bytes) -> object:
 
 
 def may_be_unstorable(raw: bytes) -> bool:
-    """Whether it may contain an escaped NUL, a surrogate or an integer beyond 64 bits.
+    """Whether a body may contain an escaped U+0000 or surrogate, or an integer beyond 64 bits.
 
-    It runs for every body, so it must be fast: a regular expression for the numbers costs more than decoding the body.
+    This runs for every body, so it must be fast: a regular expression for the numbers costs more than decoding the
+    body.
     """
     return (b"\\u" in raw and _SUSPICIOUS_ESCAPE.search(raw) is not None) or _LONG_NUMBER in raw.translate(
         _DIGITS_TO_ZERO
@@ -70,9 +71,9 @@ def may_be_unstorable(raw: bytes) -> bool:
 
 
 def decode_query(raw: bytes, query_type: type[msgspec.Struct]) -> object:
-    """The query string as the route's type.
+    """Decode a query string into the route's type.
 
-    Of a repeated parameter the last value counts. The type decides whether unknown parameters are refused or ignored.
+    If a parameter is repeated, its last value counts. The type decides whether unknown parameters are refused.
     """
     if len(raw) > QUERY_MAX:
         raise Invalid("invalid_query", f"The query is longer than {QUERY_MAX} bytes.")
@@ -80,7 +81,7 @@ def decode_query(raw: bytes, query_type: type[msgspec.Struct]) -> object:
         pairs = dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100))
     except (UnicodeDecodeError, ValueError):
         raise Invalid("invalid_query", "The query is not percent-encoded UTF-8.") from None
-    check_text(pairs)
+    check_storable(pairs)
     try:
         return msgspec.convert(pairs, query_type, strict=False)
     except msgspec.ValidationError as error:
@@ -88,7 +89,7 @@ def decode_query(raw: bytes, query_type: type[msgspec.Struct]) -> object:
 
 
 def to_problem(error: msgspec.DecodeError, target_type: object, code: str = "invalid_body") -> Problem:
-    """msgspec's error as a problem, with the path of the field in `field`, and a suggestion for an unknown name."""
+    """Convert an error of msgspec to a problem with the path of the field, and a suggestion for an unknown name."""
     text = str(error)
     path_match = _ERROR_PATH.search(text)
     path = path_match[1] if path_match is not None else ""
@@ -104,7 +105,7 @@ def to_problem(error: msgspec.DecodeError, target_type: object, code: str = "inv
     return Invalid(code, f"{message}.", field=path or "$")
 
 
-def check_text(value: object) -> None:
+def check_storable(value: object) -> None:
     """Refuse characters and numbers that only one of the two database engines can store."""
     for leaf in _leaves(value):
         if isinstance(leaf, str):
@@ -131,7 +132,7 @@ def _leaves(value: object) -> Iterator[object]:
 
 def _check_depth(raw: bytes) -> None:
     depth = 0
-    # Everything but brackets is dropped first in one call: of a body with 1,000 tasks, one byte in 50 is left to count.
+    # Everything but brackets is removed first: of a body with 1,000 tasks, only one byte in 50 is left for the loop.
     for byte in _STRING_LITERAL.sub(b"", raw).translate(None, _NON_BRACKETS):
         if byte in b"{[":
             depth += 1

@@ -135,25 +135,26 @@ class Dispatcher:
         self._streams = streams
         self._request_id_prefix = new_id()
         self._request_count = 0
-        """Numbers the requests without an id of their own: as unique as a UUID, at a tenth of its cost."""
+        """Numbers the requests without X-Request-Id. Prefix and number are as unique as a UUID, at a tenth of its cost.
+        """
         self.is_draining = False
         self.check_agent: Callable[[Caller], Awaitable[None]] | None = None
-        """Refuses a token of a terminated agent, on routes of components that do not check agents.
+        """Refuses a token whose agent has ended, on routes of components that do not check agents themselves.
 
-        The agent may end between this check and the commit. Components that know agents check in the transaction.
+        The agent may end between this check and the commit. Components above `agents` check in the transaction.
         """
         self.on_drain: list[Callable[[], None]] = []
-        """Called when the server begins to stop, to end long polls."""
+        """Functions that end long polls and background work. Called when the server begins to stop."""
 
     def drain(self) -> None:
-        """End all streams and long polls."""
+        """Begin to stop: end all streams and long polls."""
         self.is_draining = True
         self._streams.drain()
         for callback in self.on_drain:
             callback()
 
     async def handle(self, request: Request) -> None:
-        started = time.perf_counter()
+        started_at = time.perf_counter()
         headers = RequestHeaders(request.headers)
         if not headers.request_id:
             self._request_count += 1
@@ -177,14 +178,14 @@ class Dispatcher:
         except ClientDisconnected:
             status = CLIENT_CLOSED_REQUEST
         except asyncio.CancelledError:
-            # A request is cancelled only when the grace period of the shutdown has passed. A client that is still
-            # connected gets a response; the task ends here.
+            # A request is cancelled only at shutdown, when the grace period has passed or a second signal arrives. A
+            # client that is still connected gets a response; the task ends here.
             status = self._send_problem(request, _outcome_unknown(), headers.request_id)
         except Exception:
             # The last resort: a bug fails this request with 500, and does not stop the server.
             log.exception("internal error in %s, request %s", label, headers.request_id)
             status = self._send_problem(request, _internal_error(), headers.request_id)
-        self._record_request(request.path, label, status, headers, time.perf_counter() - started)
+        self._record_request(request.path, label, status, headers, time.perf_counter() - started_at)
 
     # -- steps, in order ------------------------------------------------------------------------------------------
 
@@ -229,7 +230,7 @@ class Dispatcher:
             return await (cancel_on_disconnect(pending_reply, request) if route.is_long_poll else pending_reply)
         except NotFound as problem:
             if compiled.uses_caller_zone and problem.code == ZONE_NOT_FOUND:
-                # These routes have an error code of their own, the same as for a zone that is hidden from the caller.
+                # These routes have their own error code, the same as for a zone that is hidden from the caller.
                 raise hidden_zone_problem(params["zone"]) from None
             raise
 
@@ -287,7 +288,10 @@ def _invalid_path(name: str) -> Invalid:
 
 
 def _requested_zone(header: bytes, caller: Caller) -> str:
-    """The zone named by X-Workspace-ID. A zone that the caller may not access is 404, so zones cannot be probed."""
+    """Return the zone that X-Workspace-ID names.
+
+    A zone that the caller may not access gets the same 404 as a zone that does not exist, so zones cannot be probed.
+    """
     zone_id = header.decode("latin-1")
     if not is_path_id(zone_id):
         raise Invalid("invalid_workspace_id", "X-Workspace-ID must be 1 to 128 letters, digits and `_ . - :`.")
@@ -315,7 +319,7 @@ def _send_reply(request: Request, reply: object, request_id: str) -> int:
 
 
 def _quote_path(path: str) -> str:
-    """A path as JSON text. Most paths only need quotation marks, which is faster than encoding."""
+    """Encode a path, cut to 300 characters, as a JSON string. Most paths only need quotation marks, which is faster."""
     return f'"{path}"' if UNQUOTED_PATH.fullmatch(path) else _encode(path[:300]).decode()
 
 

@@ -42,7 +42,8 @@ class EventsQuery(msgspec.Struct, frozen=True):
 class EventList(msgspec.Struct, frozen=True):
     items: list[EventView]
     next_after: int | None
-    """`after` for the next page, even if this page has fewer than `limit` items. Null: no more events yet."""
+    """`after` for the next page. Null if there are no more events yet. A page may have fewer than `limit` items even if
+    it is not the last."""
 
 
 class EventHandlers:
@@ -51,7 +52,7 @@ class EventHandlers:
         self._event_streams = event_streams
 
     async def events(self, call: Call) -> EventList | Stream:
-        """A page or a stream, by the client's Accept header."""
+        """Return a page or a stream, depending on the Accept header."""
         query = call.query
         assert isinstance(query, EventsQuery)
         types = tuple(query.types.split(",")) if query.types else ()
@@ -78,11 +79,11 @@ class EventHandlers:
                 await zones.require_zone(tx, call.zone_id)
             return events, head
 
-        found, head = await self._engine.read(read, zones={call.zone_id, *([bearer.zone_id] if bearer else [])})
-        page = found[: filters.limit]
+        events, head = await self._engine.read(read, zones={call.zone_id, *([bearer.zone_id] if bearer else [])})
+        page = events[: filters.limit]
         # A page that is filtered by type scans a limited range, so it may be short or empty before the end of the log.
         next_after = page_filters.scan_end if page_filters.scan_end < head else None
-        if len(found) > filters.limit:
+        if len(events) > filters.limit:
             next_after = page[-1].pos
         return EventList([log.to_view(event) for event in page], next_after)
 

@@ -8,7 +8,7 @@
     data: {"pos":42,"id":"…","zone_id":"…",…}    the event, as in the list
 
     : keep-alive                                 after a time without events
-    id: 57                                       no event up to here matched: a reconnect can skip them
+    id: 57                                       all matching events up to here were sent: a reconnect starts here
 
 A client that reconnects to any replica with the last id it saw gets every later event once and in order. If the log
 does not contain that position, because it was deleted or does not exist yet, the client gets one `reset` event and then
@@ -41,7 +41,8 @@ from quarterdeck.store.interface import TransientError
 
 SESSION_ENDED = "session.terminate"
 RECONNECT_MS = (1_000, 3_000)
-"""Random per client, so that the clients of a lost server do not all reconnect at the same moment."""
+"""The range of the random delay before a reconnect, so that the clients of a lost server do not all reconnect at once.
+"""
 RETRY = Policy(max_attempts=0, base_ms=100, multiplier=2.0, cap_ms=2_000)
 _POSITION = re.compile(r"[0-9]{1,19}")
 _MAX_POSITION = 2**63 - 1
@@ -81,7 +82,7 @@ class EventStream(Stream):
         self._failures = 0
 
     async def start(self) -> None:
-        """Check the caller's access, and find the end of the log if the stream starts there."""
+        """Check the caller's access. If the stream starts at the end of the log, move it there."""
 
         async def read_bounds(tx: Transaction) -> LogBounds:
             await self._authorize(tx)
@@ -120,7 +121,7 @@ class EventStream(Stream):
         return retry + (b"id: %d\n\n" % self.subscriber.position if self._starts_at_head else b"\n")
 
     async def _next_chunk(self) -> bytes:
-        """The next bytes to send. Empty if the caller should call again."""
+        """Return the next bytes to send. Empty if the caller should call again."""
         try:
             chunk = await self._read_pending()
         except TransientError:
@@ -141,7 +142,7 @@ class EventStream(Stream):
         return chunk
 
     async def _read_pending(self) -> bytes:
-        """The events to send. Raises TransientError while the database is unavailable."""
+        """Return the encoded events to send. Raises TransientError while the database is unavailable."""
         if self.subscriber.is_live:
             return self.subscriber.take()
         page, missed_bounds = await self.subscriber.catch_up()
@@ -169,7 +170,7 @@ class EventStream(Stream):
 
 @dataclass(frozen=True, slots=True)
 class EventStreams:
-    """Opens streams. One per process."""
+    """Opens event streams. A process has one instance."""
 
     engine: Engine
     tailer: EventTailer
@@ -180,7 +181,7 @@ class EventStreams:
         return await self.start(EventStream(self, self.new_subscriber(filters, bearer), bearer, starts_at_head))
 
     def new_subscriber(self, filters: EventFilter, bearer: Bearer | None) -> EventSubscriber:
-        """A subscriber that ends when the bearer's session, or the session with its agent id, is terminated."""
+        """Create a subscriber that ends with the bearer: when a session with its session id or agent id terminates."""
         subjects = (bearer.session_id, bearer.agent_id) if bearer else ()
         end_events = [EndEvent(bearer.zone_id, SESSION_ENDED, subject) for subject in subjects if bearer and subject]
         return EventSubscriber(self.tailer, self.engine, filters, end_events)

@@ -1,7 +1,7 @@
 """Structured logs: one JSON object per line on standard error.
 
 Request lines are buffered for up to `FLUSH_SECONDS` and written together, because a system call per request would be a
-tenth of the cost of a request. A killed process loses the buffered lines. All other lines are written at once.
+tenth of the cost of a request. A killed process loses the buffered request lines. Log records are written at once.
 
 Request lines contain no header, body or query, so they cannot leak a secret. Error texts come from other code,
 including libraries, so values that are recognizable as secrets are redacted.
@@ -55,7 +55,7 @@ class LineWriter:
             self.lost_lines += len(lines)
 
     def write_now(self, line: bytes) -> None:
-        """Write without buffering: for warnings and errors, and for lines from outside the event loop."""
+        """Write the buffered lines and this one at once. Unlike `write`, this needs no running event loop."""
         self._lines.append(line)
         self.flush()
 

@@ -1,7 +1,7 @@
 """Metrics of this process, and their rendering for `/metrics`.
 
-Counting is on the hot path, so it is a dictionary and an addition. The Prometheus library only renders. Names
-without the prefix `quarterdeck_` come from the specifications of this server.
+Counting is on the hot path, so it is a dictionary lookup and an addition. The Prometheus library only renders. Metric
+names without the prefix `quarterdeck_` are given by the specifications of this server.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ INVOCATION_DURATION_BUCKETS = (
     900.0,
     3600.0,
 )
-"""Seconds from the creation of an invocation to its end, including retries."""
+"""Buckets, in seconds, for the time from the creation of an invocation to its end, including retries."""
 TERMINATION_REASONS = frozenset({"requested", "ttl_expired", "orphaned", "delegation_revoked"})
-"""Reasons with a label of their own. Callers choose reasons freely, so all others are counted as `other`."""
+"""Reasons with their own label. Callers choose reasons freely, so all others are counted as `other`."""
 
 
 class _TerminateEventData(msgspec.Struct):
@@ -165,7 +165,7 @@ class Metrics(Collector):
             requests.add_metric([route, str(status)], count)
         yield requests
         yield _histogram_family(
-            "quarterdeck_http_request_duration_seconds", "Time to respond", "route", self._request_seconds
+            "quarterdeck_http_request_duration_seconds", "Duration of a request", "route", self._request_seconds
         )
         yield _histogram_family("quarterdeck_lane_batch_size", "Commands per batch", "lane", self._batch_sizes)
         yield _histogram_family("quarterdeck_lane_batch_seconds", "Duration of a batch", "lane", self._batch_seconds)
@@ -187,10 +187,15 @@ class Metrics(Collector):
         )
         invocation_seconds.add_metric([], self._invocation_seconds.cumulative_buckets(), self._invocation_seconds.total)
         yield invocation_seconds
-        yield _counter_family("subagent_sweeper_actions", "Actions of sweeps", ["sweep", "action"], self._sweep_actions)
+        yield _counter_family(
+            "subagent_sweeper_actions",
+            "Rows that sweeps changed, and sweeps that failed",
+            ["sweep", "action"],
+            self._sweep_actions,
+        )
         yield _counter_family(
             "subagent_sweeper_cross_tenant_reads",
-            "Reads of sweeps across zones",
+            "Completed sweeps: each reads across zones",
             ["sweep"],
             _single_label(self._cross_zone_reads),
         )

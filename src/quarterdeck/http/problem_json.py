@@ -10,7 +10,7 @@ CONTENT_TYPE = b"application/problem+json"
 
 
 def encode_body(problem: Problem, request_id: str) -> bytes:
-    """The members of RFC 9457, the code, the request id, and the problem's own members (bound, limit, used, frees)."""
+    """Encode the members of RFC 9457, the error code, the request id and the problem's own members such as `limit`."""
     members: dict[str, object] = {
         "type": f"urn:quarterdeck:problem:{problem.code}",
         "title": problem.title,

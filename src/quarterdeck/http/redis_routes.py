@@ -38,6 +38,7 @@ class RedisHandlers:
     """None if Redis is not configured."""
     check_bearer: Callable[[Caller], Awaitable[None]]
     wake_mirror: Callable[[], None]
+    """Wakes the leader loop of the mirror in this process and in others."""
 
     async def show(self, call: Call) -> RedisView:
         await self.check_bearer(call.caller)

@@ -82,7 +82,7 @@ class Request:
         """The body has arrived completely."""
         self.is_disconnected = False
         self.is_unix_socket = False
-        """The request came over the Unix socket. Known from the listening socket; a client cannot influence it."""
+        """The request came over the Unix socket. The listening socket decides it, so a client cannot forge it."""
         self.is_streaming = False
         self._connection = connection
         self._is_head = method == "HEAD"
@@ -97,7 +97,7 @@ class Request:
     # -- reading -------------------------------------------------------------------------------------------------
 
     async def read_body(self, max_bytes: int) -> bytes:
-        """The complete body. Raises `BodyTooLarge` as soon as it is known to exceed `max_bytes`."""
+        """Read the complete body. Raises `BodyTooLarge` as soon as more than `max_bytes` have arrived."""
         if self.expects_continue and not self.is_complete:
             self._connection.write(CONTINUE)
             self.expects_continue = False
@@ -116,8 +116,8 @@ class Request:
             self._disconnected = asyncio.get_running_loop().create_future()
             await self._disconnected
 
-    def on_disconnect(self, callback: Callable[[], object] | None) -> None:
-        """Call back when the client disconnects, or now if it already has."""
+    def set_disconnect_callback(self, callback: Callable[[], object] | None) -> None:
+        """Set the function that is called when the client disconnects, or now if it already has. None removes it."""
         self._disconnect_callback = callback
         if self.is_disconnected and callback is not None:
             callback()
@@ -151,7 +151,7 @@ class Request:
     def respond(
         self, status: int, headers: Headers, content: bytes, on_undelivered: Callable[[], None] | None = None
     ) -> None:
-        """Send the complete response with one write."""
+        """Send the complete response with one write. If the client has disconnected, call `on_undelivered` instead."""
         if self.is_disconnected:
             if on_undelivered:
                 on_undelivered()
@@ -225,9 +225,10 @@ def _resolve(future: asyncio.Future[None] | None) -> None:
 
 
 async def cancel_on_disconnect(pending_reply: Awaitable[object], request: Request) -> object:
+    """Await a reply. If the client disconnects first, cancel the reply and raise `ClientDisconnected`."""
     task = asyncio.current_task()
     assert task is not None
-    request.on_disconnect(task.cancel)
+    request.set_disconnect_callback(task.cancel)
     try:
         return await pending_reply
     except asyncio.CancelledError:
@@ -236,4 +237,4 @@ async def cancel_on_disconnect(pending_reply: Awaitable[object], request: Reques
         task.uncancel()
         raise ClientDisconnected from None
     finally:
-        request.on_disconnect(None)
+        request.set_disconnect_callback(None)

@@ -1,4 +1,4 @@
-"""Routes by path segment through a tree of dictionaries: a lookup among 200 routes costs the same as among 5."""
+"""Finds the route of a path in a tree of dictionaries, so that a lookup costs the same for 200 routes as for 5."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from quarterdeck.core.ids import is_name, is_numeric_id, is_path_id
 
 T = TypeVar("T")
 NAME_PARAMETERS = frozenset({"subject"})
-"""Parameters that contain the name of a subject, as its issuer writes it."""
+"""Path parameters that hold the name of a subject, as its issuer writes it."""
 NUMBER_PARAMETERS = frozenset({"fleet", "member", "message"})
-"""Parameters that contain small numbers, which agents can type. All others contain ids."""
+"""Path parameters that hold small numbers, because agents type them. All others hold ids."""
 
 
 def _is_name(segment: str) -> bool:
-    """U+FFFD is refused: it replaces bytes that are not UTF-8, so two different names would become equal."""
+    """Whether the segment is a name. U+FFFD is refused: it replaces invalid UTF-8, so two names could become equal."""
     return is_name(segment) and "\ufffd" not in segment
 
 
@@ -68,7 +68,7 @@ class Router(Generic[T]):
         node.methods[method] = target
 
     def find(self, method: str, path: str) -> RouteMatch[T] | None:
-        """The match for a path, or None if no route has it. A literal segment wins over a parameter."""
+        """Return the match for a path, or None if no route has this path. A literal segment wins over a parameter."""
         node = self._root
         params: dict[str, str] = {}
         invalid_parameter: str | None = None

@@ -1,4 +1,4 @@
-"""Admin routes for the keys that encrypt secrets: count by key, re-encrypt with the current key, drop an old key.
+"""Admin routes for the keys that encrypt secrets: count values by key, re-encrypt them, remove an old key.
 
 They need the scope `quarterdeck.admin`, because keys are shared by all zones. No route returns a secret or a key.
 """
@@ -37,7 +37,7 @@ class SecretStatus(msgspec.Struct, frozen=True):
     needed: Annotated[list[str], Meta(description="the ids of the keys that every server needs to start")]
     counts: Annotated[dict[str, int], Meta(description="encrypted values found in this step, by the id of their key")]
     looked: Annotated[int, Meta(description="rows read in this step")]
-    next_cursor: Annotated[str | None, Meta(description="`cursor` for the next step; null: done")]
+    next_cursor: Annotated[str | None, Meta(description="`cursor` for the next step; null after the last step")]
 
 
 class RotateResult(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class RotateResult(msgspec.Struct, frozen=True):
     unopened: Annotated[int, Meta(description="values that could not be decrypted and are unchanged")]
     moved: Annotated[int, Meta(description="rows that changed meanwhile and were skipped: run the rotation again")]
     looked: Annotated[int, Meta(description="rows read in this step")]
-    next_cursor: Annotated[str | None, Meta(description="`cursor` for the next step; null: done")]
+    next_cursor: Annotated[str | None, Meta(description="`cursor` for the next step; null after the last step")]
 
 
 class RemovedSecretKey(msgspec.Struct, frozen=True):
@@ -121,8 +121,9 @@ def routes(handlers: SecretHandlers) -> list[Route]:
             description="One step per request: repeat with `next_cursor` until it is null. Repeating a step is safe.",
         ),
         Route(
-            "DELETE", "/secrets/keys/{id}", handlers.remove_key, "Let servers start without a key", ADMIN,
+            "DELETE", "/secrets/keys/{id}", handlers.remove_key, "Remove a key from those that servers need", ADMIN,
             response=RemovedSecretKey, errors=("secret_key_not_found", "secret_key_seals"), tags=tags,
-            description="A server without the key shows values that are still encrypted with it as `***`.",
+            description="Servers then start without this key. A server without the key shows values that are still "
+            "encrypted with it as `***`.",
         ),
     ]  # fmt: skip

@@ -1,11 +1,11 @@
-"""Sockets, signals and draining.
+"""The server: listening sockets, signals, and draining at shutdown.
 
 Draining answers every accepted request:
 
-1. Streams and long polls end, and the listening sockets close. Every response carries `connection: close`.
+1. Streams and long polls end, and the listening sockets close. Every response has `connection: close`.
 2. After `DRAIN_IDLE_SECONDS`, idle connections are closed, and streams whose peer does not read are aborted.
-3. Requests in progress have the grace period to finish.
-4. The rest is cancelled. Their callers get `outcome_unknown`.
+3. Requests in progress may finish within the grace period.
+4. All other requests are cancelled. Their clients get `outcome_unknown`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BACKLOG = 1024
 
 
 class Server:
-    """Serves until SIGTERM or SIGINT, then drains. A second signal skips the draining."""
+    """Serves until SIGTERM or SIGINT, then drains. A second signal cancels the requests in progress at once."""
 
     def __init__(self, handle_request: RequestHandler, connections: Connections, grace_seconds: float) -> None:
         self._handle_request = handle_request
@@ -73,7 +73,7 @@ class Server:
 
     async def _drain(self) -> None:
         await self._wait_unless_forced(self._connections.all_closed.wait(), DRAIN_IDLE_SECONDS)
-        # What is still open is idle, in progress, or a stream whose peer does not read.
+        # A connection that is still open is idle, has a request in progress, or has a stream whose peer does not read.
         self._connections.abort_streams()
         self._connections.close_idle()
         await self._wait_unless_forced(self._connections.all_closed.wait(), self._grace_seconds)
@@ -90,7 +90,7 @@ class Server:
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises OSError with a text for the operator."""
+    """Open a listening socket. Raises OSError with a text for the operator."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -105,7 +105,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """A listening Unix socket that only this user can open.
+    """Open a listening Unix socket that only this user can connect to.
 
     The caller holds the lock of the data directory, so an existing socket file is stale and is replaced.
     """

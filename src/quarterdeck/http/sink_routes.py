@@ -43,7 +43,7 @@ class RequeueResult(msgspec.Struct, frozen=True):
 class SinkHandlers:
     cross_zone_engine: Engine
     leader_loops: Mapping[str, LeaderLoop]
-    """By name: the sinks that this server is configured with."""
+    """The leader loops of the sinks that this server is configured with, by name of the sink."""
     check_bearer: Callable[[Caller], Awaitable[None]]
     wake_sinks: Callable[[], None]
     """Wakes the leader loops of sinks in this process and in others."""

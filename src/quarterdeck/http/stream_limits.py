@@ -1,9 +1,9 @@
 """Streams: how they are sent, how many may be open, and what ends them.
 
-A handler that returns a `Stream` has accepted the request. This module then sends the chunks of the stream, no faster
-than the client reads. A stream ends when the client disconnects, when its credential is no longer valid (checked at an
-interval), when the server drains, or when the stream ends itself. In all cases the client can reconnect and continue,
-so no error response is needed.
+When a handler returns a `Stream`, this module sends the chunks of the stream, no faster than the client reads. A stream
+ends when the client disconnects, when its credential is no longer valid (checked at an interval), when the server
+drains, or when the stream has no more chunks. The status 200 is already sent then, so a stream never ends with an error
+response: the client reconnects, and continues or gets the error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StreamSettings(msgspec.Struct, frozen=True):
         int, Meta(ge=10, le=3_600_000, description="interval at which a stream's credential is checked again")
     ] = 60_000
     stream_stall_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="a stream is closed when its client reads nothing for this time")
+        int, Meta(ge=10, le=86_400_000, description="time after which a stream is closed if its client reads nothing")
     ] = 120_000
     stream_poll_ms: Annotated[
         int, Meta(ge=10, le=60_000, description="interval at which the event log is read if no wake-up comes")
@@ -48,7 +48,7 @@ class StreamSettings(msgspec.Struct, frozen=True):
 
 
 def accepts_stream(accept: bytes) -> bool:
-    """Whether an Accept header names event streams. `*/*` does not count: such a client gets a list."""
+    """Whether an Accept header names `text/event-stream`. `*/*` does not count: such a client gets a list."""
     for part in accept.lower().split(b","):
         media, *parameters = (word.strip() for word in part.split(b";"))
         if media == EVENT_STREAM.encode():
@@ -63,7 +63,7 @@ class Stream:
     headers: Sequence[tuple[bytes, bytes]] = ()
 
     def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The chunks to send, as they become available."""
+        """Yield the chunks to send, as they become available."""
         raise NotImplementedError
 
     async def recheck(self) -> None:
@@ -114,7 +114,7 @@ class OpenStreams:
             stream.close(DRAINING)
 
     async def serve(self, stream: Stream, request_id: str, request: Request, check_credential: CredentialCheck) -> int:
-        """Send a stream from its head to its end."""
+        """Send a stream from its head to its end. Return the status for the log."""
         watch_task = asyncio.create_task(self._watch(stream, request, check_credential))
         common_headers = [(b"content-type", stream.content_type.encode()), (b"x-request-id", request_id.encode())]
         try:
@@ -124,7 +124,7 @@ class OpenStreams:
                 await _send_all(stream, request)
             request.end_stream()
         except asyncio.CancelledError:
-            # The grace period has passed, and the client has not read everything that was sent.
+            # The server stops, and the client has not read everything that was sent.
             log.warning("closed a stream whose client does not read")
         except Exception:
             # A bug ends this stream only. The connection is aborted instead of completed, so the client reconnects.
@@ -157,7 +157,7 @@ async def _send_all(stream: Stream, request: Request) -> None:
 
 
 async def _access_problem_code(stream: Stream, check_credential: CredentialCheck) -> str | None:
-    """The error code that a new request of this client would get, or None."""
+    """Return the error code that a new request of this client would get, or None."""
     try:
         await check_credential()
         await stream.recheck()

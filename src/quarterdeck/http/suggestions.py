@@ -1,4 +1,4 @@
-"""Suggests a name for an unknown field or parameter: the closest one, or a list of all that exist there."""
+"""Suggests a name for an unknown field or parameter: the closest known name, or else a list of the known names."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from msgspec.inspect import (
 )
 
 UNKNOWN_FIELD_PREFIX = "Object contains unknown field `"
-"""How msgspec's error for an unknown field begins."""
+"""The beginning of msgspec's error for an unknown field."""
 NAME_CHARACTERS_MAX = 100
-"""Characters of the unknown name that are repeated in the error. The client chooses its length."""
+"""Maximum characters of the unknown name in the error, because a client can send a name of any length."""
 LISTED_NAMES_MAX = 30
 _PATH_STEPS = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 

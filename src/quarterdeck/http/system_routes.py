@@ -43,7 +43,7 @@ class SystemHandlers:
         self._is_draining: Callable[[], bool] = lambda: False
 
     def set_routes(self, route_table: Sequence[Route], is_draining: Callable[[], bool]) -> None:
-        """Called after construction, because the described routes include the routes of these handlers."""
+        """Set the routes to describe, after construction: they include the routes of these handlers."""
         self._route_table = route_table
         self._is_draining = is_draining
 
@@ -60,7 +60,7 @@ class SystemHandlers:
         return ServerHealth()
 
     async def metrics(self, call: Call) -> RawBody:
-        # Outside of loopback the metrics need a credential. A session's credential is refused after its end.
+        # Outside of loopback the metrics need a credential. It is refused after the session that it names has ended.
         await self._check_bearer(call.caller)
         return RawBody(self._metrics.render(), CONTENT_TYPE)
 
@@ -114,7 +114,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     complaint: str | None
     """Why the schema does not match this release, and how to fix it. Null if it matches."""
     now: str
-    """The database's time. The server decides by it, not by its own clock."""
+    """The database's time. Sessions, leases and deadlines expire by it, not by the clock of the server."""
 
 
 @dataclass(frozen=True, slots=True)

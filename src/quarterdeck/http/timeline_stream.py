@@ -9,8 +9,8 @@
     data: {"id":12,"recipients":[…]}             acknowledged or canceled: the changed recipients, without text
 
 The event log records that a message was sent, acknowledged or canceled, but not its text. So the stream reads the
-current entry from the database. Several events of one entry that are read together are sent once, at the position of
-the first. A client that is disconnected after that and reconnects may get a change twice, but never misses one.
+current entry from the database. Several events of one entry that are read together are sent as one, in the place of the
+first. A client that reconnects may therefore get a change twice, but never misses one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from quarterdeck.http.event_stream import EventStream, EventStreams
 MESSAGE_SENT = "message.sent"
 EVENT_TYPES = (MESSAGE_SENT, "message.acknowledged", "message.canceled")
 ENTRIES_PER_READ = 8
-"""Entries per read and write. The limit is low because a broadcast has one recipient per member of the fleet."""
+"""Entries that are read and sent at once. The limit is low because a broadcast has one recipient per member."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -54,16 +54,16 @@ _decode_event_data = msgspec.json.Decoder(_MessageEventData).decode
 
 @dataclass(slots=True)
 class PendingEntry:
-    """One entry that is still to be sent."""
+    """A timeline entry that has not been sent yet."""
 
     entry_id: int
     first_pos: int
-    """The position of its first event that was not sent yet."""
+    """The position of the first event of this entry that has not been sent."""
     is_new: bool
     changed_messages: set[int] = field(default_factory=set)
-    """Ids of the changed messages. Empty if the entry is new: then it is sent completely."""
+    """Ids of the changed messages. Empty if the entry is new, because a new entry is sent completely."""
     last_pos: int = 0
-    """When it is sent, everything up to this position has been sent."""
+    """The event id to send with this entry: after it, every event up to this position has been sent."""
 
 
 class TimelineStream(EventStream):
@@ -93,7 +93,7 @@ class TimelineStream(EventStream):
         return await self._next_frames() if self._pending else b""
 
     async def _next_frames(self) -> bytes:
-        """The next entries in their current state. They stay pending until they were read."""
+        """Encode the next entries in their current state. They stay pending until they have been read."""
         batch = self._pending[:ENTRIES_PER_READ]
         try:
             frames = await self._event_streams.engine.read(lambda tx: self._build_frames(tx, batch), zones=self._zones)
@@ -106,22 +106,21 @@ class TimelineStream(EventStream):
 
     async def _build_frames(self, tx: Transaction, batch: Sequence[PendingEntry]) -> list[bytes]:
         new_entry_ids = [pending.entry_id for pending in batch if pending.is_new]
-        found = await timeline.load_changes(
+        timeline_changes = await timeline.load_changes(
             tx, self._fleet, new_entry_ids, [message_id for pending in batch for message_id in pending.changed_messages]
         )
         frames: list[bytes] = []
         for pending in batch:
-            changes = [
-                found.changed_messages[message_id]
+            messages = [
+                timeline_changes.changed_messages[message_id]
                 for message_id in sorted(pending.changed_messages)
-                if message_id in found.changed_messages
+                if message_id in timeline_changes.changed_messages
             ]
-            if entry := found.entries.get(pending.entry_id):
-                frames.append(_encode_frame(pending, b"entry", views.entry_view(entry, found.names)))
-            elif changes:
-                frames.append(
-                    _encode_frame(pending, b"moved", views.timeline_change_view(pending.entry_id, changes, found.names))
-                )
+            if entry := timeline_changes.entries.get(pending.entry_id):
+                frames.append(_encode_frame(pending, b"entry", views.entry_view(entry, timeline_changes.names)))
+            elif messages:
+                view = views.timeline_change_view(pending.entry_id, messages, timeline_changes.names)
+                frames.append(_encode_frame(pending, b"moved", view))
         return frames
 
     @property
@@ -140,8 +139,8 @@ def _encode_frame(pending: PendingEntry, name: bytes, view: TimelineEntryView | 
 def collect_entries(events: Sequence[Event], fleet_id: int, last_pos: int) -> list[PendingEntry]:
     """Group the events of a fleet by timeline entry, in the order of each entry's first event.
 
-    `last_pos` is the position up to which the events were read. A new entry is sent in its current state, so its later
-    changes need not be sent.
+    `last_pos` is the position up to which the log was read. A new entry is sent in its current state, which includes
+    its later changes.
     """
     entries: dict[int, PendingEntry] = {}
     for event in events:
@@ -163,7 +162,7 @@ def collect_entries(events: Sequence[Event], fleet_id: int, last_pos: int) -> li
 
 @dataclass(frozen=True, slots=True)
 class TimelineStreams:
-    """Opens timeline streams. One per process."""
+    """Opens timeline streams. A process has one instance."""
 
     event_streams: EventStreams
 

@@ -9,11 +9,11 @@
 | history_checker | `qd check --history`: compares recorded client calls with the event log and the rows         |
 | backup          | `qd db backup`: copies a SQLite file while its server runs                                   |
 
-These tools read the database directly and need no server. A server that is itself under suspicion could not prove
-anything, and during an incident there may be none. They work beside a server under load, on a database without a
-server, and on a restored copy. They write nothing to the database they read.
+These tools read the database directly and need no server: a server cannot prove that its own data is intact, and during
+an incident no server may be running. They work while a server is under load, without a server, and on a restored copy.
+They write nothing to the database they read.
 
-How it fails. If the database cannot be read, the tool prints one error and exits with 1 before it checks anything: a
-missing file, a schema of another release, or a login that row-level security confines to some of the rows. Findings are
+Errors. If the database cannot be read, the tool prints one error and exits with 1 before it checks anything. Examples
+are a missing file, a schema of another release, and a login from which row-level security hides rows. Findings are
 printed to standard output, one per line, also with exit code 1. Only exit code 0 means that nothing was found.
 """

@@ -1,4 +1,4 @@
-"""The public keys that seals are verified with, from files: a PEM key, public or private, or a JWKS document.
+"""Loads the public keys that seals are verified with. A file has a PEM key, public or private, or a JWKS document.
 
 A key is identified by its thumbprint, which is computed here from the key. Key ids in the file are ignored.
 """
@@ -24,8 +24,8 @@ class TrustedKeys:
         self._keys: dict[str, VerifyingKey] = {}
         for key in keys:
             kid = thumbprint(public_jwk(key))
-            if verifying := to_verifying_key(kid, key):
-                self._keys[kid] = verifying
+            if verifying_key := to_verifying_key(kid, key):
+                self._keys[kid] = verifying_key
 
     def verify(self, kid: str, message: bytes, signature: bytes) -> bool | None:
         """Whether the key with that thumbprint signed the message. None if the key is not trusted."""
@@ -34,7 +34,7 @@ class TrustedKeys:
 
 
 def load_trusted_keys(files: Iterable[Path]) -> TrustedKeys:
-    """Raises KeyFileError, with a text for the operator, for a file without a key that could have signed a seal."""
+    """Raises KeyFileError, with a text for the operator, if a file cannot be read or has no P-256 key."""
     return TrustedKeys(key for file in files for key in _load_keys(file))
 
 
@@ -48,7 +48,7 @@ def _load_keys(file: Path) -> list[EllipticCurvePublicKey]:
 
 def _read_file(file: Path) -> bytes:
     try:
-        # O_NONBLOCK: opening a named pipe would block.
+        # Without O_NONBLOCK, opening a named pipe would block.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             return os.read(descriptor, _MAX_BYTES)

@@ -41,7 +41,7 @@ class BackupResult(msgspec.Struct, frozen=True):
 
 
 def create_backup(url: str, file: Path) -> BackupResult:
-    """Raises with a text for the operator, and leaves no file, if the copy cannot be completed."""
+    """If the copy cannot be completed, raises an error with a text for the operator and leaves no file."""
     source = sqlite_path(url)
     if source is None:
         raise Invalid("use_pg_dump", POSTGRESQL_HINT)
@@ -57,7 +57,7 @@ def create_backup(url: str, file: Path) -> BackupResult:
 
 @contextlib.contextmanager
 def _temporary_file(file: Path) -> Iterator[Path]:
-    """An empty temporary file in the same directory. It is always deleted at the end."""
+    """An empty temporary file in the same directory. It is deleted when the context ends."""
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
@@ -90,7 +90,7 @@ def _inspect_copy(connection: sqlite3.Connection) -> tuple[int, str | None]:
 
 
 def _publish(temporary: Path, file: Path) -> None:
-    """Link the file to its final name. Unlike a rename, a link fails if the name exists by now."""
+    """Link the file to its final name. Unlike a rename, a link fails if another process has created that name."""
     _sync(temporary)
     try:
         os.link(temporary, file)

@@ -1,7 +1,7 @@
 """`qd check`: checks that the rows of a database are consistent with each other.
 
-It covers counters, session trees, suspensions, cascades, zones, invocations, delegations and services of sessions,
-tasks with their dependencies and agents, fleets with their members and messages, the event log, and leases.
+It covers admission counters, session trees, suspensions, cascades, zones, invocations, delegations, services, tasks
+with their dependencies and agents, fleets with their members and messages, the event log, leases and idempotency keys.
 
 Each check is one statement that finds inconsistent rows, and a text for each row found. All checks read one snapshot,
 so concurrent writes cause no false findings. `docs/operations.md` explains each check and what to do. Recorded client
@@ -23,17 +23,19 @@ from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import Statement
 
 FINDINGS_MAX = 100
-"""Findings shown per check. More usually have one cause, so the rest is only counted."""
+"""Findings shown per check. More findings usually have the same cause, so the rest is only counted."""
 
 
 class Check(msgspec.Struct, frozen=True):
-    """The rows of the statement begin with the zone and the id. The template uses the columns by index."""
+    """One kind of inconsistency: how to find the rows and how to describe each of them."""
 
     name: str
     statement: Statement
+    """The first two columns are the zone and the id."""
     template: str
+    """The text for a row. `{2}` is the third column."""
     is_note: bool = False
-    """For information only: not an inconsistency."""
+    """The rows are reported for information only: they are not inconsistent."""
 
 
 CHECKS = (
@@ -140,7 +142,7 @@ class ConsistencyReport(msgspec.Struct):
     counts: dict[str, int] = {}
     """Rows found by each check, including those that are not shown."""
     history: HistoryReport | None = None
-    """The result for the histories, if any were given."""
+    """The result of `--history`, if it was given."""
 
     @property
     def is_consistent(self) -> bool:

@@ -18,8 +18,9 @@ where (f.deleted_at is null and (coalesce(n.administrators, 0) <> 1 or coalesce(
 order by f.zone_id, f.fleet_id;
 
 -- name: check_fleet_members
--- Exactly the members that have left have a `deregistered_at`. A member's registry id is derived from its ids. The administrator has none
--- and is recognized by the end of its agent card, which callers cannot influence.
+-- Exactly the members that have left have a `deregistered_at`. A member's registry id is derived from the ids of the
+-- fleet and the member. The administrator has none and is recognized by the end of its agent card, which callers cannot
+-- influence.
 select m.zone_id, m.agent_id, m.fleet_id, m.status
 from members m
 where m.status not in ('active', 'deregistered')
@@ -30,7 +31,8 @@ where m.status not in ('active', 'deregistered')
 order by m.zone_id, m.agent_id;
 
 -- name: check_fleet_registry
--- A member's agent is live exactly while the member is active. A stale agent is not terminated: it may come back.
+-- The agent of an active member exists and is not TERMINATED. It may be stale, because it can send heartbeats again.
+-- The agent of a member that has left is TERMINATED or deleted.
 select m.zone_id, m.agent_id, m.fleet_id, m.status, m.registry_id, coalesce(a.status, 'missing')
 from members m
 left join agents a on a.zone_id = m.zone_id and a.id = m.registry_id
@@ -95,8 +97,9 @@ where coalesce(case h.noun when 'fleets' then c.fleets when 'members' then c.mem
 order by h.zone_id, h.noun;
 
 -- name: check_messages
--- The status of a pending message has not changed since it was sent, whatever its notice. A broadcast summary has no
--- recipient and is complete. The order of the times is not checked, because the database's clock may have been set back.
+-- The status of a message that waits for its recipient (`input_required`) has the time at which the message was sent.
+-- At most one of `notified_at` and `notice` is set. A broadcast summary has no recipient and is completed. The order of
+-- the times is not checked, because the database's clock may have been set back.
 select t.zone_id, t.task_id, t.type, t.status_state
 from messages t
 where t.type not in ('unicast', 'broadcast_summary')
@@ -125,19 +128,20 @@ order by 1, 2, 4;
 
 -- name: check_broadcasts
 -- A broadcast has as many deliveries as its summary states, one per recipient. Their ids follow the id of the summary
--- directly, because the timeline finds them by that.
-select s.zone_id, s.task_id, s.text, coalesce(d.number, 0), coalesce(d.recipients, 0), coalesce(d.last_id, s.task_id)
+-- directly: the timeline finds them by this range of ids.
+select s.zone_id, s.task_id, s.text, coalesce(d.deliveries, 0), coalesce(d.recipients, 0),
+       coalesce(d.last_id, s.task_id)
 from messages s
 left join (
-    select t.zone_id, t.origin_task_id, count(*) as number, count(distinct t.to_agent_id) as recipients,
+    select t.zone_id, t.origin_task_id, count(*) as deliveries, count(distinct t.to_agent_id) as recipients,
            max(t.task_id) as last_id
     from messages t
     where t.type = 'unicast' and t.origin_task_id is not null
     group by t.zone_id, t.origin_task_id
 ) d on d.zone_id = s.zone_id and d.origin_task_id = s.task_id
 where s.type = 'broadcast_summary'
-  and (s.text <> 'Broadcast sent to ' || cast(coalesce(d.number, 0) as text) || ' recipients'
-       or d.recipients <> d.number or d.last_id <> s.task_id + d.number)
+  and (s.text <> 'Broadcast sent to ' || cast(coalesce(d.deliveries, 0) as text) || ' recipients'
+       or d.recipients <> d.deliveries or d.last_id <> s.task_id + d.deliveries)
 order by s.zone_id, s.task_id;
 
 -- name: check_deliveries

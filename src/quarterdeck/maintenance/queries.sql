@@ -9,7 +9,8 @@ select version_num from alembic_version;
 select h.pos, h.floor from log_head h where h.id = 1;
 
 -- name: seal_last
--- Its floor shows which events retention may have deleted. The seal itself is verified with all others, at the end.
+-- The newest seal. Its floor shows which events retention may have deleted. The seal itself is verified last, with the
+-- chain.
 select number, first_pos, last_pos, floor, digest, leaves, previous, hash, kid, signature, at
 from seals order by number desc limit 1;
 
@@ -53,7 +54,7 @@ having sum(t.kept) <> sum(t.counted)
 order by t.zone_id, t.scope, t.key;
 
 -- name: check_counts_leftover
--- The counters of a tree and of a parent are deleted with the session, because nothing can be counted there any more.
+-- The counters of a tree and of a parent are deleted when that session ends, because nothing more can be counted there.
 select c.zone_id, c.key, c.scope, c.live
 from admission_counts c
 left join agent_sessions s on s.zone_id = c.zone_id and s.id = c.key
@@ -61,7 +62,7 @@ where c.scope in ('tree', 'parent') and (s.id is null or s.status = 'terminated'
 order by c.zone_id, c.key;
 
 -- name: check_counts_total_spawned
--- A tree has counted at least as many sessions as it has rows; more, after retention has deleted some.
+-- The counter `ever` of a tree is at least the number of its rows. It is higher after retention has deleted some rows.
 select t.zone_id, t.root_id, c.ever, t.n
 from (select s.zone_id, s.root_id, count(*) as n from agent_sessions s group by s.zone_id, s.root_id) t
 join admission_counts c on c.zone_id = t.zone_id and c.scope = 'tree' and c.key = t.root_id
@@ -87,8 +88,8 @@ where (s.parent_id is null or p.id is not null)
 order by s.zone_id, s.id;
 
 -- name: check_cycles
--- Depth cannot rise all the way around a cycle, so every cycle has a session with a wrong depth. The walk up
--- starts only at those sessions.
+-- Depth cannot rise all the way around a cycle, so every cycle has a session with a wrong depth. The recursion towards
+-- the ancestors starts only at such sessions.
 with recursive line (zone_id, id, ancestor) as (
     select s.zone_id, s.id, s.parent_id
     from agent_sessions s
@@ -119,26 +120,26 @@ order by s.zone_id, s.id;
 
 -- name: check_suspensions
 -- A session is suspended exactly if it or an ancestor has the suspension flag (`held`).
-with recursive asleep (zone_id, id) as (
+with recursive flagged (zone_id, id) as (
     select s.zone_id, s.id
     from agent_sessions s
     where s.held <> 0 and s.status <> 'terminated' and s.terminated_at is null
     union
     select c.zone_id, c.id
-    from asleep a
+    from flagged a
     join agent_sessions c on c.zone_id = a.zone_id and c.parent_id = a.id
     where c.status <> 'terminated' and c.terminated_at is null
 )
 select s.zone_id, s.id, s.status,
        case when a.id is null then 'neither it nor an ancestor was suspended' else 'it or an ancestor was suspended' end
 from agent_sessions s
-left join asleep a on a.zone_id = s.zone_id and a.id = s.id
+left join flagged a on a.zone_id = s.zone_id and a.id = s.id
 where s.status <> 'terminated' and s.terminated_at is null
   and case when s.status = 'suspended' then 1 else 0 end <> case when a.id is null then 0 else 1 end
 order by s.zone_id, s.id;
 
 -- name: check_cascade_marks
--- A session that is marked by a cascade needs that cascade to be unfinished: nothing else terminates it.
+-- A session that a cascade has marked is terminated only by that cascade, so the cascade must be unfinished.
 select s.zone_id, s.id, coalesce(s.cascade_id, 'none'),
        case when c.id is null then 'does not exist' else 'is finished' end
 from agent_sessions s
@@ -147,7 +148,7 @@ where s.status <> 'terminated' and s.terminated_at is not null and (c.id is null
 order by s.zone_id, s.id;
 
 -- name: check_cascades
--- Every session that a cascade has marked is either terminated or still waits for it.
+-- Every session that a cascade has marked is either terminated or still waits for its termination.
 select c.zone_id, c.id, c.stamped, c.settled, coalesce(w.n, 0)
 from cascades c
 left join (
@@ -160,7 +161,8 @@ where c.stamped - c.settled <> coalesce(w.n, 0)
 order by c.zone_id, c.id;
 
 -- name: check_cascades_slow
--- After a crash a sweep finishes a cascade within seconds. If one is open for a minute, no server is working on it.
+-- After a crash a sweep finishes a cascade within seconds. If one is still unfinished after a minute, probably no
+-- server is working on it.
 select c.zone_id, c.id, c.stamped - c.settled, (now_ms() - c.started_at) / 1000
 from cascades c
 where c.finished_at is null and c.started_at < now_ms() - 60000
@@ -175,8 +177,8 @@ where s.status <> 'terminated' and s.terminated_at is null and (z.id is null or 
 order by s.zone_id, s.id;
 
 -- name: check_invocations
--- Invocations of a session are canceled in the transaction that terminates it. If there are too many for one
--- transaction, the rest is listed in `invocation_backlogs` and is not reported here.
+-- The invocations of a session are canceled in the transaction that terminates it. If they are too many for one
+-- transaction, the session is listed in `invocation_backlogs`, and its invocations are not reported here.
 select i.zone_id, i.id, i.status, i.session_id, case when s.id is null then 'does not exist' else 'has ended' end
 from (
     select a.zone_id, a.id, a.status, a.source_session_id as session_id
@@ -192,7 +194,8 @@ where (s.id is null or s.status = 'terminated')
 order by i.zone_id, i.id;
 
 -- name: check_attempts
--- A running invocation has a counted attempt, a token, a deadline and a lease. A pending one has no holder.
+-- A running invocation has a counted attempt, a token, a holder, a deadline and a lease. A pending one has no holder,
+-- no deadline and no lease. An ended one has the time of its end and no lease.
 select i.zone_id, i.id, i.status, i.attempts, i.max_attempts
 from agent_invocations i
 where i.attempts < 0 or i.attempts > i.max_attempts
@@ -204,8 +207,9 @@ where i.attempts < 0 or i.attempts > i.max_attempts
 order by i.zone_id, i.id;
 
 -- name: check_parked
--- An invocation is parked only while one of its sessions is suspended, or was just resumed and has too many invocations
--- for one transaction. Otherwise it would never be claimed. The reverse is not an error: a claim parks what it finds.
+-- An invocation is parked while one of its sessions is suspended. The resume unparks it, or lists the session in
+-- `invocation_backlogs` if it has too many invocations for one transaction. Without either, the invocation would never
+-- be claimed. The reverse is not an error: a claim parks the invocations of suspended sessions that it finds.
 select i.zone_id, i.id
 from agent_invocations i
 where i.status = 'pending' and i.parked <> 0
@@ -281,17 +285,17 @@ where t.status not in ('PENDING', 'ASSIGNED', 'RUNNING', 'PAUSED', 'COMPLETED', 
 order by t.zone_id, t.id;
 
 -- name: check_tasks_unmet
--- `unmet` is the number of unmet dependencies, and a pending task waits for other tasks (2) exactly while it has some.
-select t.zone_id, t.id, t.unmet, coalesce(d.waited, 0), t.waits
+-- `unmet` is the number of unmet dependencies. A pending task has `waits` 2 exactly while `unmet` is positive.
+select t.zone_id, t.id, t.unmet, coalesce(d.unmet_count, 0), t.waits
 from agent_tasks t
 left join (
-    select d.zone_id, d.task_id, count(*) as waited
+    select d.zone_id, d.task_id, count(*) as unmet_count
     from task_dependencies d
     where d.met = 0
     group by d.zone_id, d.task_id
 ) d on d.zone_id = t.zone_id and d.task_id = t.id
 where t.status in ('PENDING', 'PAUSED')
-  and (t.unmet <> coalesce(d.waited, 0) or (t.status = 'PENDING' and (t.unmet > 0) <> (t.waits = 2)))
+  and (t.unmet <> coalesce(d.unmet_count, 0) or (t.status = 'PENDING' and (t.unmet > 0) <> (t.waits = 2)))
 order by t.zone_id, t.id;
 
 -- name: check_tasks_not_unblocked
@@ -306,15 +310,15 @@ order by t.zone_id, t.id;
 
 -- name: check_tasks_held
 -- The counter of held tasks equals the number of tasks that the agent holds.
-select p.zone_id, p.agent_id, p.held, coalesce(h.number, 0)
+select p.zone_id, p.agent_id, p.held, coalesce(h.held_count, 0)
 from agent_pulses p
 left join (
-    select t.zone_id, t.agent_id, count(*) as number
+    select t.zone_id, t.agent_id, count(*) as held_count
     from agent_tasks t
     where t.status in ('ASSIGNED', 'RUNNING')
     group by t.zone_id, t.agent_id
 ) h on h.zone_id = p.zone_id and h.agent_id = p.agent_id
-where p.held <> coalesce(h.number, 0)
+where p.held <> coalesce(h.held_count, 0)
 order by p.zone_id, p.agent_id;
 
 -- name: check_tasks_of_lost_agents
@@ -350,14 +354,14 @@ from (
 order by g.first_pos;
 
 -- name: check_leases
--- A lease lasts for seconds. One that expires in a day or later blocks its background work.
+-- A lease lasts for seconds. One that expires more than a day from now would stop its background work until then.
 select '', l.name, l.holder, (l.expires_at - now_ms()) / 1000
 from leases l
 where l.term < 0 or l.expires_at > now_ms() + 86400000
 order by l.name;
 
 -- name: check_idempotency_keys
--- Not an error: a key whose session was deleted by retention becomes free at its next use.
+-- Not an error: a key whose session was deleted by retention can be used again.
 select k.zone_id, k.subject_id, k.application_id, k.key
 from idempotency_keys k
 left join agent_sessions s on s.zone_id = k.zone_id and s.id = k.subject_id

@@ -4,9 +4,9 @@ SQLite is opened read-only in one read transaction. With WAL that blocks no writ
 has the file open. PostgreSQL is read in one REPEATABLE READ, READ ONLY transaction through server-side cursors. Rows
 come in pages, so a table of any size needs little memory.
 
-The tools must see all rows. On PostgreSQL a login that row-level security confines switches to the role
-`quarterdeck_sweep`, which sees every zone. A login that may not use that role is refused, because a check of only some
-rows would report gaps that do not exist.
+The tools must see all rows. On PostgreSQL, if row-level security applies to the login, the connection switches to the
+role `quarterdeck_sweep`, which sees every zone. A login that may not use that role is refused, because a check of only
+some rows would report gaps that do not exist.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ class _SqliteSnapshot:
         self._connection = connection
 
     def pages(self, query: BoundStatement) -> Iterator[Sequence[Row]]:
-        yielded = 0
+        rows_yielded = 0
         try:
             for page in self._read_pages(query):
                 yield page
-                yielded += len(page)
+                rows_yielded += len(page)
             return
         except sqlite3.OperationalError as error:
             if "UTF-8" not in str(error):
                 raise
-        # A text is not UTF-8. No server wrote it, and the check must report the row instead of failing. So read again,
-        # which is slower, with bytes in place of such texts.
+        # A text is not valid UTF-8, so no server wrote it. The check must report such a row instead of failing. So the
+        # statement runs again and returns these texts as bytes, which is slower.
         self._connection.text_factory = _text_or_bytes
-        rest = itertools.islice(itertools.chain.from_iterable(self._read_pages(query)), yielded, None)
-        while page := list(itertools.islice(rest, PAGE_ROWS)):
+        remaining_rows = itertools.islice(itertools.chain.from_iterable(self._read_pages(query)), rows_yielded, None)
+        while page := list(itertools.islice(remaining_rows, PAGE_ROWS)):
             yield page
 
     def _read_pages(self, query: BoundStatement) -> Iterator[Sequence[Row]]:
@@ -142,8 +142,8 @@ class _PostgresSnapshot:
     def pages(self, query: BoundStatement) -> Iterator[Sequence[Row]]:
         import psycopg
 
-        name = f"{query.statement.name}_{next(self._cursor_numbers)}"
-        with psycopg.RawServerCursor(self._connection, name) as cursor:
+        cursor_name = f"{query.statement.name}_{next(self._cursor_numbers)}"
+        with psycopg.RawServerCursor(self._connection, cursor_name) as cursor:
             cursor.execute(query.statement.postgresql.encode(), query.positional_params() or None)
             while page := cursor.fetchmany(PAGE_ROWS):
                 yield page
@@ -185,7 +185,7 @@ def _use_sweep_role(connection: psycopg.Connection[TupleRow]) -> None:
 
     row_security = connection.execute(_ROW_SECURITY_ACTIVE).fetchone()
     if not row_security or not row_security[0]:
-        return  # the owner of the tables, or a login that bypasses row-level security
+        return  # The login owns the tables or bypasses row-level security.
     try:
         connection.execute(f"set role {SWEEP}".encode())
     except psycopg.Error as error:

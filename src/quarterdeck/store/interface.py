@@ -1,4 +1,4 @@
-"""The interface of both engines, and the three types of failure."""
+"""The interface that both engines implement, and the types of failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ Row = tuple[object, ...]
 
 
 class StoreError(Exception):
-    """`code` is the engine's (an SQLSTATE, or SQLite's error name): for logs and tests, never shown to callers."""
+    """A failure of the database or its configuration.
+
+    `code` is for logs and tests and is never sent to a caller: an SQLSTATE, SQLite's error name, or a word of this
+    package such as "role".
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -23,25 +27,26 @@ class StoreError(Exception):
 
 
 class ContentError(StoreError):
-    """A value is invalid, or a constraint is violated. The same content fails again; other commands may succeed."""
+    """A value is invalid, or a constraint is violated. The same values fail again; other commands may succeed."""
 
 
 class TransientError(StoreError):
-    """Nothing was written. The same content may succeed on a retry."""
+    """The same statements may succeed on a retry. Nothing was written, unless the error is a `CommitUnknown`."""
 
 
 class CommitUnknown(TransientError):
-    """The connection was lost after COMMIT was sent and before its result arrived."""
+    """The connection was lost during COMMIT, so the transaction may or may not have been committed."""
 
 
 class StoreTransaction(Protocol):
-    """What a function may do inside a transaction."""
+    """An open transaction, as `Store` passes it to a function."""
 
     async def read(self, *statements: BoundStatement) -> list[list[Row]]:
-        """Send the queued statements and these, in order, in one round trip. Return the rows of each of these."""
+        """Send the queued statements, then `statements`, in one round trip. Return the rows of each of `statements`."""
 
     def write(self, statement: BoundStatement) -> None:
-        """Queue a statement whose rows are not needed. It is sent with the next read or with COMMIT."""
+        """Queue a statement whose rows are not needed. It is sent with the next read or with COMMIT. SQLite runs it
+        immediately."""
 
 
 StoreWork = Callable[[StoreTransaction], Awaitable[T]]
@@ -53,14 +58,15 @@ class Store(Protocol):
     async def transact(self, work: StoreWork[T], key: int | None = None, zones: Collection[str] = ()) -> T:
         """Run a function in one durable transaction.
 
-        `key` marks the transaction for `wait_until_ended(key)`. `zones` are the zones that its callers were
-        authenticated for; row-level security hides the rows of all others.
+        `key` identifies the transaction for `wait_until_ended(key)`. `zones` are the zones that its callers were
+        authenticated for; on PostgreSQL, row-level security hides the rows of all others.
         """
 
     async def read(self, work: StoreWork[T], zones: Collection[str] = (), *, for_writer: bool = False) -> T:
         """Run a function that only reads, under the same row-level security.
 
-        Readers may use only a part of the connections, so that writers find a free one. `for_writer` lifts that limit.
+        Reads may use only half of PostgreSQL's connections, so that a write finds a free one. `for_writer` lifts that
+        limit, for a read that a write waits for.
         """
 
     async def wait_until_ended(self, key: int) -> None:

@@ -1,7 +1,7 @@
-"""Schema changes: one Alembic tree for both engines, and the messages about a schema that this release cannot serve.
+"""Creates, upgrades and checks the schema. Both engines have the same sequence of Alembic revisions.
 
-`upgrade` imports Alembic and SQLAlchemy, so it runs in a separate process (`python -m quarterdeck db upgrade`, which
-`qd up` starts when a SQLite file needs it). The checks below import neither.
+`upgrade` imports Alembic and SQLAlchemy, so it runs in a separate process: `python -m quarterdeck db upgrade`. `qd up`
+starts that process if a SQLite file needs it; for PostgreSQL, only with `--migrate`. The checks import neither library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quarterdeck.store.postgres_roles import SERVER, role_denied_message
 
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
 MIGRATION_LOCK = 0x71756172746572
-"""The advisory lock under which PostgreSQL is migrated ("quarter" in ASCII)."""
+"""The number of the advisory lock that an upgrade of PostgreSQL holds: "quarter" in ASCII."""
 COMPATIBLE_REVISIONS: tuple[str, ...] = ()
 """Revisions of the previous release that this release can serve until the database is upgraded."""
 
@@ -90,19 +90,20 @@ def _postgres_revision(url: str) -> str | None:
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file of a `sqlite:///path` URL (four slashes for an absolute path), or None for another engine."""
+    """The file of a `sqlite:///path` URL (four slashes for an absolute path), or None for a PostgreSQL URL. Raises
+    `StoreError` for any other URL."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         return Path(unquote(parts.path[1:]))
     if parts.scheme in ("postgresql", "postgres"):
         return None
-    # Only the scheme: a malformed URL may contain a password.
+    # Show only the scheme, because a malformed URL may contain a password.
     masked_url = f"{parts.scheme}:…" if parts.scheme else "the database's URL"
     raise StoreError("url", f"{masked_url} is neither sqlite:///FILE nor postgresql://HOST/DATABASE.")
 
 
 def upgrade(url: str, target: str = "head") -> str:
-    """Upgrade a database to a revision and return its revision. Safe to run twice at the same time."""
+    """Upgrade a database to a revision and return the revision it then has. Two upgrades may run at the same time."""
     from alembic import command
     from alembic.config import Config
     from sqlalchemy import Connection
@@ -114,17 +115,18 @@ def upgrade(url: str, target: str = "head") -> str:
         config.set_main_option("script_location", str(VERSIONS.parent))
         config.attributes["connection"] = connection
         command.upgrade(config, target)
-    reached = current_revision(url)
-    if reached is None:
+    new_revision = current_revision(url)
+    if new_revision is None:
         raise StoreError("migration", "the upgrade wrote no revision")
-    return reached
+    return new_revision
 
 
 def initialize(url: str) -> tuple[str | None, str]:
     """Create the schema or upgrade it to head. Return the revisions before and after.
 
-    A missing or empty database is created, one that is behind is upgraded, one at head is left as it is. Refused: one
-    that is ahead, and one with tables but no revision, which belongs to another program or is an incomplete copy.
+    A missing SQLite file is created. A database at head is left as it is. `StoreError` is raised for a database that is
+    ahead of this release, and for one with tables but no revision: it belongs to another program or is an incomplete
+    copy.
     """
     before = current_revision(url)
     raise_if_ahead(before)
@@ -153,7 +155,7 @@ def _has_tables(url: str) -> bool:
 
     try:
         with psycopg.connect(url, connect_timeout=5, autocommit=True) as connection:
-            # Tables of an extension do not count.
+            # Tables that belong to an extension do not count.
             row = connection.execute(
                 "select exists (select from pg_catalog.pg_class c"
                 " join pg_catalog.pg_namespace n on n.oid = c.relnamespace"
@@ -167,7 +169,7 @@ def _has_tables(url: str) -> bool:
 
 
 def raise_if_ahead(current: str | None) -> None:
-    """Raises `StoreError` for a revision of a newer release: this one can neither upgrade nor downgrade it."""
+    """Raises `StoreError` for a revision that this release does not have, because it cannot downgrade."""
     if current is not None and current not in revisions():
         raise StoreError("migration", schema_mismatch(current) or "")
 
@@ -182,7 +184,7 @@ def _locked_connection(url: str) -> Iterator[object]:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
         def connect() -> sqlite3.Connection:
-            # Driver autocommit, so that our own BEGIN IMMEDIATE encloses everything, including DDL.
+            # Autocommit of the driver, so that BEGIN IMMEDIATE below encloses all statements, including DDL.
             return sqlite3.connect(path, isolation_level=None, timeout=30)
 
         engine = sqlalchemy.create_engine("sqlite://", creator=connect, poolclass=sqlalchemy.NullPool)

@@ -1,17 +1,18 @@
-"""PostgreSQL 14+: libpq's pipeline mode (`postgres_pipeline.py`) over a pool of connections.
+"""The store for PostgreSQL 14 and newer: libpq's pipeline mode (`postgres_pipeline.py`) over a pool of connections.
 
-Each round trip costs an iteration of the event loop, in which it serves other sockets. So few round trips matter more
-than cheap ones: BEGIN, locks and loads are sent together; writes and COMMIT are sent together.
+Each round trip costs an iteration of the event loop, in which the loop also serves other sockets. So the number of
+round trips matters more than their size: BEGIN, locks and loads are sent together; writes and COMMIT are sent together.
 
 Locks are separate statements. Under READ COMMITTED each statement sees what was committed before it started, so the
-loads that follow a lock in the same pipeline see everything that its previous holder wrote.
+loads that follow a lock in the same pipeline see everything that the previous holder of the lock wrote.
 
-A replica that freezes between lock and commit must not block the others, and a plan made for empty tables must not be
-kept when they are full. Settings of the connection prevent both (`CONNECTION_OPTIONS`).
+The settings in `CONNECTION_OPTIONS` prevent two problems: a server process that freezes between lock and commit does
+not block the others, and a plan that was cached while the tables were empty stays fast when they are full.
 
-Each connection acts as a role under row-level security (`postgres_roles.py`). A transaction first sets the zones it was
-authenticated for. A read outside a transaction sets them in each round trip, since the statements before one sync are
-one implicit transaction. The setting ends with the transaction, so the next user of the connection does not inherit it.
+Each connection acts as a role under row-level security (`postgres_roles.py`). A transaction first sets the zones that
+its callers were authenticated for. A read outside a transaction sets them in each round trip, since the statements
+before one sync are one implicit transaction. The setting ends with the transaction, so the next user of the connection
+does not inherit it.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ CONNECTION_OPTIONS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
-    # Joins run in the order in which they are written, the batch first: if the planner takes two tables for empty, it
-    # joins them to each other and the batch to the result.
+    # Joins run in the order in which they are written, the batch first. Otherwise the planner joins two tables that it
+    # believes to be empty to each other, and the batch to the result.
     "join_collapse_limit": "1",
-    # A batch is looked up row by row, by index. The planner has only a guess about a new table, and with its default
-    # costs it sometimes compares every row of the batch with every row of the table: seconds, for thousands of rows.
+    # These costs make the planner look up a batch row by row, by index. A new table has no statistics, and with the
+    # default costs the planner sometimes compares every row of the batch with every row of the table, which takes
+    # seconds for thousands of rows.
     "cpu_operator_cost": "0.1",
     "random_page_cost": "0.01",
     "seq_page_cost": "0.01",
@@ -56,11 +58,11 @@ CONNECTION_OPTIONS = {
     "tcp_keepalives_count": "3",
 }
 CACHED_CONNECTIONS_MAX = 4
-OPEN_SECONDS = 10.0
+OPEN_TIMEOUT_SECONDS = 10.0
 BEGIN = Statement("begin", "", "BEGIN", ())
 COMMIT = Statement("commit", "", "COMMIT", ())
 ROLLBACK = Statement("rollback", "", "ROLLBACK", ())
-LOCK_KEY = Statement("mark", "", "select pg_advisory_xact_lock($1)", ("key",))
+LOCK_KEY = Statement("lock_key", "", "select pg_advisory_xact_lock($1)", ("key",))
 SET_ZONES = Statement("set_zones", "", "select set_config('quarterdeck.zones', $1, true)", ("zones",))
 PING = Statement("ping", "", "select 1", ())
 
@@ -89,12 +91,13 @@ class PostgresStore:
         self._pool = pool
         self._has_row_security = role == SERVER
         self._reader_slots = asyncio.Semaphore(max(1, pool.max_size // 2))
-        """At most half of the pool, so that slow reads never leave writers without a connection."""
+        """Half of the pool, so that slow reads do not leave writers without a connection."""
         self._cached_connections: list[Connection] = []
-        """A few idle connections. The pool creates and counts them; calling it each time costs a tenth of a small
-        batch."""
+        """Idle connections that were taken from the pool and not returned. Calling the pool for each transaction would
+        take a tenth of the time of a small batch."""
         self._pool_waiters = 0
-        """How many wait for the pool. They would never get a connection that is cached here."""
+        """How many callers wait for the pool. While there are any, connections are returned to the pool and not
+        cached."""
 
     @classmethod
     async def open(cls, url: str, pool_max: int, role: Role = SERVER) -> PostgresStore:
@@ -121,8 +124,9 @@ class PostgresStore:
             name="quarterdeck",
         )
         try:
-            # Waits: if the start fails while connections are being opened, they would keep the process from ending.
-            await pool.open(wait=True, timeout=OPEN_SECONDS)
+            # Wait for the connections: if startup failed while they were being opened, they would keep the process from
+            # exiting.
+            await pool.open(wait=True, timeout=OPEN_TIMEOUT_SECONDS)
         except PoolTimeout as error:
             await pool.close()
             raise TransientError("08001", "no database connection was available in time") from error
@@ -147,7 +151,7 @@ class PostgresStore:
             return await work(PostgresTransaction(connection, [], self._zone_setting(zones)))
 
     async def wait_until_ended(self, key: int) -> None:
-        # The old backend holds this lock until its transaction has ended, so acquiring it means that it has ended.
+        # The transaction with this key holds the lock until it ends. So once the lock is acquired, it has ended.
         async with self._connection() as connection:
             await round_trip(connection, [BEGIN(), LOCK_KEY(key=key), ROLLBACK()], 0)
 
@@ -161,7 +165,8 @@ class PostgresStore:
         await self._pool.close()
 
     def _zone_setting(self, zones: Collection[str]) -> list[BoundStatement]:
-        """Also set without zones, to override a value that an administrator may have set for the database."""
+        """The statement that sets the zones for row-level security. It is sent even without zones, to override a value
+        that an administrator may have set for the database."""
         if not self._has_row_security:
             return []
         zone_list = ",".join(zones)
@@ -176,11 +181,12 @@ class PostgresStore:
             yield connection
         finally:
             if connection.closed:
-                # If one connection is lost, the others may be, too. Drop all, so that none costs another caller a try.
-                lost, self._cached_connections = [connection, *self._cached_connections], []
-                for lost_connection in lost:
-                    await lost_connection.close()
-                    await self._pool.putconn(lost_connection)
+                # If one connection is lost, the cached ones probably are, too. Drop them all, so that no other caller
+                # fails with one of them.
+                dropped_connections, self._cached_connections = [connection, *self._cached_connections], []
+                for dropped_connection in dropped_connections:
+                    await dropped_connection.close()
+                    await self._pool.putconn(dropped_connection)
             elif not self._pool_waiters and len(self._cached_connections) < CACHED_CONNECTIONS_MAX:
                 self._cached_connections.append(connection)
             else:
@@ -204,25 +210,25 @@ class PostgresStore:
         try:
             await round_trip(connection, [*queued, COMMIT()], 0)
         except TransientError as error:
-            # Lost before or after COMMIT took effect: that cannot be known here.
+            # If the connection was lost, it cannot be known here whether COMMIT took effect.
             if connection.closed or connection.pgconn.status != pq.ConnStatus.OK:
                 raise CommitUnknown(error.code, "the connection was lost during COMMIT") from error
             await _roll_back(connection)
             raise
-        except BaseException:  # as above
+        except BaseException:  # also a cancellation, as in `transact`
             await _roll_back(connection)
             raise
 
 
 def connection_options(url: str, role: Role) -> str:
-    """Our options come after those of the URL and override them."""
+    """The `options` parameter of a connection. Ours come after those of the URL and override them."""
     url_options = str(conninfo_to_dict(url).get("options") or "")
     own_options = " ".join(f"-c {name}={value}" for name, value in {**CONNECTION_OPTIONS, "role": role}.items())
     return f"{url_options} {own_options}".strip()
 
 
 async def _roll_back(connection: Connection) -> None:
-    """Roll back. If that fails, close the connection, and PostgreSQL rolls back."""
+    """Roll back. If that fails, close the connection, which makes PostgreSQL roll back."""
     if connection.closed:
         return
     try:
@@ -232,4 +238,4 @@ async def _roll_back(connection: Connection) -> None:
 
 
 async def _configure(connection: Connection) -> None:
-    connection.prepared = set()
+    connection.prepared_names = set()

@@ -1,9 +1,10 @@
-"""Wake-ups between processes, by PostgreSQL's NOTIFY.
+"""Wake-ups between processes through PostgreSQL's NOTIFY.
 
-A separate connection sends and listens, never one of a lane: a NOTIFY inside a transaction makes its commit take a
-cluster-wide lock, and the commits of all lanes would queue behind each other. At most one NOTIFY is sent per
+One separate connection sends and listens. Lanes do not send NOTIFY in their own transactions: a COMMIT with a NOTIFY
+takes a cluster-wide lock, so the commits of all lanes would queue behind each other. At most one NOTIFY is sent per
 `NOTIFY_INTERVAL_SECONDS`; it covers all wake-ups of that time, since a wake-up has no content. A lost connection is
-reopened with a backoff. Receivers also poll at an interval, so until then wake-ups are only late.
+reopened with a backoff. Receivers also poll at an interval, so without the connection they react late, but they do
+react.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from quarterdeck.core.retry import Policy, backoff
 log = logging.getLogger("quarterdeck.wakeups")
 NOTIFY_INTERVAL_SECONDS = 0.02
 RESPONSE_SECONDS = 7.0
-"""A connection is closed if a NOTIFY gets no response for this long."""
+"""The connection is closed if a NOTIFY gets no response for this long."""
 BACKOFF = Policy(max_attempts=0, base_ms=100, cap_ms=5_000)
 LISTEN = b"listen quarterdeck"
 NOTIFY = b"notify quarterdeck"
@@ -50,7 +51,7 @@ class NotifyTransport:
         self._is_send_pending = False
         """Whether a wake-up is still to be sent."""
         self._activity = asyncio.Event()
-        """There is something to read or to send."""
+        """Set when there may be something to read or to send."""
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -84,14 +85,14 @@ class NotifyTransport:
             await asyncio.sleep(backoff(BACKOFF, attempt=self._failures, jitter=random.random()) / 1000)
 
     async def _serve_connection(self) -> None:
-        """Returns when the connection is lost."""
+        """Open a connection and use it until it is lost, then raise."""
         connection = await AsyncConnection.connect(make_conninfo(self._url, **CONNECTION_OPTIONS), autocommit=True)
         try:
             await connection.execute(LISTEN)
             if self._failures:
                 log.info("wake-ups between processes work again")
             self._failures = 0
-            # Wake-ups sent while this process did not listen are not repeated.
+            # Wake-ups that were sent while this process was not listening are lost.
             self._on_wakeup()
             await self._send_and_receive(connection.pgconn)
         finally:
@@ -109,7 +110,7 @@ class NotifyTransport:
             if self._is_send_pending and is_idle and loop.time() >= sent_at + NOTIFY_INTERVAL_SECONDS:
                 self._is_send_pending, is_idle, sent_at = False, False, loop.time()
                 pgconn.send_query(NOTIFY)
-            # If not even 20 bytes can be written, the peer does not respond, and the timeout below applies.
+            # If the 20 bytes cannot be written now, the peer does not respond, and the timeout below applies.
             pgconn.flush()
             if is_idle:
                 await self._wait(sent_at + NOTIFY_INTERVAL_SECONDS if self._is_send_pending else None, pgconn.socket)
@@ -121,8 +122,8 @@ class NotifyTransport:
     async def _wait(self, deadline: float | None, descriptor: int) -> None:
         """Wait until there is something to do or the deadline has passed."""
         loop = asyncio.get_running_loop()
-        # Only while waiting: libpq closes the socket of a lost connection, and the descriptor may be reused for
-        # something else.
+        # The reader is registered only while waiting: libpq closes the socket of a lost connection, and the descriptor
+        # may then be reused.
         loop.add_reader(descriptor, self._activity.set)
         try:
             with contextlib.suppress(TimeoutError):
@@ -133,7 +134,7 @@ class NotifyTransport:
 
 
 def _is_finished(pgconn: PGconn) -> bool:
-    """Whether the statement has finished. Raises if it failed, which only the connection can cause."""
+    """Whether the NOTIFY has finished. Raises `OperationalError` if it failed."""
     while not pgconn.is_busy():
         result = pgconn.get_result()
         if result is None:
@@ -144,8 +145,8 @@ def _is_finished(pgconn: PGconn) -> bool:
 
 
 def _received_wakeup(pgconn: PGconn) -> bool:
-    """Whether another process sent a wake-up. Notifications of this process come back, too."""
-    received = False
-    while notice := pgconn.notifies():
-        received = received or notice.be_pid != pgconn.backend_pid
-    return received
+    """Whether another process sent a wake-up. PostgreSQL also delivers the notifications of this process."""
+    is_from_other = False
+    while notification := pgconn.notifies():
+        is_from_other = is_from_other or notification.be_pid != pgconn.backend_pid
+    return is_from_other

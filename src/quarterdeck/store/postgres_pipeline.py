@@ -1,8 +1,8 @@
 """One round trip to PostgreSQL for any number of statements, in libpq's pipeline mode.
 
-psycopg's own pipeline uses the socket after every statement: a batch of twelve woke the event loop forty times, and
-each time waits until the loop has served other sockets. Here all statements are queued, sent with one sync, and read
-when the results have arrived. psycopg still opens the connections, wraps libpq, and converts values to Python.
+psycopg's own pipeline uses the socket after every statement: a batch of twelve statements waited for the event loop
+forty times, and each time the loop served other sockets first. Here all statements are queued and sent with one sync,
+and the results are read as they arrive. psycopg still opens the connections, wraps libpq, and converts the values.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from quarterdeck.store.interface import ContentError, Row, StoreError, Transient
 from quarterdeck.store.sql import BoundStatement, Statement
 
 RESPONSE_SECONDS = 7.0
-"""A connection is closed if it gets no response for this long: longer than any timeout of PostgreSQL."""
-UNPREPARED = frozenset({"begin", "commit", "rollback"})
-"""Too cheap to prepare, and easier to recognize on the wire."""
-_DATA = "22"
-_CONTENT = (_DATA, "23")
+"""A connection is closed if nothing arrives for this long. It is longer than `statement_timeout`."""
+UNPREPARED_NAMES = frozenset({"begin", "commit", "rollback"})
+"""Statements that are not prepared: they are cheap to parse, and easier to recognize in network traffic."""
+# SQLSTATEs, or their classes, which are the first two characters.
+_DATA_EXCEPTION = "22"
+_CONTENT_SQLSTATES = (_DATA_EXCEPTION, "23")
 _READ_ONLY = "25006"
-_TRANSIENT = ("08", "25P03", _READ_ONLY, "40", "53", "55", "57", "58")
+_TRANSIENT_SQLSTATES = ("08", "25P03", _READ_ONLY, "40", "53", "55", "57", "58")
 
 
 class Connection(AsyncConnection[TupleRow]):
-    """A connection that tracks which statements it has prepared."""
+    """A connection that tracks the names of the statements it has prepared."""
 
-    prepared: set[str]
+    prepared_names: set[str]
 
 
 async def round_trip(
@@ -41,12 +42,12 @@ async def round_trip(
 ) -> list[list[Row]]:
     """Send all statements at once and return the rows of the last `result_count`. Raises a classified `StoreError`."""
     pgconn = connection.pgconn
-    # Before anything is sent: an invalid value must not cost the connection.
+    # Encode before anything is sent, so that an invalid value does not cost the connection.
     encoded = [(bound.statement, _encode_params(bound)) for bound in statements]
     try:
         if pgconn.pipeline_status == pq.PipelineStatus.OFF:
             pgconn.enter_pipeline_mode()
-        expected = _send(connection, encoded)
+        new_names = _send(connection, encoded)
         results = await _receive(pgconn)
     except (psycopg.Error, OSError, TimeoutError) as error:
         await connection.close()
@@ -56,18 +57,18 @@ async def round_trip(
         await connection.close()
         raise
     query_results = []
-    for prepared, result in zip(expected, results, strict=True):
+    for new_name, result in zip(new_names, results, strict=True):
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
             store_error = classify_error(result)
             if store_error.code == _READ_ONLY:
-                # This node was demoted: the next connection must find the writable one.
+                # This node was demoted: a new connection must find the writable node.
                 await connection.close()
             raise store_error
-        if prepared is None:
+        if new_name is None:
             query_results.append(result)
         else:
-            # One by one: statements prepared before a failure stay prepared, also after a rollback.
-            connection.prepared.add(prepared)
+            # Add each name as its result is read: statements prepared before a failure stay prepared after a rollback.
+            connection.prepared_names.add(new_name)
     transformer = Transformer(connection)
     return (
         [_load_rows(transformer, result) for result in query_results[len(query_results) - result_count :]]
@@ -77,25 +78,26 @@ async def round_trip(
 
 
 def _send(connection: Connection, encoded: Sequence[tuple[Statement, list[bytes | None]]]) -> list[str | None]:
-    """Queue everything and one sync. Per expected result: the name it prepares, or None if it is a query's."""
+    """Queue all statements and one sync. Return an item per expected result: the name of the statement that is
+    prepared, or None if the result is that of a statement that runs."""
     pgconn = connection.pgconn
-    expected: list[str | None] = []
+    new_names: list[str | None] = []
     for statement, params in encoded:
         name = statement.name
-        if name in UNPREPARED or statement.planned_each_time:
+        if name in UNPREPARED_NAMES or statement.planned_each_time:
             pgconn.send_query_params(statement.postgresql.encode(), params or None)
         else:
-            if name not in connection.prepared and name not in expected:
+            if name not in connection.prepared_names and name not in new_names:
                 pgconn.send_prepare(name.encode(), statement.postgresql.encode())
-                expected.append(name)
+                new_names.append(name)
             pgconn.send_query_prepared(name.encode(), params)
-        expected.append(None)
+        new_names.append(None)
     pgconn.pipeline_sync()
-    return expected
+    return new_names
 
 
 async def _receive(pgconn: PGconn) -> list[PGresult]:
-    """The results up to the sync. Waits for the socket only when libpq has no more buffered."""
+    """The results up to the sync. Waits for the socket only when libpq has no buffered result left."""
     results: list[PGresult] = []
     while True:
         has_unsent = bool(pgconn.flush())
@@ -155,18 +157,18 @@ def _encode_params(bound: BoundStatement) -> list[bytes | None]:
 
 
 def classify_error(result: PGresult) -> StoreError:
-    """Classify by SQLSTATE class. A failure without one is a failure of the connection.
+    """Classify an error by its SQLSTATE. An error without one is a failure of the connection.
 
-    The text is for logs, so it must not contain values of a row. DETAIL and CONTEXT quote values and are not read. A
-    data exception (class 22) quotes them in its message, so only the part before the quotation is kept.
+    The text is for logs, so it must not contain values of a row. DETAIL and CONTEXT quote values and are not used. The
+    message of a data exception (class 22) quotes them, too, so only the part before the quotation is kept.
     """
     sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE)
     if sqlstate is None:
         return TransientError("08006", "the connection to the database was lost")
     code = sqlstate.decode()
     message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
-    if code.startswith(_CONTENT):
-        return ContentError(code, message.partition('"')[0] if code.startswith(_DATA) else message)
-    if code.startswith(_TRANSIENT):
+    if code.startswith(_CONTENT_SQLSTATES):
+        return ContentError(code, message.partition('"')[0] if code.startswith(_DATA_EXCEPTION) else message)
+    if code.startswith(_TRANSIENT_SQLSTATES):
         return TransientError(code, message)
     return StoreError(code, message)

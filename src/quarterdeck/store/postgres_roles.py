@@ -1,17 +1,17 @@
-"""The PostgreSQL roles of the server, and why it refuses to start with any other.
+"""The two PostgreSQL roles that a server acts as, and the SQL that creates and grants them.
 
-Row-level security confines a transaction to the zones it was authenticated for, even if a statement lacks the
-condition. Superusers, owners of a table and roles with BYPASSRLS bypass it. So the tables belong to the login that
-migrates them, and a server acts as one of two roles that own nothing:
+Row-level security confines a transaction to the zones that its callers were authenticated for, even if a statement
+lacks the condition on the zone. Superusers, owners of a table and roles with BYPASSRLS bypass it. So the tables belong
+to the login that migrates them, and each connection of a server acts as one of two roles that own nothing:
 
 | role                 | sees                                             | used by                                  |
 |----------------------|--------------------------------------------------|------------------------------------------|
 | `quarterdeck_server` | the zones in `quarterdeck.zones`                 | everything done for a caller             |
 | `quarterdeck_sweep`  | all zones; deletes expired rows, seals the log   | sweeps, the tailer, lists across zones   |
 
-Neither can log in. The login of the database URL becomes one of them by a startup option of each connection, so that
-RESET ROLE returns to the role and not to the login. If the login may not act as the role, or if row-level security does
-not apply to the role, the server does not start and says what an administrator must run.
+Neither can log in. The login of the database URL acts as one of them through a startup option of each connection, so
+that RESET ROLE returns to the role and not to the login. If the login may not act as the role, or if row-level security
+does not apply to the role, the server does not start, and its error names the SQL that an administrator must run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def create_roles_sql(roles: Sequence[Role] = ROLES) -> str:
 
 
 def grant_roles_sql(login: str) -> str:
-    """SQL that lets a login act as the roles."""
+    """SQL that permits a login to act as the roles."""
     quoted = login.replace('"', '""')
     return f'GRANT {", ".join(ROLES)} TO "{quoted}";'
 

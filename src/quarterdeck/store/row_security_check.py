@@ -1,4 +1,4 @@
-"""Checks, before the server serves, that row-level security applies to its role (`postgres_roles.py` says why)."""
+"""Checks, when a server starts, that row-level security applies to its role (`postgres_roles.py` explains why)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ where c.relkind in ('r', 'p') and pg_has_role(current_user, c.relowner, 'USAGE')
   and c.relnamespace = (select z.relnamespace from pg_class z where z.oid = to_regclass('zones'))
 order by 1 limit 1
 """
-# Policies that are off or do not apply to this role, for a reason that the queries above do not cover.
+# A table on which row-level security does not apply to this role, for a reason that the queries above do not cover.
 _UNPROTECTED_TABLE = """
 select c.relname from pg_class c
 where c.relkind in ('r', 'p') and not row_security_active(c.oid)
@@ -41,7 +41,7 @@ async def require_row_security(url: str, role: Role) -> None:
 
 
 async def _set_role(connection: AsyncConnection, role: Role) -> None:
-    # As a statement: a refused startup option has no error code that distinguishes the reasons.
+    # Set by a statement, because a refused startup option has no error code that distinguishes the reasons.
     try:
         await connection.execute(SET_ROLE, [role])
     except psycopg.errors.InsufficientPrivilege as error:
@@ -55,7 +55,7 @@ async def _set_role(connection: AsyncConnection, role: Role) -> None:
 
 
 async def _bypass_reason(connection: AsyncConnection, role: Role) -> str | None:
-    """Why row-level security would not apply to the current role of this connection."""
+    """Why row-level security would not apply to the current role of this connection, or None if it applies."""
     is_superuser, has_bypass = await _fetch_row(connection, _ROLE_ATTRIBUTES)
     if is_superuser:
         return _bypass_message(role, "is a superuser", f"ALTER ROLE {role} NOSUPERUSER;")
@@ -63,17 +63,18 @@ async def _bypass_reason(connection: AsyncConnection, role: Role) -> str | None:
         return _bypass_message(role, "has BYPASSRLS", f"ALTER ROLE {role} NOBYPASSRLS;")
     if not (await _fetch_row(connection, _CAN_SEE_TABLES))[0]:
         return (
-            f"{role} does not find the tables: their schema is not in its search_path, or it may not use it. An "
-            f"administrator must run: GRANT USAGE ON SCHEMA … TO {role}; or ALTER DATABASE … SET search_path = …;"
+            f"{role} does not find the tables: their schema is not in its search_path, or the role lacks USAGE on the "
+            f"schema. An administrator must run: GRANT USAGE ON SCHEMA … TO {role}; or ALTER DATABASE … SET "
+            "search_path = …;"
         )
-    if owned := await _fetch_row(connection, _OWNED_TABLE):
-        reason = f"owns the table {owned[0]}, or is a member of the role that does"
-        return _bypass_message(role, reason, f"ALTER TABLE {owned[0]} OWNER TO …; or REVOKE … FROM {role};")
+    if owned_table := await _fetch_row(connection, _OWNED_TABLE):
+        reason = f"owns the table {owned_table[0]}, or is a member of the role that does"
+        return _bypass_message(role, reason, f"ALTER TABLE {owned_table[0]} OWNER TO …; or REVOKE … FROM {role};")
     if role == SERVER and (await _fetch_row(connection, _IS_SWEEP_MEMBER))[0]:
         return _bypass_message(role, f"is a member of {SWEEP}", f"REVOKE {SWEEP} FROM {SERVER};")
-    if unprotected := await _fetch_row(connection, _UNPROTECTED_TABLE):
-        remedy = f"ALTER TABLE {unprotected[0]} ENABLE ROW LEVEL SECURITY;"
-        return _bypass_message(role, f"finds the table {unprotected[0]} without policies in force", remedy)
+    if unprotected_table := await _fetch_row(connection, _UNPROTECTED_TABLE):
+        remedy = f"ALTER TABLE {unprotected_table[0]} ENABLE ROW LEVEL SECURITY;"
+        return _bypass_message(role, f"finds the table {unprotected_table[0]} without policies in force", remedy)
     return None
 
 

@@ -1,6 +1,6 @@
-"""Named statements, one text for both engines.
+"""Loads named SQL statements from files and renders one text for both engines.
 
-A `queries.sql` holds statements like this, each with a comment that gives its reason:
+A `queries.sql` holds statements like this, each with a comment that explains why it is written this way:
 
     -- name: session_get
     -- Batched: one statement serves all waiting callers.
@@ -8,7 +8,7 @@ A `queries.sql` holds statements like this, each with a comment that gives its r
     from rows(:batch as b, zone_id text, id text)
     join agent_sessions s on s.zone_id = b.zone_id and s.id = b.id
 
-Only these fragments are rendered differently for the engines:
+Only these fragments are rendered differently for the two engines:
 
 | fragment                                 | PostgreSQL                            | SQLite                           |
 |------------------------------------------|---------------------------------------|----------------------------------|
@@ -19,24 +19,25 @@ Only these fragments are rendered differently for the engines:
 | `for update`, `… skip locked`, `for share` | as written                          | nothing: there is one writer     |
 | `:name`                                  | `$1`                                  | as written                       |
 
-`join each` looks up each row of the left side by an index. PostgreSQL overestimates the result of a recursive query,
-whatever the statistics are, and would scan a complete table instead.
+`join each` makes PostgreSQL look up each row of the left side by an index. Without it, PostgreSQL overestimates the
+result of a recursive query, whatever the statistics are, and scans the complete table.
 
 A file that selects the same row in many places lists its columns once, `-- columns: id, zone_id, …`, and writes
 `columns(s)` for `s.id, s.zone_id, …`; the struct for the rows has its fields in that order. A second list in the same
 file has a name, `-- columns cascade: id, …`, and is used as `columns(c as cascade)`.
 
-A repeated condition can be a phrase: `-- phrase live(a): a.ended_at is null and …`, on as many lines as needed, is used
-as `live(s)`. A phrase may use the phrases above it.
+A condition that several statements repeat can be defined as a phrase. `-- phrase live(a): a.ended_at is null and …` is
+used as `live(s)`; a phrase with several lines repeats the `-- phrase live(a):` on each. A phrase may use the phrases
+above it.
 
 A package with many statements has further files by subject. The columns and phrases above the first statement of its
 `queries.sql` apply to them, too.
 
-A line `-- planned: each time` makes PostgreSQL plan a statement for its current values. A list with nullable filters
-is best served by a different index each time; a single cached plan would scan the zone.
+A line `-- planned: each time` makes PostgreSQL plan a statement for the values of each call. It is for lists with
+nullable filters: the best index depends on the filters, and a single cached plan would scan the zone.
 
-A statement that must differ beyond that is written twice under one name, marked `-- engine: sqlite` and
-`-- engine: postgresql`, with a `-- differs:` line that says why. A test counts those; the count may only decrease.
+A statement that must differ in other ways is written twice under one name, marked `-- engine: sqlite` and
+`-- engine: postgresql`, with a `-- differs:` line that gives the reason. A test limits their number.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ SqlRows = list[tuple[object, ...]]
 Param = str | int | None | SqlRows
 MAIN_FILE = "queries.sql"
 CHUNK_ROWS = 5_000
-"""Maximum rows per statement, where a batch may have any size."""
+"""The maximum number of rows per statement that `chunks` produces."""
 
 _NAME_LINE = re.compile(r"^-- name: (\w+)\s*$")
 _PLANNED_LINE = re.compile(r"^-- planned: each time\b")
@@ -85,11 +86,13 @@ class Statement:
     param_order: tuple[str, ...]
     """Parameter names in PostgreSQL's order of $1, $2, …"""
     planned_each_time: bool = False
-    """PostgreSQL plans it for the current values instead of caching one plan: for lists with filters."""
+    """Whether PostgreSQL plans it for the values of each call instead of caching one plan."""
     sqlite_row: str | None = None
-    """The same for one row of the batch, run per row: SQLite then parses no JSON and is 1.5 times as fast."""
+    """A variant for SQLite that writes one row of the batch and is run for each row. It parses no JSON and is 1.5 times
+    as fast."""
     row_param_order: tuple[str, ...] = ()
-    """The name of the batch, then the other parameters, in the order of ?1, ?2, …"""
+    """For `sqlite_row`: the name of the batch parameter, then the other parameters in the order of their placeholders.
+    The placeholders ?1, ?2, … of the row's columns come before them."""
 
     def __call__(self, **params: Param) -> BoundStatement:
         return BoundStatement(self, params)
@@ -119,7 +122,7 @@ class BoundStatement:
 
 
 class Statements:
-    """The statements of one package, as attributes: `Q.session_get(batch=…)`."""
+    """The statements of one file, as attributes: `Q.session_get(batch=…)`."""
 
     def __init__(self, statements: Mapping[str, Statement]) -> None:
         self._statements = dict(statements)
@@ -135,7 +138,7 @@ class Statements:
 
 
 def load(package: str, file: str = MAIN_FILE) -> Statements:
-    """Read a package's statements. Called once, when its `queries` module is imported."""
+    """Read the statements of one file of a package."""
     folder = resources.files(package)
     text = folder.joinpath(file).read_text(encoding="utf-8")
     if file != MAIN_FILE:
@@ -151,7 +154,7 @@ def parse(text: str) -> dict[str, Statement]:
     text = _COLUMNS_CALL.sub(lambda call: ", ".join(f"{call[1]}.{name}" for name in columns[call[2]]), text)
     text = _expand_phrases(text)
     texts: dict[str, dict[Dialect | None, list[str]]] = {}
-    planned: set[str] = set()
+    planned_each_time: set[str] = set()
     lines: list[str] = []
     name = ""
     for line in text.splitlines():
@@ -159,13 +162,16 @@ def parse(text: str) -> dict[str, Statement]:
             name = match[1]
             lines = texts.setdefault(name, {}).setdefault(None, [])
         elif _PLANNED_LINE.match(line):
-            planned.add(name)
+            planned_each_time.add(name)
         elif match := _ENGINE_LINE.match(line):
             dialect: Dialect = "sqlite" if match[1] == "sqlite" else "postgresql"
             lines = texts[name].setdefault(dialect, [])
         elif name and not line.lstrip().startswith("--"):
             lines.append(line)
-    return {name: _build_statement(name, texts_by_dialect, name in planned) for name, texts_by_dialect in texts.items()}
+    return {
+        name: _build_statement(name, texts_by_dialect, name in planned_each_time)
+        for name, texts_by_dialect in texts.items()
+    }
 
 
 def _expand_phrases(text: str) -> str:
@@ -180,17 +186,21 @@ def _expand_phrases(text: str) -> str:
     return text
 
 
-def _build_statement(name: str, texts_by_dialect: dict[Dialect | None, list[str]], planned: bool) -> Statement:
+def _build_statement(
+    name: str, texts_by_dialect: dict[Dialect | None, list[str]], planned_each_time: bool
+) -> Statement:
     def text_for(dialect: Dialect) -> str:
         lines = texts_by_dialect.get(dialect) or texts_by_dialect.get(None) or []
-        # Bytes, not characters: counting characters would read the value, and PostgreSQL would decompress it.
+        # `octets` counts bytes: to count characters, PostgreSQL would have to read and decompress the value.
         octets, join_each = _DIALECT_SQL[dialect]
         return _JOIN_EACH.sub(join_each, _OCTETS_CALL.sub(octets, "\n".join(lines))).strip().rstrip(";")
 
     postgresql, param_order = _render_postgresql(text_for("postgresql"))
     sqlite_text = text_for("sqlite")
     row_sql, row_param_order = _render_sqlite_row(sqlite_text)
-    return Statement(name, _render_sqlite(sqlite_text), postgresql, param_order, planned, row_sql, row_param_order)
+    return Statement(
+        name, _render_sqlite(sqlite_text), postgresql, param_order, planned_each_time, row_sql, row_param_order
+    )
 
 
 def _render_sqlite(text: str) -> str:
@@ -203,7 +213,8 @@ def _render_sqlite(text: str) -> str:
 
 
 def _render_sqlite_row(text: str) -> tuple[str | None, tuple[str, ...]]:
-    """Render a statement that writes from one batch as a statement that writes one row."""
+    """Render a statement that writes the rows of one batch as a statement that writes one row. None for any other
+    statement."""
     batches = list(_ROWS_CALL.finditer(text))
     if len(batches) != 1 or text.startswith("select"):
         return None, ()
@@ -248,7 +259,7 @@ def _render_postgresql(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def chunks(batch: Sequence[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
-    """Split a batch into parts that one statement writes well within its timeout."""
+    """Split a batch into parts small enough that a statement stays well within its timeout."""
     for start in range(0, len(batch), CHUNK_ROWS):
         yield [*batch[start : start + CHUNK_ROWS]]
 

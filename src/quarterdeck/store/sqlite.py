@@ -1,13 +1,13 @@
-"""SQLite: one file, one server process, one writer.
+"""The store for SQLite: one file, one server process, one writer.
 
-A transaction runs on the event loop's thread, and its awaits complete immediately. A statement of a batch takes
-microseconds; in a thread, which takes and releases the GIL for each of them beside a busy loop, throughput fell to a
+A transaction runs on the event loop's thread, and its awaits complete immediately. Each statement takes microseconds.
+In a separate thread, it would acquire and release the GIL while the event loop is busy; measured throughput was a
 twentieth. Only COMMIT runs in a thread: its fsync waits for hardware and releases the GIL once. Meanwhile the loop
 reads the requests of the next batch.
 
 Reads use a separate connection; with WAL they see the last commit while another is running. Checkpoints also have a
-separate connection and thread: done by the writer, one commit in thirty would wait until the complete WAL is copied and
-synced.
+separate connection and thread: if the writer ran them, one commit in thirty would wait until the complete WAL is copied
+and synced.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VERSION_MIN = (3, 38, 0)
 COMMITS_PER_CHECKPOINT = 32
 """Commits between two checkpoints, about a thousand pages under load."""
 WAL_PAGES_MAX = 20_000
-"""If checkpoints fall behind, the writer runs one itself, so that the WAL stays below 80 MB."""
+"""If checkpoints fall behind, the writer runs one itself when the WAL has this many pages (80 MB)."""
 STATISTICS_TABLES = "select name from sqlite_schema where type = 'table' and name like 'sqlite_stat_'"
 _CONTENT_CODES = ("SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG", "SQLITE_RANGE")
 _TRANSIENT_CODES = (
@@ -51,7 +51,7 @@ class SqliteTransaction:
         self._connection = connection
 
     async def read(self, *statements: BoundStatement) -> list[list[Row]]:
-        return [self._rows(bound) for bound in statements]
+        return [self._fetch_rows(bound) for bound in statements]
 
     def write(self, statement: BoundStatement) -> None:
         row_sql = statement.statement.sqlite_row
@@ -63,7 +63,7 @@ class SqliteTransaction:
         except sqlite3.Error as error:
             raise classify_error(error, statement.statement.name) from error
 
-    def _rows(self, bound: BoundStatement) -> list[Row]:
+    def _fetch_rows(self, bound: BoundStatement) -> list[Row]:
         try:
             return self._connection.execute(bound.statement.sqlite, bound.named_params()).fetchall()
         except sqlite3.Error as error:
@@ -108,7 +108,7 @@ class SqliteStore:
             self._reader.rollback()
 
     async def wait_until_ended(self, key: int) -> None:
-        """The outcome is never unknown: COMMIT returns in this process, or the process has ended."""
+        """Does nothing: the outcome is never unknown. COMMIT returns in this process, or the process has ended."""
 
     async def ping(self) -> None:
         try:
@@ -137,7 +137,7 @@ class SqliteStore:
             await asyncio.shield(commit)
             self._maybe_checkpoint()
         except asyncio.CancelledError:
-            # The caller was canceled, so the outcome does not matter any more.
+            # The caller was canceled, so the outcome no longer matters.
             with contextlib.suppress(sqlite3.Error):
                 await commit
             raise
@@ -162,7 +162,7 @@ class SqliteStore:
         try:
             self._checkpoint_connection.execute("pragma wal_checkpoint(passive)").fetchall()
         except sqlite3.Error as error:
-            # Nothing is lost: the WAL stays, and the next checkpoint copies more.
+            # Nothing is lost: the WAL keeps the pages, and the next checkpoint copies them.
             log.warning("checkpoint failed: %s", classify_error(error, "checkpoint"))
 
 
@@ -183,11 +183,11 @@ def _connect(path: Path, clock: Callable[[], Millis]) -> sqlite3.Connection:
 
 
 def _delete_statistics(connection: sqlite3.Connection) -> None:
-    """Delete the statistics of ANALYZE, so that SQLite plans every statement as an index lookup.
+    """Delete the statistics of ANALYZE, so that SQLite prefers index lookups.
 
-    If the rows of a table are much alike (one zone, one agent that has done nearly everything), statistics make SQLite
-    ignore the indexes. An empty statistics table stays: a later ANALYZE then does not change the schema, so open
-    connections do not load its result, and it is deleted here before the next ones open.
+    If most rows of a table have the same values (one zone, one agent that ran nearly every task), statistics make
+    SQLite ignore the indexes. The statistics tables stay, empty, and are created if there are none: a later ANALYZE
+    then does not change the schema, so open connections do not load its statistics. The next start deletes them.
     """
     try:
         tables = [str(name) for [name] in connection.execute(STATISTICS_TABLES).fetchall()]
@@ -204,7 +204,7 @@ def _delete_statistics(connection: sqlite3.Connection) -> None:
 
 
 def classify_error(error: sqlite3.Error, context: str) -> StoreError:
-    """Classify by SQLite's error name: a constraint or a type mismatch is content, the listed others are transient."""
+    """Classify an error by SQLite's error name, or by its Python type if the name is in neither list."""
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     if name.startswith(_CONTENT_CODES):
         return ContentError(name, f"in {context}")

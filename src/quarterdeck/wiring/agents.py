@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quarterdeck.core.caller import Caller, Role
 from quarterdeck.core.clock import DAY
 from quarterdeck.domain.agents import operations as agents, role_routes, routes as agent_routes
-from quarterdeck.domain.agents.model import AgentAt, RefreshStatus
+from quarterdeck.domain.agents.model import AgentResult, RefreshStatus
 from quarterdeck.domain.agents.operations import role_assignments
 from quarterdeck.domain.agents.operations.authorization import AgentCaller
 from quarterdeck.domain.agents.role_routes import RoleHandlers
@@ -37,7 +37,7 @@ class AgentLiveness:
     """Parts that other components share: the coordinator refreshes statuses, the Redis mirror gets heartbeats."""
 
     heartbeats: agents.HeartbeatRecorder
-    refresh_status: Lane[RefreshStatus, AgentAt]
+    refresh_status: Lane[RefreshStatus, AgentResult]
 
 
 def build_agent_liveness(runtime: Runtime) -> AgentLiveness:
@@ -101,8 +101,8 @@ def _build_agent_retention(runtime: Runtime) -> Sweep:
     """Keep a terminated agent as long as its tasks: their archive days plus their retention days."""
     settings = runtime.settings.section(TaskSettings)
     retention_ms = round((settings.task_archive_days + settings.task_retention_days) * DAY)
-    delete_expired = runtime.lanes.add_write_lane("agent-forget", agents.delete_expired)
+    delete_past_retention = runtime.lanes.add_write_lane("agent-forget", agents.delete_past_retention)
     retention = AgentRetention(
-        runtime.cross_zone_engine, delete_expired.submit, coordinator_queries.agents_named_by_tasks, retention_ms
+        runtime.cross_zone_engine, delete_past_retention.submit, coordinator_queries.agents_named_by_tasks, retention_ms
     )
     return retention.sweep(runtime.settings.section(LogSettings).retention_cleanup_interval_ms)

@@ -100,13 +100,13 @@ def build_services(runtime: Runtime, secrets: SecretDeriver) -> Component:
         runtime.lanes.add_write_lane("service-unregister", services.unregister).submit,
         runtime.lanes.add_read_lane("service-show", services.show).submit,
     )
-    delete_expired = runtime.lanes.add_write_lane("service-forget", services.delete_expired)
+    delete_past_retention = runtime.lanes.add_write_lane("service-forget", services.delete_past_retention)
     return Component(
         service_routes.routes(handlers),
         service_sweeps(
             runtime.cross_zone_engine,
             invocations.find_unreferenced_services,
-            delete_expired.submit,
+            delete_past_retention.submit,
             runtime.settings.section(ServiceSettings),
             runtime.settings.section(LogSettings).retention_cleanup_interval_ms,
         ),

@@ -5,8 +5,8 @@ Imported only if REDIS_URL is set: the library is an optional dependency.
 **Once.** Each stream has a marker: the last written position, updated by the script that writes the entries
 (`deliver.lua`). A writer that was killed or cut off sends again what it does not know to be written; it finds the
 marker ahead and adds nothing twice. A marker ahead of the database's position is trusted only if the log has that exact
-event there. A marker of another log (of a restored database, or written by someone else) is replaced. A marker that is
-missing because Redis was wiped does no harm: delivery continues from the database's position.
+event there. A marker of another log (of a restored database, or written by another program) is replaced. A marker that
+is missing because Redis was wiped does no harm: delivery continues from the database's position.
 
 **In order.** The entries of a stream are added in log order, up to the first that Redis rejects for its content. The
 rest waits until the sink has recorded the rejection.
@@ -40,14 +40,14 @@ T = TypeVar("T")
 
 
 class ErrorCounter:
-    """How often Redis could not be reached, over all operations."""
+    """Counts the operations that failed because of the connection, a time-out or an unreadable reply."""
 
     def __init__(self) -> None:
         self.count = 0
 
 
 def connect(url: str, connections: int = 4, encoding_errors: str = "strict") -> Redis:
-    """A client that is not connected yet. Raises ValueError with a message for a URL that can never be used."""
+    """Create a client that connects at its first command. Raises ValueError if the URL is not valid."""
     client = Redis.from_url(
         url,
         decode_responses=True,
@@ -69,7 +69,7 @@ def connect(url: str, connections: int = 4, encoding_errors: str = "strict") -> 
 
 
 async def call_redis(operation: Callable[[], Awaitable[T]], errors: ErrorCounter | None = None) -> T:
-    """Run one operation with a time limit. Raises `BusUnavailable` for every failure."""
+    """Run one operation with a time limit. Raises `BusUnavailable` for every error of Redis or the connection."""
     task = asyncio.current_task()
     cancelled_before = task.cancelling() if task else 0
     try:
@@ -84,14 +84,14 @@ async def call_redis(operation: Callable[[], Awaitable[T]], errors: ErrorCounter
             errors.count += 1
         raise BusUnavailable(repr(error)) from error
     finally:
-        # The library sends with `wait_for`, which before Python 3.12 occasionally loses a cancellation. The canceler
-        # would then wait for this task for ever.
+        # The library sends with `wait_for`, which before Python 3.12 sometimes loses a cancellation. The code that
+        # cancels this task would then wait for it for ever.
         if task and task.cancelling() > cancelled_before:
             raise asyncio.CancelledError
 
 
 def load_script(*names: str) -> str:
-    """The concatenation of these script files."""
+    """Read these script files and concatenate them."""
     folder = resources.files("quarterdeck.bus.redis")
     return "\n".join(folder.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in names)
 
@@ -103,7 +103,10 @@ async def run_fenced(
     args: Sequence[RedisValue],
     errors: ErrorCounter | None,
 ) -> list[RedisValue]:
-    """Run a script behind the fence. A stored term that belongs to no lease of this database is replaced."""
+    """Run a script that starts with `fence.lua`. Raises `WriterFenced` if another process has taken over.
+
+    A stored term that belongs to no lease of this database is replaced.
+    """
     replaced_term = ""
     for _ in range(ATTEMPTS_MAX):
         fenced_args: list[RedisValue] = [str(identity), replaced_term, *args]
@@ -127,6 +130,6 @@ def marker_key(sink_id: str, stream: str) -> str:
 
 
 def parse_marker(text: str) -> Marker:
-    """The script has checked that the text starts with digits. A position has at most 20 of them."""
+    """Parse a marker that a script returned: it starts with digits. A position has at most 20 of them."""
     pos, _, event_id = text.partition(" ")
     return Marker(int(pos[:20]), event_id)

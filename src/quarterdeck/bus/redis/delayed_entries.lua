@@ -1,5 +1,5 @@
--- Adds delayed entries to one stream, each once. Their positions are behind the stream's marker, so each dedupe key is
--- stored for longer than a writer could still retry the entry.
+-- Adds delayed entries to one stream, each once. The stream's marker is already past their positions, so a retry is
+-- recognized by the stored dedupe key of the entry instead.
 --
 -- KEYS[2], [3]  the stream; the sorted set of the dedupe keys of delayed entries, by the time at which they were added
 -- ARGV[3] to [5]  now and how long to store the keys, in milliseconds; MAXLEN;
@@ -9,7 +9,7 @@
 local stream, delayed = KEYS[2], KEYS[3]
 local now, keep, maxlen = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
--- A key of another type, which someone else has written, holds no dedupe keys.
+-- A key of another type was written by another program and holds no dedupe keys.
 if redis.call('TYPE', delayed).ok ~= 'zset' then redis.call('DEL', delayed) end
 redis.call('ZREMRANGEBYSCORE', delayed, '-inf', now - keep)
 

@@ -11,7 +11,7 @@
 local stream, marker = KEYS[2], KEYS[3]
 local mode, checked, after, maxlen = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 
--- Missing, or of another type, which someone else has written: SET replaces it.
+-- The marker may be missing, or have another type if another program wrote it. SET replaces it.
 local stored = redis.pcall('GET', marker)
 if type(stored) ~= 'string' then stored = '' end
 local reached = tonumber(string.match(stored, '^(%d+) ') or '0')

@@ -1,7 +1,7 @@
--- Writes heartbeats, each for 60 seconds. If the agent's status key exists, its last heartbeat is updated. The key is
--- not created here, since the agent may have ended meanwhile.
+-- Writes heartbeats, each for 60 seconds, and updates the last heartbeat in the agent's status key. It does not create
+-- that key, since the agent may have ended meanwhile.
 --
--- ARGV  for each: agent name, heartbeat JSON, time, '1' if the agent reported its current task, and that task
+-- ARGV  for each heartbeat: agent name, heartbeat JSON, time, '1' if the current task is known, and that task or ''
 for at = 1, #ARGV, 5 do
   local status = 'agent:status:' .. ARGV[at]
   redis.call('SETEX', 'agent:heartbeat:' .. ARGV[at], 60, ARGV[at + 1])

@@ -1,4 +1,7 @@
-"""The protocols of a bus, as the engine calls them. Plain values: nothing here imports sessions or the database."""
+"""The protocols through which the engine writes to a bus, and the values it passes.
+
+Nothing here imports a component or the database.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,23 @@ import msgspec
 
 
 class BusUnavailable(Exception):
-    """The bus cannot be reached or cannot accept anything now. Does not count as an attempt of an entry."""
+    """The bus cannot be reached or accepts no writes at the moment. It does not count as an attempt to deliver."""
 
 
 class SinkEntry(msgspec.Struct, frozen=True):
     """One entry for a stream or channel of the bus, built from an event."""
 
     pos: int
-    """The position of its event."""
+    """The position of the event in the log."""
     index: int
-    """Its number among the entries of that event, from 0."""
+    """The number of this entry among the entries of the event, from 0."""
     event_id: str
     zone_id: str
     stream: str
     subject: str
     """Entries of one stream and one subject are always delivered in order."""
     fields: Mapping[str, str]
-    """Flat text, without the signature, which is computed when the entry is sent."""
+    """Text values by name, without the signature: that is computed when the entry is sent."""
 
     @property
     def dedupe_key(self) -> str:
@@ -33,9 +36,9 @@ class SinkEntry(msgspec.Struct, frozen=True):
 
 
 class Marker(NamedTuple):
-    """How far a stream has been written, as stored on the bus.
+    """The last event that was written to a stream, as stored on the bus.
 
-    The event id makes it valid for one history only: a restored database reuses positions, but not ids.
+    The event id ties it to one log: a restored database reuses positions, but not ids.
     """
 
     pos: int
@@ -43,20 +46,20 @@ class Marker(NamedTuple):
 
 
 class DatabaseChecks(Protocol):
-    """Checks in the database what the bus has stored."""
+    """Checks values that are stored on the bus against the database."""
 
     async def has_event(self, marker: Marker) -> bool:
-        """Whether the log has this event at this position."""
+        """Whether the log has the marker's event at the marker's position."""
 
     async def holds_lease(self) -> bool:
         """Whether the caller's term is still the current one in the database."""
 
 
 class WriterIdentity(NamedTuple):
-    """The lease holder that writes."""
+    """The lease holder that writes for a sink."""
 
     sink_id: str
-    """The owner of the markers."""
+    """The sink whose fence and markers the writer updates."""
     term: int
     holder: str
     checks: DatabaseChecks
@@ -77,49 +80,52 @@ class RejectedEntry(NamedTuple):
 
 
 class StreamWriter(Protocol):
-    """Where a sink delivers to. All methods raise `BusUnavailable` and `WriterFenced`."""
+    """Writes the entries of a sink. All methods except `close` raise `BusUnavailable` and `WriterFenced`."""
 
     async def take_over(self, identity: WriterIdentity) -> None:
-        """From now on, no process with an older term can write."""
+        """Fence out all processes with an older term: from now on they cannot write."""
 
     async def deliver(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> list[RejectedEntry]:
-        """Write the entries of each stream in order, up to the first that is rejected; at most one per stream is.
+        """Write the entries of each stream in order, up to the first entry that is rejected.
 
-        Entries that an earlier try has written are not written twice. For that, the entries must follow the position
-        `after` without a gap: an event without an entry here belongs to no stream or was recorded elsewhere.
+        Return the rejected entries, at most one per stream. Entries that an earlier call has written are not written
+        twice. For that, `entries` must have every entry of the events that follow the position `after`, without a gap.
         """
 
     async def deliver_delayed(self, identity: WriterIdentity, entries: Sequence[SinkEntry]) -> list[str | None]:
-        """Write delayed entries, each separately and once. Per entry: None, or why it is rejected."""
+        """Write each delayed entry once, independently of the others. Return, per entry, None or why it is rejected."""
 
     async def close(self) -> None: ...
 
 
 class SlotCounter(NamedTuple):
-    """How many slots of a zone are taken, as of a position of the log."""
+    """The number of slots of a zone that are taken, as of a position of the log."""
 
     zone_id: str
     taken: int
     limit: int
     pos: int
     replaces_pos: str | None = None
-    """A stored position to overwrite although it is later, because the log has not reached it."""
+    """A stored position to overwrite although it is later. It is wrong: the log has not reached it."""
 
 
 class StoredSlotCounter(NamedTuple):
-    """What is stored for a zone, whatever wrote it."""
+    """The stored counter and position of a zone, unparsed: other programs may have written them."""
 
     taken: str | None
     pos: str | None
 
 
 class SlotWriter(Protocol):
-    """Where other programs read how many slots are taken."""
+    """Writes the slot counters that other programs read."""
 
-    async def write(self, slots: Sequence[SlotCounter]) -> int:
-        """Write each counter unless a later position is stored. Return how many. Raises `BusUnavailable`."""
+    async def write(self, counters: Sequence[SlotCounter]) -> int:
+        """Write each counter unless a later position is stored. Return how many were written.
+
+        Raises `BusUnavailable`.
+        """
 
     async def read(self, zone_ids: Sequence[str]) -> list[StoredSlotCounter]:
-        """The stored counters. Raises `BusUnavailable`."""
+        """Return the stored counters, one per zone. Raises `BusUnavailable`."""
 
     async def close(self) -> None: ...

@@ -4,7 +4,7 @@ Names and values are a public contract: other programs read them.
 
 | key                                  | value                                                                       |
 |--------------------------------------|-----------------------------------------------------------------------------|
-| `tasks:pending:{zone}`               | sorted set: ready tasks, by (10 − priority)·10¹³ + ms                       |
+| `tasks:pending:{zone}`               | sorted set: ready tasks, by (10 − priority)·10¹³ + time of creation in ms   |
 | `tasks:active:{zone}`                | set: `{task}:{session key}` of the tasks that agents hold                   |
 | `agent:tasks:{agent}`                | hash: task → when it was assigned to the agent, ms                          |
 | `agent:status:{agent}`               | hash: status, current_task, last_heartbeat; deleted when the agent ends     |
@@ -15,10 +15,10 @@ Names and values are a public contract: other programs read them.
 | `coordinator:lock:{zone}`            | the process that coordinates the zone, for 30 s                             |
 
 The values of a task or an agent are computed from its row (`MirroredTask`, `MirroredAgent`), never from what Redis
-holds: writing twice, or too much, does no harm.
+holds, so an unnecessary write does no harm.
 
-An agent id is unique in its zone only, and these keys of agents contain no zone. So an agent of the zone `default` has
-its id as its name, and one of another zone `{zone}/{id}`: no id contains a slash.
+An agent id is unique only in its zone, and the keys of agents contain no zone. So the keys name an agent of the zone
+`default` by its id, and an agent of another zone by `{zone}/{id}`. No id contains a slash.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ from quarterdeck.core.ids import is_path_id
 from quarterdeck.core.log_event import LogEvent
 
 DEFAULT_ZONE = "default"
-PENDING, ACTIVE, RECOVERY = "tasks:pending:", "tasks:active:", "coordinator:recovery_queue:"
-HOLDERS = "quarterdeck:keys-holders:"
-"""Our own: the holder that is shown for a task, so that its keys can be removed when the row no longer names it."""
+PENDING_PREFIX, ACTIVE_PREFIX, RECOVERY_PREFIX = "tasks:pending:", "tasks:active:", "coordinator:recovery_queue:"
+HOLDERS_PREFIX = "quarterdeck:keys-holders:"
+"""Not part of the contract: the holder of each task, as last written. When it changes, its old keys are removed."""
 COMPLETE_MARKER = "quarterdeck:keys-whole"
-"""Our own: whether all keys have been written since they were last found missing. A wipe deletes it with the keys."""
-AGENT_TASKS, STATUS, HEARTBEAT = "agent:tasks:", "agent:status:", "agent:heartbeat:"
+"""Not part of the contract: whether all keys have been written since they were last found missing. A wipe of Redis
+deletes it with the keys."""
+AGENT_TASKS_PREFIX, STATUS_PREFIX, HEARTBEAT_PREFIX = "agent:tasks:", "agent:status:", "agent:heartbeat:"
 STALE_AGENTS = "coordinator:stale_agents"
-LOCK = "coordinator:lock:"
-CONTEXT = "session:context:"
-COMMANDS = "coordinator:commands:*"
-"""The channels on which other programs send commands."""
+LOCK_PREFIX = "coordinator:lock:"
+CONTEXT_PREFIX = "session:context:"
+COMMAND_CHANNELS = "coordinator:commands:*"
+"""The pattern of the channels on which other programs send commands."""
 PRIORITY_STEP = 10**13
 TASK_EVENT_PREFIX, AGENT_EVENT_PREFIX = "task.", "agent."
 Ref = tuple[str, str]
-"""(zone, id)"""
+"""The zone id and the id of a task or an agent."""
 
 
 def format_agent_name(ref: Ref) -> str:
@@ -57,7 +58,7 @@ def format_agent_name(ref: Ref) -> str:
 
 
 def parse_agent_name(name: str) -> Ref | None:
-    """The agent with this name; None if the name is not valid."""
+    """Return the zone and id of the agent with this name, or None if the name is not valid."""
     zone_id, slash, agent_id = name.rpartition("/")
     ref = (zone_id, agent_id) if slash else (DEFAULT_ZONE, name)
     is_canonical = not slash or zone_id != DEFAULT_ZONE
@@ -73,7 +74,7 @@ def active_member(task_id: str, session_key: str) -> str:
 
 
 def possible_task_ids(member: str) -> list[str]:
-    """The possible task ids of a member of `tasks:active`: both of its parts may contain colons."""
+    """The possible task ids of a member `{task}:{session key}`. There may be several: both parts may contain colons."""
     ends = [index for index, character in enumerate(member[:130]) if character == ":"]
     return [member[:end] for end in ends if is_path_id(member[:end])]
 
@@ -82,9 +83,11 @@ def possible_task_ids(member: str) -> list[str]:
 
 
 class TaskHolder(NamedTuple):
+    """The agent that holds a task."""
+
     agent_id: str
     session_key: str
-    """Empty if the agent works without a session key."""
+    """Empty if the agent has no session key."""
     assigned_at: Millis
     started_at: Millis
 
@@ -95,12 +98,12 @@ class MirroredTask(NamedTuple):
     zone_id: str
     id: str
     score: int | None = None
-    """Set if the task is ready."""
+    """The score in `tasks:pending`. None unless the task is ready."""
     holder: TaskHolder | None = None
     is_recovering: bool = False
-    """It waits for the end of a backoff."""
+    """The task waits for the end of a backoff."""
     is_recent: bool = False
-    """It has just changed: Redis may be behind, which is not an error."""
+    """The task has just changed, so a difference in Redis is not an error."""
 
     @property
     def ref(self) -> Ref:
@@ -108,6 +111,8 @@ class MirroredTask(NamedTuple):
 
 
 class MirroredAgent(NamedTuple):
+    """The mirrored state of an agent."""
+
     zone_id: str
     id: str
     status: str | None = None
@@ -127,7 +132,7 @@ class Heartbeat(NamedTuple):
     id: str
     status: str
     task_id: str | None
-    """The current task. Empty if the agent holds none; None if it holds some and did not report which is current."""
+    """The current task. Empty if the agent holds no task. None if it holds tasks but did not report the current one."""
     at: Millis
 
     @property
@@ -140,11 +145,11 @@ class Heartbeat(NamedTuple):
 
 
 class KeyRemoval(NamedTuple):
-    """A key or member that must be removed."""
+    """Removes a key, or one member of it."""
 
     key: str
     redis_type: str
-    """Type of the key: set, hash, zset, list. Empty to delete the complete key."""
+    """The type of the key (set, hash, zset or list), if one member is removed. Empty to delete the key."""
     member: str = ""
     is_recent: bool = False
 
@@ -156,23 +161,25 @@ KeyOperation = MirroredTask | MirroredAgent | KeyRemoval
 
 
 class KeyFamily(NamedTuple):
-    """Keys of one kind: the prefix of their names, and their type."""
+    """Keys with the same prefix and the same type."""
 
     prefix: str
     redis_type: str
 
 
 KEY_FAMILIES = (
-    KeyFamily(PENDING, "zset"),
-    KeyFamily(ACTIVE, "set"),
-    KeyFamily(RECOVERY, "list"),
-    KeyFamily(HOLDERS, "hash"),
-    KeyFamily(AGENT_TASKS, "hash"),
-    KeyFamily(STATUS, "hash"),
+    KeyFamily(PENDING_PREFIX, "zset"),
+    KeyFamily(ACTIVE_PREFIX, "set"),
+    KeyFamily(RECOVERY_PREFIX, "list"),
+    KeyFamily(HOLDERS_PREFIX, "hash"),
+    KeyFamily(AGENT_TASKS_PREFIX, "hash"),
+    KeyFamily(STATUS_PREFIX, "hash"),
     KeyFamily(STALE_AGENTS, "zset"),
 )
-PREFIXES_WITH_MEMBERS = frozenset({PENDING, ACTIVE, RECOVERY, HOLDERS, AGENT_TASKS, STALE_AGENTS})
-"""The keys of the other families have no members to compare, only a name."""
+PREFIXES_WITH_MEMBERS = frozenset(
+    {PENDING_PREFIX, ACTIVE_PREFIX, RECOVERY_PREFIX, HOLDERS_PREFIX, AGENT_TASKS_PREFIX, STALE_AGENTS}
+)
+"""The families whose members name tasks or agents. Of the other keys, only the name is compared with the database."""
 
 
 class KeyPage(NamedTuple):
@@ -180,13 +187,14 @@ class KeyPage(NamedTuple):
 
     family: KeyFamily
     key: str
+    """Empty for a page without content."""
     members: Sequence[str] = ()
     has_wrong_type: bool = False
-    """The key has another type than its family."""
+    """The key does not have the type of its family."""
 
 
 class KeyDifferences(NamedTuple):
-    """The result of a comparison: how many differences were found."""
+    """The number of differences that a comparison found."""
 
     total: int
 
@@ -200,29 +208,32 @@ class KeyWriter(Protocol):
         """Make the keys match the rows and carry out the removals. Return the differences that were found."""
 
     async def compare(self, operations: Sequence[KeyOperation]) -> KeyDifferences:
-        """Count the differences without writing."""
+        """Count the differences without repairing them."""
 
     async def publish(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> None:
-        """Publish events in order. Events that an earlier try has published are not published twice."""
+        """Publish events in order. Events that an earlier call has published are not published twice."""
 
     async def write_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None: ...
 
     def scan(self) -> AsyncIterator[KeyPage]:
-        """All stored keys, a page at a time. An empty page only lets other tasks run."""
+        """Yield the stored keys of all families, a page at a time.
+
+        Pages without content come in between, so that the caller can pause even if there is nothing to compare.
+        """
 
     async def read_state(self) -> str:
-        """The stored state of all keys; empty if there is none, or if it was wiped with the keys."""
+        """Return the stored state of the mirror. Empty if there is none, or if it was wiped with the keys."""
 
     async def write_state(self, identity: WriterIdentity, state: str, expected: str | None = None) -> bool:
-        """Store the state of all keys; if `expected` is given, only if that is the stored one."""
+        """Store the state of the mirror; with `expected`, only if that one is stored. Return whether it was written."""
 
     async def delete_state(self) -> None: ...
 
     async def show_coordinator(self, zone_ids: Sequence[str], holder: str, *, overwrite: bool) -> None:
         """Show which process coordinates these zones: always, or only if no other process is shown."""
 
-    async def listen(self, on_command: Callable[[], None]) -> None:
-        """Call `on_command` whenever a command arrives, until canceled."""
+    async def listen_for_commands(self, on_command: Callable[[], None]) -> None:
+        """Call `on_command` after subscribing and then for each command, at most once a second. Runs until canceled."""
 
     async def ping(self) -> None: ...
 
@@ -240,7 +251,7 @@ _decode_task_event = msgspec.json.Decoder(_TaskEventData).decode
 
 
 def build_entries(event: LogEvent) -> list[SinkEntry]:
-    """The message of an event of a task or an agent: that it changed. The new values come from its row."""
+    """Build the message that a task or an agent has changed. It has no new values: those are read from the row."""
     if event.type.startswith(TASK_EVENT_PREFIX):
         agent_id = _decode_task_event(event.data).agent_id
         return [_build_entry(event, "tasks", {"task_id": event.subject}, agent_id or "")]
@@ -257,7 +268,7 @@ def _build_entry(event: LogEvent, channel_prefix: str, ids: dict[str, str], agen
 
 
 def changed_refs(entries: Sequence[SinkEntry]) -> tuple[list[Ref], list[Ref]]:
-    """The tasks and agents that the entries are about, each once, in order."""
+    """Return the tasks and the agents that the entries name, each once, in order."""
     tasks = {(e.zone_id, e.subject): None for e in entries if e.stream.startswith("tasks:")}
     agents = {(e.zone_id, e.fields["agent_id"]): None for e in entries if e.fields["agent_id"]}
     return [*tasks], [*agents]

@@ -3,11 +3,11 @@
 Imported only if REDIS_URL is set: the library is an optional dependency.
 
 Writes of the lease holder are fenced by its term (`fence.lua`): a process that was frozen while another took over
-changes nothing. Heartbeats, and which process coordinates, are written by every process: they are correct when they are
-written, and expire.
+changes nothing. Any process may write heartbeats and the name of the coordinating process: they are correct when they
+are written, and expire.
 
-Text that is not valid UTF-8, which only other programs write here, is read and written back byte by byte, so that it
-can be removed like anything else.
+Only other programs write text that is not valid UTF-8. Such names keep their bytes when they are read and sent back
+(`surrogateescape`), so that they can be removed too.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from quarterdeck.bus.redis.key_layout import (
     MirroredTask,
 )
 
-OPS_MAX = 250
-"""Per run of a script. Redis does nothing else meanwhile."""
+OPERATIONS_MAX = 250
+"""Maximum operations per run of a script: while it runs, Redis serves no other client."""
 SCAN_COUNT = 1_000
 MEMBERS_COUNT = 500
 LIST_MAX = 5_000
 LISTEN_SECONDS = 2.0
 COMMAND_GAP_SECONDS = 1.0
-"""Between two received commands: one is as good as several, since they have no content."""
+"""Pause after each command. Commands have no content, so several in a row say no more than one."""
 CONNECTIONS = 16
 
 
@@ -137,11 +137,11 @@ class RedisKeyWriter:
         await call_redis(lambda: self._heartbeats_script([], args), self._errors)
 
     async def show_coordinator(self, zone_ids: Sequence[str], holder: str, *, overwrite: bool) -> None:
-        keys = [key_layout.LOCK + zone_id for zone_id in zone_ids]
+        keys = [key_layout.LOCK_PREFIX + zone_id for zone_id in zone_ids]
         await call_redis(lambda: self._coordinator_script(keys, [holder, "1" if overwrite else ""]), self._errors)
 
     async def read_state(self) -> str:
-        # Two commands, because GET fails on another type, which counts as no state. A script would cost as much.
+        # TYPE first: GET fails if another program wrote a key of another type, and such a key counts as no state.
         if await call_redis(lambda: self._client.type(COMPLETE_MARKER), self._errors) != "string":
             return ""
         return str(await call_redis(lambda: self._client.get(COMPLETE_MARKER), self._errors) or "")
@@ -209,10 +209,10 @@ class RedisKeyWriter:
 
     # -- received commands --------------------------------------------------------------------------------------
 
-    async def listen(self, on_command: Callable[[], None]) -> None:
+    async def listen_for_commands(self, on_command: Callable[[], None]) -> None:
         async with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:
-            await call_redis(lambda: pubsub.psubscribe(key_layout.COMMANDS), self._errors)
-            # Commands sent before this subscribed, or while the connection was lost, were missed.
+            await call_redis(lambda: pubsub.psubscribe(key_layout.COMMAND_CHANNELS), self._errors)
+            # Commands that were sent before the subscription, or while the connection was lost, were missed.
             on_command()
             while True:
                 message = await call_redis(lambda: pubsub.get_message(timeout=LISTEN_SECONDS), self._errors)
@@ -222,8 +222,8 @@ class RedisKeyWriter:
 
 
 def _chunks(operations: Sequence[KeyOperation]) -> Iterator[Sequence[KeyOperation]]:
-    for start in range(0, len(operations), OPS_MAX):
-        yield operations[start : start + OPS_MAX]
+    for start in range(0, len(operations), OPERATIONS_MAX):
+        yield operations[start : start + OPERATIONS_MAX]
 
 
 def _encode_operations(operations: Sequence[KeyOperation]) -> list[RedisValue]:
@@ -249,9 +249,9 @@ def _task_args(task: MirroredTask) -> list[RedisValue]:
         "" if holder is None else holder.session_key,
         "" if holder is None else holder.assigned_at,
         "" if holder is None else holder.started_at,
-        _flag(task.is_recovering),
+        _encode_flag(task.is_recovering),
         "" if holder is None else holder.agent_id,
-        _flag(task.is_recent),
+        _encode_flag(task.is_recent),
     ]
 
 
@@ -261,14 +261,14 @@ def _agent_args(agent: MirroredAgent) -> list[RedisValue]:
         agent.status or "",
         agent.current_task,
         agent.last_heartbeat,
-        _flag(agent.is_stale),
-        _flag(agent.is_recent),
+        _encode_flag(agent.is_stale),
+        _encode_flag(agent.is_recent),
     ]
 
 
 def _removal_args(removal: KeyRemoval) -> list[RedisValue]:
-    return [removal.key, removal.redis_type, removal.member, _flag(removal.is_recent)]
+    return [removal.key, removal.redis_type, removal.member, _encode_flag(removal.is_recent)]
 
 
-def _flag(value: bool) -> str:
+def _encode_flag(value: bool) -> str:
     return "1" if value else ""

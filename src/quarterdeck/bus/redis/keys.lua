@@ -1,15 +1,16 @@
--- Makes keys equal to the given rows, or only counts the differences.
+-- Makes the keys match the given rows, or only counts the differences.
 --
--- KEYS[2]  the state of the mirrored keys (see `complete_marker.lua`); not read here
--- ARGV[3]  'write' or 'compare'; then operations: the kind, the number of values, the values
+-- KEYS[2]  the state of the mirrored keys (see `complete_marker.lua`); not used here
+-- ARGV[3]  'write' or 'compare'; then for each operation: its kind, the number of values, the values
 --
 --   task    zone, id, score or '', agent name or '', session key, assigned at, started at, '1' if it waits for a
 --           backoff, agent id, '1' if it has just changed
---   agent   name, status or '', current task, last heartbeat, '1' if it is stale, '1' if its heartbeat has just arrived
+--   agent   name, status or '', current task, last heartbeat, '1' if it is stale, '1' if it has just changed or sent a
+--           heartbeat
 --   remove  key, type or '', member, '1' if its task or agent has just changed
 --
--- A key of another type is deleted. Returns {1, the number of differences}. Rows that have just changed are written but
--- not counted: another writer may be about to write them.
+-- A key of the wrong type counts as a difference and is replaced. Returns {1, the number of differences}. Differences
+-- of rows that have just changed are not counted: another writer may be about to write them.
 local writes = ARGV[3] == 'write'
 local RECOVERY_MAX, CONTEXT_SECONDS = 1000, 3600
 local differences, weight = 0, 1
@@ -66,7 +67,7 @@ end
 local function non_empty(text) return text ~= '' and text end
 
 -- If a session holds several tasks, one of them is shown for as long as the session holds it.
-local function context(zone, id, agent_id, session, started, holders)
+local function sync_context(zone, id, agent_id, session, started, holders)
   local key = 'session:context:' .. session
   local shown = has_type(key, 'hash') and redis.call('HMGET', key, 'workspace_id', 'task_id', 'agent_id')
   local matches = shown and shown[1] == zone and shown[2] and shown[3]
@@ -79,11 +80,11 @@ local function context(zone, id, agent_id, session, started, holders)
   if not matches then
     write(key, 'hash', 'HSET', 'workspace_id', zone, 'agent_id', agent_id, 'task_id', id, 'started_at', started)
   end
-  -- Renewed for as long as the attempt runs, also by a comparison.
+  -- A comparison renews the key too: it must not expire while the attempt runs.
   redis.call('EXPIRE', key, CONTEXT_SECONDS)
 end
 
-local function task(v)
+local function sync_task(v)
   local zone, id, agent, session = v[1], v[2], non_empty(v[4]), v[5]
   local holders, active = 'quarterdeck:keys-holders:' .. zone, 'tasks:active:' .. zone
   local holder = agent and (agent .. ' ' .. session)
@@ -102,11 +103,11 @@ local function task(v)
   if agent then
     sync_hash('agent:tasks:' .. agent, id, v[6])
     sync_set(active, id .. ':' .. session, true)
-    if session ~= '' then context(zone, id, v[9], session, v[7], holders) end
+    if session ~= '' then sync_context(zone, id, v[9], session, v[7], holders) end
   end
 end
 
-local function agent(v)
+local function sync_agent(v)
   local name, status = v[1], non_empty(v[2])
   local key = 'agent:status:' .. name
   weight = v[6] == '1' and 0 or 1
@@ -136,7 +137,7 @@ local function remove(v)
   end
 end
 
-local handlers = {task = task, agent = agent, remove = remove}
+local handlers = {task = sync_task, agent = sync_agent, remove = remove}
 local at = 4
 while at <= #ARGV do
   local values = tonumber(ARGV[at + 1])

@@ -1,8 +1,10 @@
--- Shows which process coordinates zones, as decided by the database, for 30 seconds. The server itself never reads it.
+-- Writes, for 30 seconds, which process coordinates each zone. Other programs read these keys; the server does not.
 --
 -- KEYS     one per zone
--- ARGV[1]  the process; ARGV[2]  '1' if it holds the lease in the database. Otherwise no process holds it, since there
---          is nothing to do, and a process that is already shown stays, if its key expires within 30 seconds.
+-- ARGV[1]  the process; ARGV[2]  '1' if it holds the lease in the database
+--
+-- If no process holds the lease, because there is nothing to do, a process that is already shown is kept, unless its key
+-- does not expire within 30 seconds.
 for _, key in ipairs(KEYS) do
   local shown = redis.pcall('GET', key)
   local ttl = redis.call('TTL', key)

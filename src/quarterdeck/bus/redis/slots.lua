@@ -1,10 +1,10 @@
--- Writes how many slots of zones are taken, each as of a position of the log.
+-- Writes the slot counters of zones, each as of a position of the log.
 --
--- KEYS  for each zone: the public counter, and the position it is of
+-- KEYS  for each zone: the public counter, and the position of that counter
 -- ARGV  for each zone: taken slots, limit, the position, and a stored position to replace, or ''
 --
--- Of two writers the one with the later position wins, in whatever order they write. The counter never exceeds the
--- limit. Returns how many zones were written.
+-- Of two writers, the one with the later position wins, in whatever order they write. The counter never exceeds the
+-- limit. Returns how many counters were written.
 local written = 0
 for zone = 1, #KEYS / 2 do
   local key, position = KEYS[2 * zone - 1], KEYS[2 * zone]

@@ -11,27 +11,27 @@ from quarterdeck.bus.redis.interfaces import SlotCounter, StoredSlotCounter
 
 
 class RedisSlotWriter:
-    """Writes how many slots are taken, for other programs to read: `GET quarterdeck:slots:<zone>`."""
+    """Implements `SlotWriter`. Other programs read a counter with `GET quarterdeck:slots:<zone>`."""
 
     def __init__(self, client: Redis, errors: ErrorCounter | None = None) -> None:
         self._client = client
         self._errors = errors
         self._write_script = client.register_script(load_script("slots"))
 
-    async def write(self, slots: Sequence[SlotCounter]) -> int:
+    async def write(self, counters: Sequence[SlotCounter]) -> int:
         keys: list[str] = []
         args: list[RedisValue] = []
-        for slot in slots:
-            keys += [slot_key(slot.zone_id), position_key(slot.zone_id)]
-            args += [slot.taken, slot.limit, slot.pos, slot.replaces_pos or ""]
+        for counter in counters:
+            keys += [slot_key(counter.zone_id), position_key(counter.zone_id)]
+            args += [counter.taken, counter.limit, counter.pos, counter.replaces_pos or ""]
         reply: RedisValue = await call_redis(lambda: self._write_script(keys, args), self._errors)
         return int(reply)
 
     async def read(self, zone_ids: Sequence[str]) -> list[StoredSlotCounter]:
         keys = [key for zone_id in zone_ids for key in (slot_key(zone_id), position_key(zone_id))]
         values = await call_redis(lambda: self._client.mget(keys), self._errors)
-        found = [None if value is None else str(value) for value in values]
-        return [StoredSlotCounter(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
+        texts = [None if value is None else str(value) for value in values]
+        return [StoredSlotCounter(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)]
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -1,4 +1,4 @@
-"""Which stream entries an event becomes. A pure table; streams, fields and signature are a public contract.
+"""Builds the stream entries of an event. Streams, fields and signature are a public contract.
 
 | event                              | stream                          | `event`                          |
 |------------------------------------|---------------------------------|----------------------------------|
@@ -8,8 +8,8 @@
 | delegation.create, revoke, expire  | `caracal.delegations.invalidate` | edge_create, edge_revoke, edge_expire |
 | the same                           | `caracal.policy.invalidate`     | the same                         |
 
-Every entry has an `outbox_id` and a `dedupe_key`. They are built from the event id, so they are unique and the same
-however often the entry is sent. Each transition is one event, so suspending twice is two entries.
+Every entry has an `outbox_id` and a `dedupe_key`. They are built from the event id, so they are unique and stay the
+same when the entry is sent again. Each transition is one event, so a session that is suspended twice has two entries.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _decode = msgspec.json.Decoder(dict[str, object]).decode
 
 
 def build_entries(event: LogEvent) -> list[SinkEntry]:
-    """The stream entries of an event, numbered from 0. Most event types have none."""
+    """Build the stream entries of an event, numbered from 0. Most event types have none."""
     if (verb := _SESSION_EVENTS.get(event.type)) is not None:
         fields_by_stream = _session_fields(event, verb, _decode(event.data))
     elif event.type in _INVOCATION_EVENTS:
@@ -66,7 +66,7 @@ def build_entries(event: LogEvent) -> list[SinkEntry]:
 
 
 def sign(key: bytes, stream: str, fields: Mapping[str, str]) -> str:
-    """The HMAC over the stream's name and every other field: `<stream>\\n`, then `k=v\\n` in order of k."""
+    """The HMAC-SHA256 of an entry: over `<stream>\\n`, then `k=v\\n` for each field but the signature, sorted by k."""
     lines = "".join(f"{name}={fields[name]}\n" for name in sorted(fields) if name != SIGNATURE)
     return hmac.new(key, f"{stream}\n{lines}".encode(), hashlib.sha256).hexdigest()
 
@@ -108,10 +108,10 @@ def _build_entry(event: LogEvent, index: int, stream: str, event_fields: Data) -
 
 
 def _to_text(value: object) -> str:
-    """Text as it is, anything else as JSON.
+    """Return text unchanged, and any other value as JSON.
 
-    Text with a line break, which a caller may send as a reason, is also JSON: the signed text is lines of `k=v`, and
-    one field must not pass for two.
+    Text with a line break, which a caller may send as a reason, is also encoded as JSON: the signed text has one line
+    `k=v` per field, and a value must not be able to add a line.
     """
     if isinstance(value, str) and "\n" not in value:
         return value

@@ -23,9 +23,9 @@ from quarterdeck.core.clock import DAY, system_now
 
 MAXLEN = 100_000
 DEDUPE_MS = 7 * DAY
-"""How long the dedupe key of a delayed entry is stored: longer than any retry of it."""
+"""How long the dedupe key of a delayed entry is stored. A writer that did not get the reply retries much sooner."""
 REJECTION_CODES = ("ERR", "WRONGTYPE")
-"""Error codes about the entry or its key. All others are about Redis: loading, full, read-only."""
+"""Error codes that mean that Redis rejects the entry. All others are about Redis itself: loading, full, read-only."""
 
 
 class RedisStreamWriter:
@@ -43,12 +43,12 @@ class RedisStreamWriter:
         await self._run_fenced(self._take_over_script, identity, [], [])
 
     async def deliver(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> list[RejectedEntry]:
-        rejected = []
+        rejections = []
         for batch in _group_by_stream(entries):
-            processed, error = await self._deliver_to_stream(identity, after, batch)
+            processed_count, error = await self._deliver_to_stream(identity, after, batch)
             if reason := _rejection_reason(error):
-                rejected.append(RejectedEntry(batch[processed], reason))
-        return rejected
+                rejections.append(RejectedEntry(batch[processed_count], reason))
+        return rejections
 
     async def deliver_delayed(self, identity: WriterIdentity, entries: Sequence[SinkEntry]) -> list[str | None]:
         reasons: dict[str, str | None] = {}
@@ -70,10 +70,11 @@ class RedisStreamWriter:
     async def _deliver_to_stream(
         self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]
     ) -> tuple[int, str]:
-        """Deliver to one stream. Return how many entries were processed, and the error of the next.
+        """Deliver to one stream. Return how many entries were processed, and the error of the entry after them, or "".
 
-        If the stream's marker is ahead of `after`, the script returns it. If its event is in our log, the entries up to
-        it are already delivered (`trust`); otherwise it belongs to another log (`ignore`).
+        If the stream's marker is ahead of `after`, the script returns the marker and writes nothing. If the log has the
+        marker's event, the entries up to it are already delivered (`trust`). Otherwise the marker belongs to another
+        log (`ignore`).
         """
         stream = entries[0].stream
         keys = [stream, marker_key(identity.sink_id, stream)]
@@ -97,7 +98,7 @@ class RedisStreamWriter:
         return await run_fenced(script, identity, keys, args, self._errors)
 
     def _signed_values(self, entry: SinkEntry) -> list[RedisValue]:
-        """The number of values, then the values."""
+        """The script arguments of an entry: the number of values, then field, value, …, with the signature last."""
         values = [part for pair in entry.fields.items() for part in pair]
         signature = stream_entries.sign(self._hmac_key, entry.stream, entry.fields)
         return [len(values) + 2, *values, stream_entries.SIGNATURE, signature]

@@ -1,6 +1,6 @@
-"""Types that agents and tasks exchange for a heartbeat.
+"""Types of the functions through which `domain.agents` passes the task part of a heartbeat to `domain.tasks`.
 
-Tasks are a layer above agents, so agents cannot import them. The composition root injects functions with these types.
+Tasks are a layer above agents, so agents cannot import them. `quarterdeck.wiring` injects the functions.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class ReportedTasks(msgspec.Struct, frozen=True, kw_only=True):
     caller: Caller
     task_ids: tuple[str, ...]
     is_complete: bool
-    """The agent works on no other tasks."""
+    """Whether the heartbeat names all tasks that the agent works on."""
     holds_tasks: bool
-    """The agent holds tasks, whether the heartbeat names them or not."""
+    """Whether the agent holds any task, named or not."""
 
 
 class ReportedProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of a heartbeat on its current task, with an attempt token."""
+    """A heartbeat's report on the agent's current task."""
 
     zone_id: str
     agent_id: str
@@ -41,7 +41,7 @@ class ReportedProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatWarning(msgspec.Struct, frozen=True, rename="camel"):
-    """Feedback for the agent that is not an error."""
+    """A remark for the agent in the response to a heartbeat that succeeded."""
 
     code: str
     detail: str
@@ -49,11 +49,11 @@ class HeartbeatWarning(msgspec.Struct, frozen=True, rename="camel"):
 
 
 SaveProgress = Callable[[], Awaitable[HeartbeatWarning | None]]
-"""Stores the report with the current task. Returns a warning if the attempt has ended."""
+"""Stores a checked report with the task. Returns a warning if the report was not stored."""
 
 
 class TaskFeedback(msgspec.Struct, frozen=True):
-    """Feedback on the tasks that an agent holds or has named."""
+    """What an agent must know about the tasks that it holds or that its heartbeat names."""
 
     cancel: tuple[str, ...] = ()
     pause: tuple[str, ...] = ()

@@ -14,23 +14,23 @@ from quarterdeck.core.routing import PathId
 from quarterdeck.domain.agents.heartbeat_port import HeartbeatWarning
 
 Ref = tuple[str, str]
-"""(zone, agent)"""
+"""(zone id, agent id)"""
 CAPABILITIES_MAX = 64
 LABELS_MAX = 64
 TASK_IDS_MAX = 1_000
-"""Maximum tasks that one heartbeat names."""
-METADATA_MAX = 8_192
-"""Bytes of a heartbeat's metadata: one row is stored every ten seconds and kept for an hour."""
-RECENT_MAX = 20
-"""Heartbeats in the health view of an agent."""
+"""Maximum number of task ids in one heartbeat."""
+METADATA_BYTES_MAX = 8_192
+"""Small, because an agent's heartbeats are stored every ten seconds and kept for an hour."""
+HEALTH_HEARTBEATS_MAX = 20
+"""Maximum number of heartbeats in the health view of an agent."""
 HISTORY_INTERVAL = 10 * SECOND
 """A heartbeat without a change is stored if the last stored one is at least this old."""
 HISTORY_RETENTION = 60 * MINUTE
-TOKEN_TTL = 3_600
-TOKEN_TTL_MAX = 30 * 86_400
-"""Seconds."""
+TOKEN_TTL_SECONDS = 3_600
+TOKEN_TTL_SECONDS_MAX = 30 * 86_400
 ShortText = Annotated[str, Meta(min_length=1, max_length=255)]
 Capability = Annotated[str, Meta(min_length=1, max_length=100)]
+LabelKey = Annotated[str, Meta(min_length=1, max_length=100)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Amount = Annotated[float, Meta(ge=0, le=1e9)]
 
@@ -48,7 +48,7 @@ class Verb(StrEnum):
     REGISTER = "register"
     DEGRADE = "degrade"
     RECOVER = "recover"
-    LOSE = "lose"
+    MARK_STALE = "mark stale"
     REVIVE = "revive"
     REVIVE_DEGRADED = "revive degraded"
     TERMINATE = "terminate"
@@ -73,14 +73,18 @@ class AgentHealth(StrEnum):
 
 
 class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """Settings of an agent. An omitted field keeps its value; a new agent gets the default."""
+    """Settings of an agent. An omitted field keeps its value. A new or terminated agent gets the default instead."""
 
     name: Annotated[ShortText, Meta(description="display name; default: the id")] | UnsetType = UNSET
     model: Annotated[ShortText, Meta(description="the model that the agent uses")] | UnsetType | None = UNSET
     description: Annotated[str, Meta(max_length=4_096)] | UnsetType | None = UNSET
     capabilities: (
         Annotated[
-            list[Capability], Meta(max_length=CAPABILITIES_MAX, description="it gets only tasks that require no others")
+            list[Capability],
+            Meta(
+                max_length=CAPABILITIES_MAX,
+                description="the agent gets a task only if it has all capabilities that the task requires",
+            ),
         ]
         | UnsetType
     ) = UNSET
@@ -88,13 +92,13 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
     heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=86_400, description="default: 30")] | UnsetType = UNSET
     stale_threshold_seconds: (
         Annotated[
-            int,
-            Meta(ge=1, le=604_800, description="the agent is stale after this time without a heartbeat; default: 180"),
+            int, Meta(ge=1, le=604_800, description="the agent is stale if it is not seen for this time; default: 180")
         ]
         | UnsetType
     ) = UNSET
     coordinator_enabled: (
-        Annotated[bool, Meta(description="whether the coordinator assigns tasks to it; default: true")] | UnsetType
+        Annotated[bool, Meta(description="whether the coordinator may assign tasks to the agent; default: true")]
+        | UnsetType
     ) = UNSET
     launcher: (
         Annotated[
@@ -107,9 +111,9 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
         | UnsetType
         | None
     ) = UNSET
-    labels: (
-        Annotated[dict[Capability, Annotated[str, Meta(max_length=255)]], Meta(max_length=LABELS_MAX)] | UnsetType
-    ) = UNSET
+    labels: Annotated[dict[LabelKey, Annotated[str, Meta(max_length=255)]], Meta(max_length=LABELS_MAX)] | UnsetType = (
+        UNSET
+    )
     pool: Annotated[ShortText, Meta(description="the pool that the agent belongs to")] | UnsetType | None = UNSET
     run_id: (
         Annotated[
@@ -117,8 +121,8 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
             Meta(
                 min_length=1,
                 max_length=128,
-                description="id of the agent's process, new at each start; at its first use, tasks that the agent "
-                "still holds from its previous process are retried",
+                description="id of the agent's process, new at each start; with a new id, tasks that the agent still "
+                "holds from its previous process are retried; without effect for an agent with a launcher",
             ),
         ]
         | None
@@ -126,7 +130,7 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
 
 
 class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """All fields are optional: an empty heartbeat counts."""
+    """All fields are optional. An empty object is a valid heartbeat."""
 
     status: AgentHealth = AgentHealth.HEALTHY
     current_task_id: PathId | None = None
@@ -137,14 +141,16 @@ class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     checkpoint_data: Annotated[
         dict[str, object] | None, Meta(description="checkpoint of the current task, for the next attempt")
     ] = None
-    metadata: Annotated[dict[str, object], Meta(description=f"any JSON object of up to {METADATA_MAX} bytes")] = {}
+    metadata: Annotated[
+        dict[str, object], Meta(description=f"any JSON object of up to {METADATA_BYTES_MAX} bytes")
+    ] = {}
     task_ids: (
         Annotated[
             list[PathId],
             Meta(
                 max_length=TASK_IDS_MAX,
-                description="all tasks that the agent works on; a running task of the agent that is missing here is "
-                "taken from it",
+                description="all tasks that the agent works on; if it got another task more than a minute ago and "
+                "still holds it, that attempt is aborted",
             ),
         ]
         | None
@@ -152,22 +158,29 @@ class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     attempt_token: Annotated[
         Annotated[str, Meta(min_length=1, max_length=128)] | None,
         Meta(
-            description="attempt token of the current task; without it, and without a bearer token for the attempt, "
-            "progress and checkpoint are not stored"
+            description="attempt token of the current task; needed to store progress and checkpoint with the task, "
+            "unless the bearer token was issued for the attempt"
         ),
     ] = None
 
 
 class TerminateBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(min_length=1, max_length=1_000)] = "requested"
-    graceful: Annotated[bool, Meta(description="the agent takes no new tasks and ends with its last one")] = False
+    graceful: Annotated[
+        bool, Meta(description="let the agent finish its tasks; it gets no new ones and is terminated after the last")
+    ] = False
 
 
 class TokenBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    ttl_seconds: Annotated[int, Meta(ge=1, le=TOKEN_TTL_MAX)] = TOKEN_TTL
+    ttl_seconds: Annotated[int, Meta(ge=1, le=TOKEN_TTL_SECONDS_MAX)] = TOKEN_TTL_SECONDS
     attempt_token: (
         Annotated[
-            str, Meta(min_length=1, max_length=128, description="attempt of the token; its requests need not repeat it")
+            str,
+            Meta(
+                min_length=1,
+                max_length=128,
+                description="the attempt that the token is issued for; requests with the token need no `attemptToken`",
+            ),
         ]
         | None
     ) = None
@@ -184,14 +197,18 @@ class ListAgentsQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 # -- commands ----------------------------------------------------------------------------------------------------
 
 
-class AgentRef(Command, frozen=True, kw_only=True):
-    """A command about one agent. By itself, it reads the agent."""
+class AgentCommand(Command, frozen=True, kw_only=True):
+    """The base of commands for one agent."""
 
     agent_id: str
 
     @property
     def ref(self) -> Ref:
         return self.zone_id, self.agent_id
+
+
+class ShowAgent(AgentCommand, frozen=True, kw_only=True):
+    pass
 
 
 class AgentUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,15 +227,15 @@ class AgentUpdate(msgspec.Struct, frozen=True, kw_only=True):
     pool: str | UnsetType | None = UNSET
 
 
-class Register(AgentRef, frozen=True, kw_only=True):
+class Register(AgentCommand, frozen=True, kw_only=True):
     update: AgentUpdate = AgentUpdate()
     run_id: str | None = None
-    """Id of the process that starts to work as this agent."""
+    """Id of the process that now works as this agent."""
     awaits_first_contact: bool = False
     """Set by the server: the agent cannot become stale before it is seen for the first time."""
 
 
-class RecordHeartbeat(AgentRef, frozen=True, kw_only=True):
+class RecordHeartbeat(AgentCommand, frozen=True, kw_only=True):
     status: AgentHealth = AgentHealth.HEALTHY
     current_task_id: str | None = None
     progress_percent: int | None = None
@@ -228,28 +245,28 @@ class RecordHeartbeat(AgentRef, frozen=True, kw_only=True):
     metadata: str = "{}"
 
 
-class Terminate(AgentRef, frozen=True, kw_only=True):
+class Terminate(AgentCommand, frozen=True, kw_only=True):
     reason: str = "requested"
     graceful: bool = False
 
 
-class IssueToken(AgentRef, frozen=True, kw_only=True):
+class IssueToken(AgentCommand, frozen=True, kw_only=True):
     ttl_seconds: int
     for_attempt: bool = False
 
 
-class DeleteAgent(AgentRef, frozen=True, kw_only=True):
-    """Sent by retention: delete an agent if it was terminated before a time."""
+class DeleteAgent(AgentCommand, frozen=True, kw_only=True):
+    """Sent by retention: delete an agent if it was terminated before the given time."""
 
     before: Millis
 
 
-class RefreshStatus(AgentRef, frozen=True, kw_only=True):
+class RefreshStatus(AgentCommand, frozen=True, kw_only=True):
     """Sent by the server: update the status of an agent from its last heartbeat."""
 
 
 class AgentFilter(Command, frozen=True, kw_only=True):
-    """Filter for a page of the agents of a zone, ordered by id. A filter that is None matches all."""
+    """Requests a page of a zone's agents, ordered by id. A filter that is None matches all."""
 
     limit: int
     after: str | None = None
@@ -282,14 +299,14 @@ class Agent(msgspec.Struct, frozen=True, array_like=True):
     status_reason: str | None
     draining: int
     look_at: Millis | None
-    """When to check whether it is stale. The check moves it forward; heartbeats do not."""
+    """When to check whether it is stale. Checks and registrations set it; heartbeats do not."""
     terminated_at: Millis | None
     created_by: str
     created_at: Millis
     updated_at: Millis
     pulse_status: AgentHealth
     held: int
-    """Tasks that are assigned to it or that it runs."""
+    """Number of tasks that are assigned to it or that it runs."""
     current_task_id: str | None
     progress_percent: int | None
     current_step: str | None
@@ -321,7 +338,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WaitingAgent(msgspec.Struct, frozen=True, array_like=True):
-    """The columns of an agent that its waiting claim needs."""
+    """An agent with a waiting claim: the columns from which its next contact is computed."""
 
     zone_id: str
     id: str
@@ -331,8 +348,8 @@ class WaitingAgent(msgspec.Struct, frozen=True, array_like=True):
     last_seen_at: Millis
 
 
-class LivenessDue(msgspec.Struct, frozen=True, array_like=True):
-    """An agent that may be stale."""
+class DueLivenessCheck(msgspec.Struct, frozen=True, array_like=True):
+    """An agent whose liveness check is due."""
 
     zone_id: str
     id: str
@@ -351,7 +368,7 @@ class RegisterResult(msgspec.Struct, frozen=True):
 class HeartbeatResult(msgspec.Struct, frozen=True):
     agent: Agent
     needs_refresh: bool
-    """Its stored status is out of date: submit a `RefreshStatus`."""
+    """Whether the caller must submit a `RefreshStatus`."""
 
 
 class IssueTokenResult(msgspec.Struct, frozen=True):
@@ -359,8 +376,8 @@ class IssueTokenResult(msgspec.Struct, frozen=True):
     expires_at: Millis
 
 
-class AgentAt(msgspec.Struct, frozen=True):
-    """An agent, and the time at which it was read."""
+class AgentResult(msgspec.Struct, frozen=True):
+    """An agent after a command, and the time of the transaction."""
 
     agent: Agent
     at: Millis
@@ -368,7 +385,7 @@ class AgentAt(msgspec.Struct, frozen=True):
 
 class DeleteAgentResult(msgspec.Struct, frozen=True):
     is_deleted: bool
-    """False if it was registered again in the meantime."""
+    """False if the agent was registered again or is already deleted."""
 
 
 class AgentHistory(msgspec.Struct, frozen=True):
@@ -395,8 +412,8 @@ class AgentView(msgspec.Struct, frozen=True, rename="camel"):
     labels: msgspec.Raw
     pool: str | None
     status: AgentStatus
-    status_reason: Annotated[str | None, Meta(description="`stale`: no heartbeat for too long")]
-    draining: Annotated[bool, Meta(description="it takes no new tasks and ends with its last one")]
+    status_reason: Annotated[str | None, Meta(description="`stale`: the agent was not seen for too long")]
+    draining: Annotated[bool, Meta(description="the agent gets no new tasks and is terminated after its last one")]
     held_tasks: int
     current_task_id: str | None
     last_seen_at: str
@@ -428,7 +445,7 @@ class HealthView(msgspec.Struct, frozen=True, rename="camel"):
     status_reason: str | None
     last_seen_at: str
     next_expected_at: str
-    age_seconds: Annotated[float, Meta(description="time since `lastSeenAt`")]
+    age_seconds: Annotated[float, Meta(description="seconds since `lastSeenAt`")]
     is_stale: bool
     held_tasks: int
     current_task_id: str | None
@@ -437,12 +454,12 @@ class HealthView(msgspec.Struct, frozen=True, rename="camel"):
     memory_mb: int | None
     cpu_percent: int | None
     heartbeats: Annotated[
-        list[HeartbeatRowView], Meta(description=f"the last {RECENT_MAX} stored heartbeats, newest first")
+        list[HeartbeatRowView], Meta(description=f"the last {HEALTH_HEARTBEATS_MAX} stored heartbeats, newest first")
     ]
 
 
 class HeartbeatView(msgspec.Struct, frozen=True):
-    """Feedback for the agent."""
+    """What the agent must do about its tasks, and when to send the next heartbeat."""
 
     cancel: Annotated[tuple[str, ...], Meta(description="tasks to stop: the agent no longer holds them")]
     pause: Annotated[tuple[str, ...], Meta(description="tasks that were paused")]
@@ -452,5 +469,7 @@ class HeartbeatView(msgspec.Struct, frozen=True):
 
 class TokenView(msgspec.Struct, frozen=True, rename="camel"):
     agent_id: str
-    token: Annotated[str, Meta(description="shown only in this response; acts for this agent until it is terminated")]
+    token: Annotated[
+        str, Meta(description="returned only once; valid until `expiresAt` or until the agent is terminated")
+    ]
     expires_at: str

@@ -11,28 +11,30 @@
 -- columns heartbeat: last_seen_at, next_expected_at, metadata_json
 
 -- name: agents_auth_state
--- Status and registration time of the agents that callers act for. Few columns: every workspace operation may run it.
+-- Status and registration time of the agents that callers act for. Few columns, because most requests with an agent
+-- token run it.
 select a.zone_id, a.id, a.status, a.created_at
 from rows(:batch as b, zone_id text, id text)
 join agents a on a.zone_id = b.zone_id and a.id = b.id;
 
 -- name: agents_contact_state
--- Agents with a waiting claim, in the field order of `model.WaitingAgent`. Few columns: it runs often, for all of them.
+-- Agents with a waiting claim, in the field order of `model.WaitingAgent`. Few columns, because it runs often and for
+-- all of them.
 select a.zone_id, a.id, a.status, a.draining, a.stale_threshold_seconds, p.last_seen_at
 from rows(:batch as b, zone_id text, id text)
 join agents a on a.zone_id = b.zone_id and a.id = b.id
 join agent_pulses p on p.zone_id = b.zone_id and p.agent_id = b.id;
 
 -- name: agents_get
--- Batched, for the first round trip of a batch.
+-- All agents of a batch at once, so that it fits into the batch's first round trip.
 select columns(a), columns(p as pulse)
 from rows(:batch as b, zone_id text, id text)
 join agents a on a.zone_id = b.zone_id and a.id = b.id
 join agent_pulses p on p.zone_id = a.zone_id and p.agent_id = a.id;
 
 -- name: agent_pulses_lock
--- In order of the primary key, so that heartbeats, which take no other lock, cannot deadlock with transactions that
--- hold a zone's lock. Run it before the reads that a decision depends on.
+-- Locks in order of the primary key, so that heartbeats, which take no other lock, cannot deadlock with transactions
+-- that hold a zone's lock. Run it before the reads that a decision depends on.
 select p.agent_id
 from agent_pulses p
 where (p.zone_id, p.agent_id) in (select b.zone_id, b.id from rows(:batch as b, zone_id text, id text))
@@ -60,7 +62,7 @@ order by a.id
 limit :limit;
 
 -- name: agents_insert
--- Runs under the zone's lock, like every insert of an agent, so there is no conflict.
+-- Agents are inserted only under the zone's lock, so there is no conflict.
 insert into agents (zone_id, id, name, model, description, capabilities, max_concurrent_tasks,
     heartbeat_interval_seconds, stale_threshold_seconds, coordinator_enabled, launcher, labels, pool, status,
     status_reason, draining, look_at, terminated_at, created_by, created_at, updated_at)
@@ -98,7 +100,7 @@ where zone_id = b.zone and id = b.agent and coalesce(status, '') = b.was
 returning id;
 
 -- name: agent_capabilities_delete
--- Removed capabilities, before the added ones are inserted.
+-- Deletes the capabilities that a registration removed, or those of deleted agents.
 delete from agent_capabilities
 where (zone_id, capability, agent_id) in (
     select b.zone_id, b.capability, b.agent_id
@@ -106,13 +108,13 @@ where (zone_id, capability, agent_id) in (
 );
 
 -- name: agent_capabilities_insert
--- For the filter of lists, which cannot search the JSON column of `agents`.
+-- For the capability filter of `agents_page`, which cannot search the JSON column of `agents`.
 insert into agent_capabilities (zone_id, capability, agent_id)
 select b.zone_id, b.capability, b.agent_id
 from rows(:batch as b, zone_id text, capability text, agent_id text);
 
 -- name: agent_pulses_insert
--- With the agent: a registration counts as a heartbeat.
+-- One pulse for each inserted agent. A registration counts as a heartbeat, so it sets `last_seen_at`.
 insert into agent_pulses (zone_id, agent_id, status, held, last_seen_at, kept_at)
 select b.zone_id, b.agent_id, b.status, 0, b.last_seen_at, 0
 from rows(:batch as b, zone_id text, agent_id text, status text, last_seen_at bigint);
@@ -128,9 +130,10 @@ from rows(:batch as b, zone text, agent text, new_status text, new_task text, ne
 where zone_id = b.zone and agent_id = b.agent;
 
 -- name: agents_adjust_held
--- Counts held tasks. `seen` is 1 for agents that sent the command themselves: what others do with their tasks does not
--- update `last_seen_at`. An agent without tasks may not be running (it may be launched for each task), so getting
--- its first task updates `last_seen_at` too. Returns `draining`, because a draining agent ends with its last task.
+-- Changes the number of held tasks. `seen` is 1 for agents that sent the command themselves: what others do with their
+-- tasks does not update `last_seen_at`. An agent without tasks may not be running (it may be launched for each task),
+-- so getting its first task updates `last_seen_at` too. Returns `draining`, because a draining agent is terminated
+-- after its last task.
 -- (`draining` is a subquery: with a join, the planner would start with all pulses.)
 update agent_pulses
 set held = case when held + b.delta > 0 then held + b.delta else 0 end,
@@ -158,7 +161,7 @@ order by h.id desc
 limit :limit;
 
 -- name: agent_heartbeats_delete_expired
--- Across zones, oldest first by id. Of two processes at the same time, the second finds the rows deleted.
+-- Across zones, oldest first by id. If two processes run it at the same time, the second finds the rows deleted.
 delete from agent_heartbeats
 where id in (select h.id from agent_heartbeats h where h.id < :before order by h.id limit :limit)
 returning id;
@@ -182,12 +185,13 @@ where (zone_id, id) in (
 returning zone_id, id, capabilities;
 
 -- name: agent_pulses_delete
--- With their agents. The rows are locked already, in order, so heartbeats cannot deadlock with this.
+-- The pulses of deleted agents. `agent_pulses_lock` has locked these rows in order, so heartbeats cannot deadlock with
+-- this statement.
 delete from agent_pulses
 where (zone_id, agent_id) in (select b.zone_id, b.id from rows(:batch as b, zone_id text, id text));
 
 -- name: agent_heartbeats_delete_of_agents
--- With their agents. Usually there are none left. Uses the index that starts with the agent.
+-- The heartbeats of deleted agents. Usually none are left. Uses the index that starts with the agent.
 delete from agent_heartbeats
 where (agent_id, zone_id) in (select b.id, b.zone_id from rows(:batch as b, zone_id text, id text));
 
@@ -206,8 +210,8 @@ limit :limit;
 select (select a.look_at from agents a where a.look_at is not null order by a.look_at limit 1), now_ms();
 
 -- name: agents_launch_zones
--- Zones with agents of these launchers. Skips from zone to zone in the index, so the cost depends on the zones found,
--- not on the agents.
+-- Zones with agents of these launchers. Skips from zone to zone in the index, so the cost grows with the number of
+-- zones found, not with the number of agents.
 with recursive k (launcher, zone_id) as (
     select b.launcher, (
         select min(a.zone_id) from agents a
@@ -247,7 +251,7 @@ where a.zone_id = :zone_id
 group by displayed;
 
 -- name: agents_list_ids
--- The next ids after a position. Few columns: the Redis mirror reads all agents again and again.
+-- The next ids after a position. Only the id, because the Redis mirror reads all agents repeatedly.
 select a.id
 from agents a
 where a.zone_id = :zone_id and a.id > :after

@@ -1,4 +1,4 @@
-"""Routes of role assignments, which the wire calls members."""
+"""Routes of role assignments, which the API calls members."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from quarterdeck.domain.zones.model import (
     MemberList,
     MemberView,
     PutMemberBody,
+    RoleAssignmentChange,
     RoleAssignmentFilter,
-    RoleAssignmentRef,
-    RoleChange,
+    ShowRoleAssignment,
 )
 from quarterdeck.engine.transaction import Engine
 
@@ -28,7 +28,7 @@ LISTING = "members"
 @dataclass(frozen=True, slots=True)
 class RoleHandlers:
     engine: Engine
-    submit_change: Callable[[ChangeRole], Awaitable[RoleChange]]
+    submit_change: Callable[[ChangeRole], Awaitable[RoleAssignmentChange]]
 
     async def put(self, call: Call) -> Reply:
         body = call.body
@@ -44,7 +44,7 @@ class RoleHandlers:
         return Reply(None, 204)
 
     async def show(self, call: Call) -> MemberView:
-        ref = RoleAssignmentRef(call.zone_id, call.params["subject"], call.caller)
+        ref = ShowRoleAssignment(call.zone_id, call.params["subject"], call.caller)
         zones = {call.zone_id, call.caller.zone_id}
         return rules.member_view(
             await self.engine.read(lambda tx: operations.show_role_assignment(tx, ref), zones=zones)
@@ -87,6 +87,6 @@ def routes(handlers: RoleHandlers) -> list[Route]:
         Route(
             "DELETE", member_path, handlers.remove, "Remove a member", LIFECYCLE, status=204, tags=tags,
             permission=change_permission, errors=("member_not_found", "last_owner", "zone_ended"),
-            description="From then on, only the role claim of the subject's tokens counts, if they have one.",
+            description="Tokens of the subject then have only the role in their role claim, if they have one.",
         ),
     ]  # fmt: skip

@@ -21,12 +21,11 @@ from quarterdeck.domain.agents.heartbeat_port import (
     TaskFeedback,
 )
 from quarterdeck.domain.agents.model import (
-    METADATA_MAX,
+    METADATA_BYTES_MAX,
     Agent,
-    AgentAt,
     AgentFilter,
     AgentList,
-    AgentRef,
+    AgentResult,
     AgentView,
     HealthView,
     HeartbeatBody,
@@ -40,6 +39,7 @@ from quarterdeck.domain.agents.model import (
     Register,
     RegisterBody,
     RegisterResult,
+    ShowAgent,
     Terminate,
     TerminateBody,
     TokenBody,
@@ -52,7 +52,7 @@ from quarterdeck.engine.transaction import Engine
 LISTING = "agents"
 NO_FEEDBACK = TaskFeedback()
 HEARTBEAT_BYTES_MAX = 2 * 1024 * 1024
-"""A heartbeat may contain a checkpoint, which may be as large as any JSON field of a task."""
+"""Large, because a heartbeat may contain a checkpoint, which may be as large as any JSON field of a task."""
 
 
 class AgentTokenClaims(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class AgentTokenClaims(msgspec.Struct, frozen=True):
     ttl_seconds: int
     attempt: str | None
     registered_at: Millis
-    """When the agent was registered: the token is valid for that registration only."""
+    """When the agent was registered. The token is valid only for that registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class AgentLanes:
 
     register: Callable[[Register], Awaitable[RegisterResult]]
     record_heartbeat: Callable[[RecordHeartbeat], Awaitable[HeartbeatResult]]
-    refresh_status: Callable[[RefreshStatus], Awaitable[AgentAt]]
-    terminate: Callable[[Terminate], Awaitable[AgentAt]]
+    refresh_status: Callable[[RefreshStatus], Awaitable[AgentResult]]
+    terminate: Callable[[Terminate], Awaitable[AgentResult]]
     issue_token: Callable[[IssueToken], Awaitable[IssueTokenResult]]
-    show: Callable[[AgentRef], Awaitable[AgentAt]]
+    show: Callable[[ShowAgent], Awaitable[AgentResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ class AgentHandlers:
     engine: Engine
     lanes: AgentLanes
     mint_token: Callable[[AgentTokenClaims], str]
-    """Signs a token. Injected, because the signing key belongs to the HTTP layer."""
+    """Creates and signs a token. Injected, because the signing key belongs to the HTTP layer."""
     load_task_feedback: Callable[[ReportedTasks], Awaitable[TaskFeedback]]
     """Loads the feedback on an agent's tasks. Injected, because tasks are a layer above agents."""
     check_progress: Callable[[ReportedProgress], Awaitable[SaveProgress]]
-    """Checks a report on the current task and raises a Problem if it is not valid. Changes nothing yet."""
+    """Checks a report on the current task, raises a Problem if it is refused, and returns a function that stores it."""
 
     async def register(self, call: Call) -> Reply:
         body = call.body
@@ -106,10 +106,10 @@ class AgentHandlers:
         return Reply(rules.view(result.agent), 201 if result.created else 200)
 
     async def show(self, call: Call) -> AgentView:
-        return rules.view((await self.lanes.show(_agent_ref(call))).agent)
+        return rules.view((await self.lanes.show(_show_command(call))).agent)
 
     async def show_health(self, call: Call) -> HealthView:
-        ref = _agent_ref(call)
+        ref = _show_command(call)
         history = await self.engine.read(lambda tx: operations.load_history(tx, ref), zones=zones_of([ref]))
         return rules.health_view(history)
 
@@ -179,7 +179,7 @@ class AgentHandlers:
         body = call.body
         assert isinstance(body, HeartbeatBody)
         command = _heartbeat_command(call, body)
-        # The report is checked before anything changes. It is stored only after the heartbeat was recorded.
+        # The report on the task is checked before anything changes, and stored only after the heartbeat is recorded.
         save_progress = await self._check_progress(call, body)
         result = await self.lanes.record_heartbeat(command)
         if result.needs_refresh:
@@ -192,12 +192,12 @@ class AgentHandlers:
         warnings = (*([warning] if warning else []), *feedback.warnings)
         if result.agent.draining:
             warnings += (
-                HeartbeatWarning("agent_draining", "The agent takes no new tasks and ends with its last one."),
+                HeartbeatWarning("agent_draining", "The agent gets no new tasks and is terminated after its last one."),
             )
         return HeartbeatView(feedback.cancel, feedback.pause, warnings, rules.next_heartbeat_seconds(result.agent))
 
     async def _check_progress(self, call: Call, body: HeartbeatBody) -> SaveProgress:
-        """Check the report on the current task, if there is one. It needs an attempt token."""
+        """Check the report on the current task, if there is one. Without an attempt token it is not stored."""
         task_id = body.current_task_id
         if task_id is None:
             return _save_nothing
@@ -218,7 +218,7 @@ class AgentHandlers:
         )
 
     async def _task_feedback(self, call: Call, body: HeartbeatBody, agent: Agent) -> TaskFeedback:
-        """Load feedback only if the agent holds tasks, names tasks, or sends an empty list."""
+        """Load feedback if the agent holds tasks, or the heartbeat has `taskIds` or `currentTaskId`."""
         task_ids = dict.fromkeys(body.task_ids or ())
         if body.current_task_id is not None:
             task_ids[body.current_task_id] = None
@@ -245,13 +245,13 @@ async def _warn_not_saved(task_id: str) -> HeartbeatWarning:
     return HeartbeatWarning("attempt_token_required", detail, task_id)
 
 
-def _agent_ref(call: Call) -> AgentRef:
-    return AgentRef(zone_id=call.zone_id, agent_id=call.params["id"], caller=call.caller)
+def _show_command(call: Call) -> ShowAgent:
+    return ShowAgent(zone_id=call.zone_id, agent_id=call.params["id"], caller=call.caller)
 
 
 def _heartbeat_command(call: Call, body: HeartbeatBody) -> RecordHeartbeat:
     metadata = msgspec.json.encode(body.metadata)
-    if len(metadata) > METADATA_MAX:
+    if len(metadata) > METADATA_BYTES_MAX:
         raise errors.metadata_too_large()
     return RecordHeartbeat(
         zone_id=call.zone_id,
@@ -273,27 +273,28 @@ def _rounded(amount: float | None) -> int | None:
 
 REGISTER_DESCRIPTION = (
     "Creates an agent (201) or changes it (200); an omitted field keeps its value. A registration counts as a "
-    "heartbeat. A terminated agent starts again with defaults. A process that starts to work as the agent sends a new "
-    "`runId`: tasks that the agent still holds are then retried at once. A token of an agent can change only that "
-    "agent and cannot add capabilities."
+    "heartbeat. A terminated agent starts again with defaults. A process sends a new `runId` when it starts to work as "
+    "the agent. Tasks that the agent still holds from its previous process are then retried at once. A token of an "
+    "agent can change only that agent and cannot add capabilities."
 )
 HEARTBEAT_DESCRIPTION = (
-    "Liveness, progress, checkpoint and cancellation in one call. The response lists which of the named tasks the "
-    "agent must stop (`cancel`) and which were paused (`pause`), warnings about all its tasks, and the seconds until "
-    "the next heartbeat. A heartbeat revives a stale agent; tasks that were taken from it do not come back. With the "
-    "token of an ended attempt (the task was canceled, paused or finished, or waits for its next attempt) the "
-    "heartbeat counts, the report on the task is ignored, and a warning `stale_attempt` gives the reason. If another "
-    "attempt is running, the request is refused (409). A refused request changes nothing."
+    "Reports liveness, progress and a checkpoint, and returns cancellations, in one call. The response lists which of "
+    "the named tasks the agent must stop (`cancel`), which were paused (`pause`), warnings about any of its tasks, and "
+    "the seconds until the next heartbeat (`next`). A heartbeat revives a stale agent, but it does not get back the "
+    "attempts that were aborted. With the token of an ended attempt (the task was canceled, paused or finished, or "
+    "waits for its next attempt) the heartbeat counts, the report on the task is ignored, and a warning "
+    "`stale_attempt` gives the reason. If another attempt is running, the request is refused (409). A refused request "
+    "changes nothing."
 )
 TERMINATE_DESCRIPTION = (
-    "Ends the agent at once and takes its tasks from it. If `graceful`, the agent takes no new tasks and ends with its "
-    "last one. A repeated request changes nothing. A member of a fleet cannot be terminated here; deregister it in its "
-    "fleet."
+    "Terminates the agent at once and aborts its attempts. If `graceful`, the agent gets no new tasks and is "
+    "terminated after its last one. A repeated request changes nothing. A member of a fleet cannot be terminated here; "
+    "deregister it in its fleet."
 )
 ISSUE_DESCRIPTION = (
-    "Issues a token of the server's own issuer that acts for this agent only, with role AGENT, until the agent is "
-    "terminated. An agent that is registered again needs a new token. With an `attemptToken`, the token replaces it in "
-    "requests about that attempt."
+    "Issues a token of the server's own issuer. It acts only for this agent, with role AGENT, until it expires or the "
+    "agent is terminated. An agent that is registered again after its termination needs a new token. With an "
+    "`attemptToken`, requests about that attempt need no other attempt token."
 )
 
 

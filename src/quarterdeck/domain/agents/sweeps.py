@@ -2,14 +2,14 @@
 
 | sweep                     | finds                                         | does                                    |
 |---------------------------|-----------------------------------------------|-----------------------------------------|
-| agent-heartbeat-retention | heartbeats older than an hour                 | deletes the rows, oldest first          |
+| agent-heartbeat-retention | stored heartbeats older than an hour          | deletes the rows, oldest first          |
 | agent-retention           | agents terminated long ago that no task names | deletes the rows, under the zone's lock |
 
 No sweep checks for stale agents: the coordinator does that when a check is due.
 
-Terminated agents are kept as long as ended tasks, and longer while a task refers to them. The sweep reads the table in
-slices, again and again, as the retention of tasks does. Its position is kept in this process only: if it is lost, the
-sweep starts from the beginning, and several processes that sweep at the same time do no harm.
+Terminated agents are kept as long as ended tasks, and longer while a task refers to them. `agent-retention` reads the
+whole table in slices and then starts again, as the retention of tasks does. Its position is kept in memory only. After
+a restart it starts from the beginning. Several processes may run it at the same time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEARTBEAT_RETENTION = "agent-heartbeat-retention"
 AGENT_RETENTION = "agent-retention"
 BATCH = 2_000
 SLICE = 5_000
-"""Agents that one statement reads."""
+"""Number of agents that one statement reads."""
 SLICES_MAX = 100
 START: Ref = ("", "")
 FindReferenced = Callable[[Transaction, Sequence[Ref]], Awaitable[set[Ref]]]
@@ -41,7 +41,7 @@ FindReferenced = Callable[[Transaction, Sequence[Ref]], Awaitable[set[Ref]]]
 
 
 def sweeps(cross_zone_engine: Engine, retention_ms: Millis = HISTORY_RETENTION) -> list[Sweep]:
-    async def delete_expired(tx: Transaction, batch: int) -> int:
+    async def delete_past_retention(tx: Transaction, batch: int) -> int:
         # An empty read sets `tx.now`, so that the database's clock decides what is old.
         await tx.read()
         [deleted] = await tx.read(
@@ -50,7 +50,7 @@ def sweeps(cross_zone_engine: Engine, retention_ms: Millis = HISTORY_RETENTION) 
         return len(deleted)
 
     async def run_once(batch: int) -> int:
-        return await cross_zone_engine.transact(lambda tx: delete_expired(tx, batch))
+        return await cross_zone_engine.transact(lambda tx: delete_past_retention(tx, batch))
 
     return [Sweep(HEARTBEAT_RETENTION, MINUTE, BATCH, run_once)]
 
@@ -88,9 +88,11 @@ class AgentRetention:
         agents = decode(rows, _AgentRow)
         self._position = (agents[-1].zone_id, agents[-1].id) if len(agents) == SLICE else START
         before = tx.now - self.retention_ms
-        expired = [(agent.zone_id, agent.id) for agent in agents if (agent.terminated_at or before) < before]
-        referenced = await self.find_referenced(tx, expired) if expired else set()
-        return [DeleteAgent(zone_id=ref[0], agent_id=ref[1], before=before) for ref in expired if ref not in referenced]
+        candidates = [(agent.zone_id, agent.id) for agent in agents if (agent.terminated_at or before) < before]
+        referenced = await self.find_referenced(tx, candidates) if candidates else set()
+        return [
+            DeleteAgent(zone_id=ref[0], agent_id=ref[1], before=before) for ref in candidates if ref not in referenced
+        ]
 
     async def _delete(self, commands: Sequence[DeleteAgent]) -> int:
         deleted = 0

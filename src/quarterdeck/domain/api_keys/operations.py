@@ -58,7 +58,7 @@ async def create_keys(tx: Transaction, commands: Sequence[CreateKey]) -> list[Ap
     allowed = [
         command
         for command in commands
-        if sessions.blocked(command, lock_failures) is None and command.bearer not in caller_problems
+        if sessions.lock_problem(command, lock_failures) is None and command.bearer not in caller_problems
     ]
     decisions = dict(
         zip(
@@ -69,7 +69,7 @@ async def create_keys(tx: Transaction, commands: Sequence[CreateKey]) -> list[Ap
     )
     outcomes = [
         _caller_problem(caller_problems, command.bearer)
-        or sessions.blocked(command, lock_failures)
+        or sessions.lock_problem(command, lock_failures)
         or decisions[command.id]
         for command in commands
     ]

@@ -16,7 +16,7 @@ from functools import partial
 
 from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.model import AgentAt, LivenessDue, RefreshStatus
+from quarterdeck.domain.agents.model import AgentResult, DueLivenessCheck, RefreshStatus
 from quarterdeck.domain.coordination import dependency_cycles
 from quarterdeck.domain.coordination.assignment import LaunchCandidates, TaskAssigner, check_outcomes
 from quarterdeck.domain.coordination.dependency_cycles import WaitingTasks
@@ -48,7 +48,7 @@ COUNT_MAX = 100_000
 class CoordinatorDeps:
     cross_zone_engine: Engine
     submit: Callable[[TaskCommand], Awaitable[TaskResult]]
-    refresh_status: Callable[[RefreshStatus], Awaitable[AgentAt]]
+    refresh_status: Callable[[RefreshStatus], Awaitable[AgentResult]]
     rerank: Callable[[RerankSlice], Awaitable[RankingState]]
     observe_seconds: Callable[[float], None]
     """Records the duration of a cycle."""
@@ -57,7 +57,7 @@ class CoordinatorDeps:
 @dataclass(frozen=True, slots=True)
 class CycleFindings:
     due_tasks: DueTasks
-    silent_agents: list[LivenessDue]
+    silent_agents: list[DueLivenessCheck]
     next_agent_check_ms: Millis | None
     candidates: LaunchCandidates
     is_dependency_check_due: bool
@@ -100,7 +100,7 @@ class Coordinator:
         """When dependency cycles were last searched in all zones."""
         self._dependency_check_position = dependency_cycles.START
         self._counted_at: float | None = None
-        self._last_found: tuple[TasksToRecover, Sequence[LivenessDue]] | None = None
+        self._last_found: tuple[TasksToRecover, Sequence[DueLivenessCheck]] | None = None
         self._repeat_count = 0
 
     async def is_due(self) -> bool | float:
@@ -152,8 +152,8 @@ class Coordinator:
     async def _find_work(self, tx: Transaction) -> CycleFindings:
         now = time.monotonic()
         due_tasks = await coordinator_queries.load_due_tasks(tx, LIMIT)
-        silent_agents = await agents.list_liveness_due(tx, AGENT_LIMIT)
-        next_agent_check_ms = await agents.next_liveness_due(tx)
+        silent_agents = await agents.list_due_liveness_checks(tx, AGENT_LIMIT)
+        next_agent_check_ms = await agents.ms_until_liveness_check(tx)
         candidates = await self._assigner.find_candidates(tx)
         has_interval_passed = (
             self._dependencies_checked_at is None
@@ -172,7 +172,7 @@ class Coordinator:
 
     # -- act -----------------------------------------------------------------------------------------------------
 
-    async def _refresh_agents(self, silent_agents: Sequence[LivenessDue]) -> None:
+    async def _refresh_agents(self, silent_agents: Sequence[DueLivenessCheck]) -> None:
         commands = [RefreshStatus(zone_id=agent.zone_id, agent_id=agent.id) for agent in silent_agents]
         check_outcomes(await asyncio.gather(*map(self._deps.refresh_status, commands), return_exceptions=True))
 
@@ -217,9 +217,9 @@ class Coordinator:
         return to_recover, len(silent_agents), await self._fail_dependency_cycles(waiting, None)
 
 
-async def _load_recovery(tx: Transaction, zone_id: str | None) -> tuple[TasksToRecover, list[LivenessDue]]:
+async def _load_recovery(tx: Transaction, zone_id: str | None) -> tuple[TasksToRecover, list[DueLivenessCheck]]:
     due_tasks = await coordinator_queries.load_due_tasks(tx, LIMIT, zone_id)
-    return _to_recover(due_tasks), await agents.list_liveness_due(tx, AGENT_LIMIT, zone_id)
+    return _to_recover(due_tasks), await agents.list_due_liveness_checks(tx, AGENT_LIMIT, zone_id)
 
 
 def _to_recover(found: DueTasks) -> TasksToRecover:

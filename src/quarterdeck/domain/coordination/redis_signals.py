@@ -108,4 +108,4 @@ class CommandListener(_RetryLoop):
         self._wake = wake
 
     async def listen(self) -> None:
-        await self._key_writer.listen(self._wake)
+        await self._key_writer.listen_for_commands(self._wake)

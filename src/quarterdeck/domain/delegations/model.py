@@ -1,4 +1,4 @@
-"""Delegations as requested, as stored and as returned: three different types."""
+"""Request bodies, commands, rows, results and views of delegations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ RESOURCES_MAX = 64
 HOPS_MAX = 10
 """Maximum of `max_hops` in a request."""
 UNLIMITED_HOPS = 1_000_000
-"""Hops of a first edge whose request has no `max_hops`."""
-TTL_MAX = 86_400
+"""Hops of a caller's token."""
+TTL_SECONDS_MAX = 86_400
 TRAVERSE_MAX = 1_000
 CHAIN_MAX = 64
 """Maximum number of parents that `explain` returns, nearest first."""
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Hops = Annotated[int, Meta(ge=1, le=HOPS_MAX)]
-Seconds = Annotated[int, Meta(ge=1, le=TTL_MAX)]
+Seconds = Annotated[int, Meta(ge=1, le=TTL_SECONDS_MAX)]
 Instant = Annotated[datetime, Meta(tz=True)]
 
 
@@ -57,7 +57,7 @@ class DelegationSettings(msgspec.Struct, frozen=True):
 
 
 class Constraints(msgspec.Struct, frozen=True):
-    """The constraints that the server interprets. Other names are stored unchanged."""
+    """The constraints that the server interprets. Others are stored unchanged."""
 
     resources: Annotated[list[Name], Meta(max_length=RESOURCES_MAX)] | None = None
     actions: Annotated[list[Name], Meta(max_length=RESOURCES_MAX)] | None = None
@@ -69,9 +69,10 @@ class Constraints(msgspec.Struct, frozen=True):
 
 
 class DelegateBody(msgspec.Struct, frozen=True):
-    source_session_id: Annotated[PathId, Meta(description="the session that lends")]
+    source_session_id: Annotated[PathId, Meta(description="the session that lends authority")]
     target_session_id: Annotated[
-        PathId, Meta(description="the session that receives", examples=["0198f3a2-7c42-7d60-8a13-5b7c9e1f2a46"])
+        PathId,
+        Meta(description="the session that receives authority", examples=["0198f3a2-7c42-7d60-8a13-5b7c9e1f2a46"]),
     ]
     issuer_application_id: Annotated[PathId, Meta(description="must be the source's application, if given")] | None = (
         None
@@ -93,15 +94,22 @@ class DelegateBody(msgspec.Struct, frozen=True):
     ) = None
     constraints_json: Annotated[dict[str, object], Meta(description="another name for constraints")] | None = None
     expires_at: (
-        Annotated[Instant, Meta(description="when it expires; default: with the first of its parent and both sessions")]
+        Annotated[
+            Instant,
+            Meta(
+                description="when the delegation expires; default: when its parent or one of its sessions expires, "
+                "whichever is first"
+            ),
+        ]
         | None
     ) = None
-    ttl_seconds: Annotated[Seconds, Meta(description="how long it lasts")] | None = None
+    ttl_seconds: Annotated[Seconds, Meta(description="seconds until the delegation expires")] | None = None
     parent_edge_id: (
         Annotated[
             PathId,
             Meta(
-                description="the edge it is derived from; default: the covering edge into the source that expires last"
+                description="the delegation from which this one is derived; default: of the delegations to the source "
+                "that cover it, the one that expires last"
             ),
         ]
         | None
@@ -113,7 +121,7 @@ class DelegateBody(msgspec.Struct, frozen=True):
 
 
 class Delegate(msgspec.Struct, frozen=True):
-    """Create an edge. The id is generated before the batch, so that a retried batch uses the same."""
+    """Create an edge. The id is generated before the batch, so that a repeated batch uses the same id."""
 
     id: str
     zone_id: str
@@ -165,13 +173,15 @@ class Expire(msgspec.Struct, frozen=True):
 
 
 class EdgeRef(msgspec.Struct, frozen=True):
+    """A request to read one edge."""
+
     zone_id: str
     edge_id: str
     bearer: Bearer | None = None
 
 
 class EdgeFilter(msgspec.Struct, frozen=True):
-    """Filter for a page of edges, newest first."""
+    """Requests a page of edges, newest first. A filter that is None matches all."""
 
     zone_id: str
     limit: int
@@ -200,7 +210,7 @@ class Edge(msgspec.Struct, frozen=True, array_like=True):
     resources: str | None
     """A JSON array, sorted; None: all resources."""
     hops: int
-    """How many further edges may be derived one after another."""
+    """How many edges may still follow this one in a chain."""
     constraints_json: str
     parent_edge_id: str | None
     status: EdgeState
@@ -215,7 +225,7 @@ class Edge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GraphEdge(msgspec.Struct, frozen=True, array_like=True):
-    """The columns of an active edge that a revocation needs."""
+    """The columns of an edge that walks of the graph and events need."""
 
     zone_id: str
     id: str
@@ -227,7 +237,7 @@ class GraphEdge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChainEdge(msgspec.Struct, frozen=True, array_like=True):
-    """An edge in a chain of parents, and whether its source session has ended."""
+    """An edge in a chain of parents, with whether its source session has ended."""
 
     zone_id: str
     id: str
@@ -236,7 +246,7 @@ class ChainEdge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ZoneEpoch(msgspec.Struct, frozen=True, array_like=True):
-    """The epoch and the ranks of a zone, in the column order of `delegation_zone_epochs`."""
+    """The epoch of a zone and the bounds of its ranks, in the column order of `delegation_zone_epochs`."""
 
     zone_id: str
     epoch: int = 0
@@ -244,7 +254,7 @@ class ZoneEpoch(msgspec.Struct, frozen=True, array_like=True):
     """The epoch for which the ranks are valid. If it differs from `epoch`, a writer that does not maintain ranks has
     changed edges since."""
     has_open_cascade: int = 0
-    """Whether a cascade is unfinished. Only then can a session be marked as terminated while its edges are active."""
+    """Whether a cascade is unfinished. Only then can a terminated session still have active edges."""
     lowest_rank: int | None = None
     highest_rank: int | None = None
 
@@ -260,12 +270,13 @@ class DelegatedEdge(msgspec.Struct, frozen=True):
 
 
 class RevokeResult(msgspec.Struct, frozen=True):
-    """If there is a cascade, it must still be finished; its sessions already read as terminated."""
+    """Result of a revocation."""
 
     revoked_edges: int = 0
     affected_sessions: int = 0
     terminated_agents: int = 0
     cascade_id: str | None = None
+    """Set if further transactions must finish the termination. All its sessions are already shown as terminated."""
 
 
 # -- returned ----------------------------------------------------------------------------------------------------
@@ -283,8 +294,10 @@ class EdgeView(msgspec.Struct, frozen=True):
     receiver_application_id: str
     scopes: list[str]
     resource_id: str | None
-    resources: Annotated[list[str], Meta(description="the resources it is lent for; null: all")] | None
-    max_hops: Annotated[int, Meta(description="how many further hops it allows; null: no limit was given")] | None
+    resources: Annotated[list[str], Meta(description="the resources that the scopes apply to; null: all")] | None
+    max_hops: (
+        Annotated[int, Meta(description="how many delegations may still follow in its chain; null: no limit")] | None
+    )
     constraints_json: msgspec.Raw
     parent_edge_id: str | None
     status: Annotated[str, Meta(description="active, revoked or expired")]
@@ -309,8 +322,10 @@ class RevokedView(msgspec.Struct, frozen=True):
 
 
 class ReachedEdge(msgspec.Struct, frozen=True):
-    level: Annotated[int, Meta(description="hops from the edge in the request, which is 0")]
-    derived: Annotated[bool, Meta(description="whether it is derived from the edge in the request and revoked with it")]
+    level: Annotated[int, Meta(description="hops from the delegation in the request, which has level 0")]
+    derived: Annotated[
+        bool, Meta(description="whether it is derived from the delegation in the request, and so revoked with it")
+    ]
     edge: EdgeView
 
 
@@ -323,25 +338,30 @@ class Traversal(msgspec.Struct, frozen=True):
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """What a session may do now by its inbound edges."""
+    """The scopes and resources that a session currently has from its inbound edges."""
 
     session_id: str
     zone_id: str
-    epoch: Annotated[int, Meta(description="increases with every change of the zone's delegations")]
+    epoch: Annotated[int, Meta(description="a number that increases with every change of the zone's delegations")]
     scopes: list[str]
-    resources: Annotated[list[str], Meta(description="null: all, because an edge names no resources")] | None
+    resources: (
+        Annotated[list[str], Meta(description="null: all, because at least one delegation names no resources")] | None
+    )
     edges: Annotated[
-        list[EdgeView], Meta(description="the scopes of an edge apply only to the resources of the same edge")
+        list[EdgeView],
+        Meta(description="the scopes of a delegation apply only to the resources of the same delegation"),
     ]
     why_none: Annotated[str, Meta(description="why the session has no authority; null if it has")] | None
 
 
 class EdgeExplanation(msgspec.Struct, frozen=True):
-    """Why an edge is in its state, and which derived edges it would refuse."""
+    """Why an edge is in its state, and what cannot be derived from it."""
 
     edge: EdgeView
     why: Annotated[list[str], Meta(description="sentences, the most important first")]
-    chain: Annotated[list[EdgeView], Meta(description="its parent, the parent of that, and so on: the nearest 64")]
+    chain: Annotated[
+        list[EdgeView], Meta(description=f"its parent, the parent's parent, and so on, at most {CHAIN_MAX}")
+    ]
     truncated: Annotated[bool, Meta(description="whether the chain has more edges than returned")]
     refuses: Annotated[list[str], Meta(description="what cannot be derived from it, and why")]
     ended_by: (

@@ -3,11 +3,11 @@
 -- columns: resource_id, resources, hops, constraints_json, parent_edge_id, status, expires_at, edge_version, created_by
 -- columns: trace, ended_at, ended_reason, created_at, updated_at
 --
--- The columns that a revocation needs, in the order of `model.GraphEdge`.
+-- The columns that walks of the graph and events need, in the order of `model.GraphEdge`.
 -- columns link: zone_id, id, source_session_id, target_session_id, parent_edge_id, scopes, expires_at
 
 -- name: delegations_get
--- Batched: one statement for all edges a batch names, as subject, as parent or in a token.
+-- All edges that the commands and tokens of a batch name, in one statement.
 select columns(e)
 from rows(:batch as b, zone_id text, id text)
 join delegation_edges e on e.zone_id = b.zone_id and e.id = b.id;
@@ -28,7 +28,7 @@ join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.ses
   and e.status <> 'revoked' and e.status <> 'expired';
 
 -- name: delegation_target_sessions
--- Which of these sessions were ever the target of an edge, in any state: those can lend only from their edges.
+-- Which of these sessions were ever the target of an edge, in any state. They can lend only from their inbound edges.
 select b.zone_id, b.session_id
 from rows(:batch as b, zone_id text, session_id text)
 where exists (
@@ -61,7 +61,7 @@ with recursive line (zone_id, id, parent_edge_id, above) as (
     select p.zone_id, p.id, p.parent_edge_id, l.above + 1
     from line l
     join delegation_edges p on p.zone_id = l.zone_id and p.id = l.parent_edge_id
-    where l.above < :most
+    where l.above < :max_parents
 )
 select columns(e)
 from line l
@@ -71,9 +71,9 @@ order by l.above;
 -- name: delegations_forward_region
 -- Sessions reachable from an edge's target whose rank is not above its source's. `union` visits each session once, so
 -- the cost grows with the edges, not with the paths; the walk stops at the limit.
--- (`<>` instead of `= 'active'`: while the table is small the planner takes 'active' for rare, and would use that index
--- in a cached plan forever. One comparison per state, as in the condition of the partial index of active edges. Clock
--- and rank are inside `case` so that no index is searched by them.)
+-- (`<>` instead of `= 'active'`: while the table is small, the planner assumes that 'active' is rare, and a cached plan
+-- would use the index on the status forever. One comparison per state, as in the condition of the partial index of
+-- active edges. Time and rank are compared inside `case`, so that the planner uses no index on them.)
 with recursive reached (zone_id, session_id, rank) as (
     select r.zone_id, r.session_id, r.rank
     from delegation_ranks r
@@ -87,10 +87,11 @@ with recursive reached (zone_id, session_id, rank) as (
     join delegation_ranks r on r.zone_id = e.zone_id and r.session_id = e.target_session_id
       and case when r.rank <= :high then 1 else 0 end <> 0
 )
-select f.session_id, f.rank from reached f limit :most;
+select f.session_id, f.rank from reached f limit :limit;
 
 -- name: delegations_backward_region
--- The reverse: sessions from which an edge's source is reachable and whose rank is not below its target's.
+-- The reverse of `delegations_forward_region`: sessions from which an edge's source is reachable and whose rank is not
+-- below its target's.
 with recursive reached (zone_id, session_id, rank) as (
     select r.zone_id, r.session_id, r.rank
     from delegation_ranks r
@@ -104,10 +105,10 @@ with recursive reached (zone_id, session_id, rank) as (
     join delegation_ranks r on r.zone_id = e.zone_id and r.session_id = e.source_session_id
       and case when r.rank >= :low then 1 else 0 end <> 0
 )
-select f.session_id, f.rank from reached f limit :most;
+select f.session_id, f.rank from reached f limit :limit;
 
 -- name: delegation_pairs
--- All pairs of source and target of a zone, each once, to rebuild its ranks.
+-- Source and target of all active edges of a zone, each pair once, to rebuild its ranks.
 select distinct e.source_session_id, e.target_session_id
 from delegation_edges e
 where e.zone_id = :zone_id and e.source_session_id is not null and e.status <> 'revoked' and e.status <> 'expired'
@@ -120,7 +121,8 @@ from rows(:batch as b, zone_id text, session_id text)
 join delegation_ranks r on r.zone_id = b.zone_id and r.session_id = b.session_id;
 
 -- name: delegation_ranks_adjacent
--- The gaps that a region could move into: the next rank below the target's, and the next above the source's.
+-- The outer ends of the two gaps that a region could move into: the next rank below the target's, and the next rank
+-- above the source's.
 select (select r.rank from delegation_ranks r where r.zone_id = :zone_id and r.rank < :low order by r.rank desc limit 1),
        (select r.rank from delegation_ranks r where r.zone_id = :zone_id and r.rank > :high order by r.rank limit 1);
 
@@ -141,12 +143,13 @@ delete from delegation_ranks
 where (zone_id, session_id) in (select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text));
 
 -- name: delegation_ranks_delete_of_zone
--- Ranks that were computed for an older epoch are not valid.
+-- Before the ranks of a zone are rebuilt, because those of an older epoch are not valid.
 delete from delegation_ranks where zone_id = :zone_id;
 
 -- name: delegations_to_revoke
--- These edges and all edges derived from them; and of each of their targets all active inbound edges, to decide whether
--- it has another one. (`coalesce` hides the state from the planner, so that each step uses the index by parent.)
+-- All active inbound edges of the targets of these edges and of all edges derived from them. That includes the edges
+-- themselves, and is enough to decide which targets keep another inbound edge. (`coalesce` hides the state from the
+-- planner, so that each step uses the index by parent.)
 with recursive gone (zone_id, id, target_session_id) as (
     select e.zone_id, e.id, e.target_session_id
     from rows(:batch as b, zone_id text, id text)
@@ -164,8 +167,9 @@ join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.ses
   and e.status <> 'revoked' and e.status <> 'expired';
 
 -- name: delegation_session_subtrees
--- The subtrees of these sessions, which end with them. Does not descend below terminated sessions, like a cascade.
--- (`coalesce` keeps the planner from the index of live sessions: each step must use the index by parent.)
+-- These sessions and their subtrees, which end with them. Like a cascade, it does not descend below terminated
+-- sessions. (`coalesce` keeps the planner from using the index of live sessions: each step must use the index by
+-- parent.)
 with recursive tree (zone_id, id) as (
     select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text)
     union
@@ -177,8 +181,8 @@ with recursive tree (zone_id, id) as (
 select t.zone_id, t.id from tree t;
 
 -- name: delegations_reachable_from_subtrees
--- What the end of these sessions and their subtrees can affect: every session reachable from them, visited once, and
--- all its active inbound edges.
+-- What the end of these sessions can affect: all active inbound edges of these sessions, of their subtrees, and of every
+-- session reachable from those. Each session is visited once.
 with recursive tree (zone_id, id) as (
     select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text)
     union
@@ -224,8 +228,8 @@ join delegation_edges e on e.zone_id = g.zone_id and e.id = g.id
 order by e.id;
 
 -- name: delegations_reachable
--- For `traverse`: a limited number of sessions, nearest first in the order of the walk, and their active outbound
--- edges. The walk stops at the limit.
+-- For `traverse`: the active outbound edges of a limited number of sessions, nearest first. The walk stops at the
+-- limit.
 with recursive reached (zone_id, session_id) as (
     select e.zone_id, e.target_session_id
     from delegation_edges e
@@ -237,14 +241,14 @@ with recursive reached (zone_id, session_id) as (
       and e.status <> 'revoked' and e.status <> 'expired'
 )
 select columns(e as link)
-from (select f.zone_id, f.session_id from reached f limit :limit) r
+from (select f.zone_id, f.session_id from reached f limit :session_limit) r
 join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
   and e.status <> 'revoked' and e.status <> 'expired'
-limit :most;
+limit :limit;
 
 -- name: delegations_page
 -- planned: each time
--- Newest first: ids increase with time, so the primary key gives the order. Edges past `expires_at` read as expired.
+-- Newest first: ids increase with time, so the primary key gives the order. Edges past `expires_at` count as expired.
 select columns(e)
 from delegation_edges e
 where e.zone_id = :zone_id
@@ -256,7 +260,7 @@ limit :limit;
 
 -- name: delegations_page_active
 -- planned: each time
--- Uses the partial index of active edges: they are few among many ended ones.
+-- Uses the partial index of active edges, which are few among many ended ones.
 select columns(e)
 from delegation_edges e
 where e.zone_id = :zone_id and e.status = 'active' and e.expires_at > now_ms()
@@ -304,8 +308,9 @@ from rows(:batch as b, id text, zone_id text, source_session_id text, target_ses
 -- The guard `was` is the state as read under the zone's lock. A row that does not match is not updated and not
 -- returned.
 update delegation_edges
-set status = b.becomes, ended_at = b.ended, ended_reason = b.reason, edge_version = edge_version + 1, updated_at = :now
-from rows(:batch as b, zone text, edge text, was text, becomes text, reason text, ended bigint)
+set status = b.new_status, ended_at = b.new_ended_at, ended_reason = b.reason, edge_version = edge_version + 1,
+    updated_at = :now
+from rows(:batch as b, zone text, edge text, was text, new_status text, reason text, new_ended_at bigint)
 where zone_id = b.zone and id = b.edge and status = b.was
 returning id;
 
@@ -319,7 +324,8 @@ from rows(:batch as b, zone_id text)
 left join delegation_epochs p on p.zone_id = b.zone_id;
 
 -- name: delegation_epochs_raise
--- Never decreases: a client that caches by epoch must not see a value twice. `ranked` follows if the ranks were valid.
+-- The epoch never decreases, because a client that caches by epoch must not see a value twice. If the ranks were valid
+-- for the old epoch, they are valid for the new one.
 insert into delegation_epochs (zone_id, epoch, ranked)
 select zone_id, epoch, epoch from rows(:batch as b, zone_id text, epoch bigint)
 where true

@@ -47,7 +47,7 @@ class DelegationHandlers:
     submit_revoke: Callable[[Revoke], Awaitable[RevokeResult]]
     submit_show: Callable[[EdgeRef], Awaitable[Edge]]
     finish_cascade: Callable[[str, str], Awaitable[None]]
-    """(zone id, cascade id): runs the cascade to its end."""
+    """(zone id, cascade id): runs the cascade to completion."""
 
     async def delegate(self, call: Call) -> Reply:
         result = await self.submit_delegate(_delegate_command(call))
@@ -121,7 +121,7 @@ class DelegationHandlers:
         return Reply(body, 200, call.next_link(next_cursor))
 
     async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Row security admits the zone in the path, and the zone of the caller's own session."""
+        """Run a read that sees the zone in the path and the caller's own zone."""
         return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
 
@@ -134,7 +134,7 @@ def _session_ref(call: Call) -> SessionRef:
 
 
 def _delegate_command(call: Call) -> Delegate:
-    """The command for a request: its body, idempotency key and digest."""
+    """Build the command from the body, the idempotency key and the digest of the body."""
     body = call.body
     assert isinstance(body, DelegateBody)
     key = idempotency.request_key(call.idempotency_key, body.idempotency_key)
@@ -152,13 +152,13 @@ def _delegate_command(call: Call) -> Delegate:
 
 
 DELEGATE_DESCRIPTION = (
-    "Authority only narrows: scopes and resources must be a subset of the parent's, hops fewer, expiry no later. A "
-    "repeat with the same Idempotency-Key returns 200 and the same delegation while it is active."
+    "Authority only narrows: scopes and resources must be a subset of the parent's, with fewer hops and no later "
+    "expiry. A repeated request with the same Idempotency-Key returns 200 and the same delegation while it is active."
 )
 REVOKE_DESCRIPTION = (
     "Also revokes all derived delegations, and terminates each target session that has no other active delegation, "
-    "with its subtree. `keep_sessions=true` terminates no session; they continue without the authority. The response "
-    "is sent when all of them are terminated. A repeat changes nothing."
+    "with its subtree. With `keep_sessions=true` no session is terminated; they continue without the authority. The "
+    "response is sent when all these sessions are terminated. A repeated request changes nothing."
 )
 
 

@@ -1,12 +1,12 @@
 """The sweeps of delegations: expiry and retention.
 
-| sweep                | finds                                        | does                                      |
-|----------------------|----------------------------------------------|-------------------------------------------|
-| delegation-expiry    | active edges past their `expires_at`         | marks them expired, under the zone's lock |
-| delegation-retention | edges that ended before the retention period | deletes the rows                          |
+| sweep                | finds                                               | does                                   |
+|----------------------|-----------------------------------------------------|----------------------------------------|
+| delegation-expiry    | active edges past their `expires_at`                | marks them expired under a zone lock   |
+| delegation-retention | edges that ended more than the retention period ago | deletes the rows                       |
 
-A derived edge expires no later than its parent, so the expiry sweep finds each edge by itself and cascades nothing. Any
-number of replicas may sweep at once: an edge that one has marked is skipped by the others.
+A derived edge expires no later than its parent, so the sweep finds derived edges by their own `expires_at` and need not
+follow chains. Several replicas may sweep at the same time: an edge that one has marked is skipped by the others.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ def sweeps(
     settings: DelegationSettings,
     retention_every_ms: int = 900_000,
 ) -> list[Sweep]:
-    """`cross_zone_engine` finds edges in all zones; a lane that sees only the zones concerned marks them."""
+    """`cross_zone_engine` finds edges in all zones. `submit_expire` marks them in a lane that sees only their zones."""
 
     async def expire(batch: int) -> int:
         refs = await cross_zone_engine.read(lambda tx: operations.find_expired(tx, batch))
         submissions = [submit_expire(Expire(zone_id, edge_id)) for zone_id, edge_id in refs]
         for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-            # An edge deleted between finding and marking is fine. Any other error fails the pass.
+            # NotFound: the edge was deleted after it was found. Any other error fails the pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome
         return len(refs)
 
-    async def delete_expired(batch: int) -> int:
+    async def delete_past_retention(batch: int) -> int:
         retention_ms = round(settings.delegation_retention_days * DAY)
-        return await cross_zone_engine.transact(lambda tx: operations.delete_expired(tx, retention_ms, batch))
+        return await cross_zone_engine.transact(lambda tx: operations.delete_past_retention(tx, retention_ms, batch))
 
     batch = settings.delegation_sweep_batch
     return [
         Sweep(EXPIRY, settings.delegation_sweep_interval_ms, batch, expire),
-        Sweep(RETENTION, retention_every_ms, batch, delete_expired),
+        Sweep(RETENTION, retention_every_ms, batch, delete_past_retention),
     ]

@@ -1,4 +1,4 @@
-"""Invocations as requested, as stored and as returned: three different types."""
+"""The structs of invocations: settings, request bodies, commands, stored rows and responses."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from quarterdeck.core.command import Command
 from quarterdeck.core.routing import PathId
 
 Ref = tuple[str, str]
-"""(zone id, invocation id)"""
+"""(zone id, id of an invocation, a session or a service)"""
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 Reason = Annotated[str, Meta(min_length=1, max_length=256)]
 Token = Annotated[str, Meta(min_length=1, max_length=128)]
 BULK_MAX = 100
+"""Maximum items of a bulk request, and maximum invocations of one claim."""
 
 
 class State(StrEnum):
@@ -43,7 +44,7 @@ class Verb(StrEnum):
 
 
 class AttemptOrigin(StrEnum):
-    """How an attempt was started. It decides who may report on it."""
+    """How an attempt was started. It determines the first lease, and whether a report may omit the attempt's token."""
 
     CLAIM = "claim"
     START = "start"
@@ -51,7 +52,7 @@ class AttemptOrigin(StrEnum):
 
 
 class OwnerKind(StrEnum):
-    """The kind of object that open invocations belong to, and are canceled with."""
+    """The kind of object whose end cancels its open invocations."""
 
     SESSION = "session"
     SERVICE = "service"
@@ -65,14 +66,23 @@ class InvocationSettings(msgspec.Struct, frozen=True):
         int, Meta(ge=0, le=300_000, description="maximum time that a claim may wait for work")
     ] = 60_000
     claim_poll_ms: Annotated[
-        int, Meta(ge=10, le=60_000, description="how often waiting claims check for work without a wake-up")
+        int, Meta(ge=10, le=60_000, description="how often waiting claims and pushes check for work without a wake-up")
     ] = 1_000
     deadline_sweep_interval_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="how often passed deadlines and leases are searched")
+        int,
+        Meta(
+            ge=10,
+            le=86_400_000,
+            description="how often the server looks for attempts whose deadline or lease has passed",
+        ),
     ] = 5_000
     invocation_orphan_interval_ms: Annotated[
         int,
-        Meta(ge=10, le=86_400_000, description="how often open invocations of ended or deleted sessions are searched"),
+        Meta(
+            ge=10,
+            le=86_400_000,
+            description="how often the server looks for open invocations of ended or deleted sessions",
+        ),
     ] = 60_000
     invocation_settle_interval_ms: Annotated[
         int,
@@ -89,10 +99,10 @@ class InvocationSettings(msgspec.Struct, frozen=True):
         256
     )
     push_zone_concurrency: Annotated[
-        int, Meta(ge=1, le=100_000, description="maximum concurrent pushes for one zone")
+        int, Meta(ge=1, le=100_000, description="maximum concurrent pushes for one zone in one server")
     ] = 64
     push_service_concurrency: Annotated[
-        int, Meta(ge=1, le=100_000, description="maximum concurrent pushes to one service")
+        int, Meta(ge=1, le=100_000, description="maximum concurrent pushes to one service in one server")
     ] = 16
 
 
@@ -111,12 +121,12 @@ class EnqueueBody(msgspec.Struct, frozen=True):
     method: Annotated[ShortText, Meta(description="the method to call")]
     idempotency_key: Annotated[str, Meta(description="required, here or as the Idempotency-Key header")] | None = None
     params: Annotated[object, Meta(description="any JSON; passed to the worker unchanged")] = None
-    metadata: Annotated[dict[str, object], Meta(description="any object; stored and returned unchanged")] = {}
+    metadata: Annotated[dict[str, object], Meta(description="any JSON object; stored and returned unchanged")] = {}
     source_session_id: (
         Annotated[PathId, Meta(description="the calling session; default: the session that the token acts for")] | None
     ) = None
-    target_session_id: Annotated[PathId, Meta(description="the session it is for")] | None = None
-    timeout_ms: Annotated[int, Meta(ge=1, le=900_000, description="deadline of one attempt")] = 30_000
+    target_session_id: Annotated[PathId, Meta(description="the session that the invocation is for")] | None = None
+    timeout_ms: Annotated[int, Meta(ge=1, le=900_000, description="maximum duration of one attempt")] = 30_000
     retry_policy: RetryPolicy = RetryPolicy()
 
 
@@ -124,7 +134,7 @@ class ClaimInvocationsBody(msgspec.Struct, frozen=True):
     max: Annotated[int, Meta(ge=1, le=BULK_MAX, description="maximum number of invocations")] = 1
     wait_ms: Annotated[int, Meta(ge=0, le=300_000, description="how long to wait if there is no work")] = 0
     claim_id: (
-        Annotated[ShortText, Meta(description="a repeat with the same id returns the same leases while they run")]
+        Annotated[ShortText, Meta(description="a repeat with the same id returns the same attempts while they run")]
         | None
     ) = None
 
@@ -204,10 +214,10 @@ class Claim(Command, frozen=True, kw_only=True):
     service_id: str
     limit: int
     attempt_tokens: tuple[str, ...]
-    """One for each invocation it may get. Generated before the batch, so that a retried batch uses the same."""
+    """One per invocation that the claim may get. Generated before the batch: a retried batch uses the same tokens."""
     claim_id: str | None = None
     is_push: bool = False
-    """Sent by the server itself, for a push service."""
+    """Whether the server itself sent it, for a push service."""
     waiter: object = None
     """The long poll behind this claim, if there is one."""
 
@@ -216,7 +226,7 @@ class Start(Command, frozen=True, kw_only=True):
     id: str
     attempt_token: str
     claim_id: str | None = None
-    """A repeat with the same id returns the same attempt."""
+    """A repeat with the same id returns the same attempt while it runs."""
 
 
 class Complete(Command, frozen=True, kw_only=True):
@@ -239,23 +249,25 @@ class Cancel(Command, frozen=True, kw_only=True):
 
 
 class Release(Command, frozen=True, kw_only=True):
-    """Return an attempt whose lease was never delivered, or that a worker gives back. It does not count."""
+    """Give back an attempt that did not reach its worker, or that the worker does not want. It does not count."""
 
     id: str
     attempt_token: str
     lease_expires_at: Millis | None = None
-    """The lease that the server could not deliver. If the lease has been renewed since, a repeated claim or a heartbeat
-    has reached its holder, and the release does nothing. None: the holder itself gives the attempt back."""
+    """When the server gives the attempt back: the expiry of the lease that did not reach its worker. If the row has
+    another expiry, a repeated claim or a heartbeat has renewed the lease, and the release does nothing. None if the
+    worker itself gives the attempt back."""
 
 
 class CheckOverdue(Command, frozen=True, kw_only=True):
-    """Sent by a sweep: a deadline or lease has passed, or a session has ended."""
+    """Cancel the invocation if its service or a session has ended; else end the attempt if its deadline or lease has
+    passed. Sent by sweeps and by push delivery."""
 
     id: str
 
 
 class ProcessBacklog(msgspec.Struct, frozen=True):
-    """Sent by a sweep: process more invocations of a session or service that has too many for one transaction."""
+    """Process the next invocations of a session or service that has too many for one transaction. Sent by a sweep."""
 
     zone_id: str
     kind: OwnerKind
@@ -269,7 +281,9 @@ class BacklogResult(msgspec.Struct, frozen=True):
 InvocationCommand = Enqueue | Claim | Start | Complete | Heartbeat | Cancel | Release | CheckOverdue
 
 
-class InvocationRef(msgspec.Struct, frozen=True):
+class ShowInvocation(msgspec.Struct, frozen=True):
+    """A request to show or to explain an invocation."""
+
     zone_id: str
     id: str
     bearer: Bearer | None = None
@@ -312,20 +326,20 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
     result_json: str | None
     error_json: str | None
     parked: int
-    """1 while one of its sessions is suspended, so that claims need not skip it. Only an optimization: claims check the
-    sessions themselves (`InvocationContext`)."""
+    """1 if one of its sessions is suspended, so that claims do not load the row. Only an optimization, which may be out
+    of date: claims check the sessions themselves (`InvocationContext`)."""
     available_at: Millis
     deadline_at: Millis | None
     lease_expires_at: Millis | None
     attempt_token: str | None
-    """Token of the latest attempt. Kept after the attempt ends, to recognise a repeated report."""
+    """Token of the latest attempt. Kept after a report or a timeout ends it, to recognise a repeated report."""
     begun_by: AttemptOrigin | None
     holder: str | None
     claim_id: str | None
     cancel_requested_at: Millis | None
     cancel_reason: str | None
     invoker: str
-    """The client that requested it."""
+    """The client id of the caller that created the invocation."""
     trace: str | None
     started_at: Millis | None
     completed_at: Millis | None
@@ -337,16 +351,15 @@ class InvocationContext(msgspec.Struct, frozen=True, array_like=True):
     """The state of an invocation's sessions and service, read with its row."""
 
     sessions_expire_at: Millis | None = None
-    """When the first of its sessions expires; 0 if one has ended. None if it names no session."""
+    """When the first of its sessions expires; 0 if one has ended or is deleted. None if it names no session."""
     is_suspended: int = 0
     """1 if one of its sessions is suspended."""
     service_gone: int = 0
-    """1 if its service was unregistered after it was created, even if the service was registered again."""
+    """1 if its service was unregistered after the invocation was created, even if it was registered again."""
 
 
 class OpenInvocation(msgspec.Struct, frozen=True, array_like=True):
-    """The columns of a pending or running invocation that canceling needs, without parameters and result: they may be
-    large."""
+    """A pending or running invocation, with only the columns that canceling needs: the others may be large."""
 
     id: str
     zone_id: str
@@ -371,7 +384,7 @@ class Backlog(msgspec.Struct, frozen=True, array_like=True):
 class EnqueuedInvocation(msgspec.Struct, frozen=True):
     invocation: Invocation
     created: bool
-    """False if the idempotency key had already created it."""
+    """False if an earlier request with the same idempotency key created it."""
 
 
 class ClaimedInvocations(msgspec.Struct, frozen=True):

@@ -5,14 +5,14 @@
               services with due invocations,     │        │            └ the deadline passed: report as overdue
               except those without free slots ───┘        └ through the lane of all claims
 
-Every server runs one, and all are equal. If two find the same invocation, both claim it and the lane gives it to one. A
-push is an attempt like that of any worker, with a token that invalidates earlier ones. So no state is kept here: what a
-killed server was pushing is retried by any server after its deadline.
+Every server with a signing key runs one `PushWorker`, and all are equal. If two find the same invocation, both submit a
+claim and only one gets it. A push is an attempt like that of any worker, with a token that invalidates earlier ones. So
+no state is kept here: what a killed server was pushing is retried by any server after its deadline.
 
 How it fails. An endpoint that is down, slow or blocked uses up only the attempts of its own invocations and the slots
-of its own service. While the database is not reachable nothing is started; the response of an endpoint is reported
-until it can no longer count. A stopping server takes nothing new, waits for running pushes within its grace period, and
-leaves the rest to their deadlines.
+of its own service. While the database is not reachable no push starts, and the report of an outcome is retried until
+REPORT_GRACE_SECONDS after the deadline. A stopping server claims nothing new, waits for running pushes within its grace
+period, and leaves the rest to their deadlines.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.pushing")
 REPORT_GRACE_SECONDS = 30.0
-"""How long after its deadline an outcome is still reported. By then a sweep has usually ended the attempt."""
+"""How long after the deadline of an attempt its outcome is still reported. By then a sweep has usually ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class PushWorker(DeliveryScheduler):
         return claimed.items
 
     async def _load_service(self, ref: ServiceKey) -> Service | None:
-        """Read after the claim, to sign with the newest secret. None if it cannot be read or is not registered."""
+        """Read the service after the claim, to sign with its newest secret. None if it is deleted or the read fails."""
         try:
             [rows] = await self._deps.engine.read(lambda tx: tx.read(services.load_statement([ref])), zones=[ref[0]])
         except StoreError as error:
@@ -142,7 +142,7 @@ class PushWorker(DeliveryScheduler):
         ]
         for outcome in await asyncio.gather(*map(self._deps.submit, commands), return_exceptions=True):
             if isinstance(outcome, BaseException):
-                # It ended with its service, or the deadline sweep will handle it.
+                # The invocation was canceled with its service, or the deadline sweep will end the attempt.
                 log.debug("an invocation was not released: %r", outcome)
 
     # -- pushing -------------------------------------------------------------------------------------------------
@@ -177,8 +177,8 @@ class PushWorker(DeliveryScheduler):
     async def _report(self, row: Invocation, outcome: PushOutcome | None, deadline: float) -> None:
         """Report the outcome, and retry while the database is not available.
 
-        If the outcome cannot be reported, the invocation is pushed again after its deadline. The endpoint can recognise
-        it by its id.
+        If the outcome cannot be reported, the attempt fails at its deadline and the invocation may be pushed again. The
+        endpoint can recognise it by its id.
         """
         command = CheckOverdue(zone_id=row.zone_id, id=row.id) if outcome is None else _complete_command(row, outcome)
         try:

@@ -39,7 +39,6 @@ from quarterdeck.domain.invocations.model import (
     InvocationHeartbeatBody,
     InvocationHeartbeatView,
     InvocationList,
-    InvocationRef,
     InvocationResult,
     InvocationSettings,
     InvocationView,
@@ -49,6 +48,7 @@ from quarterdeck.domain.invocations.model import (
     LeaseView,
     ListInvocationsQuery,
     Release,
+    ShowInvocation,
     Start,
     StartInvocationBody,
     TokenItem,
@@ -69,7 +69,7 @@ T = TypeVar("T")
 class InvocationHandlers:
     engine: Engine
     submit: Callable[[InvocationCommand], asyncio.Future[InvocationResult]]
-    submit_show: Callable[[InvocationRef], Awaitable[Invocation]]
+    submit_show: Callable[[ShowInvocation], Awaitable[Invocation]]
     polls: ClaimPolls
     settings: InvocationSettings
 
@@ -81,7 +81,7 @@ class InvocationHandlers:
         return Reply(rules.view(result.invocation), 201 if result.created else 200)
 
     async def show(self, call: Call) -> InvocationView:
-        return rules.view(await self.submit_show(_ref(call)))
+        return rules.view(await self.submit_show(_show_command(call)))
 
     async def list_invocations(self, call: Call) -> Reply:
         query = call.query
@@ -110,7 +110,7 @@ class InvocationHandlers:
         )
 
     async def explain(self, call: Call) -> InvocationExplanation:
-        return await self._read(call, lambda tx: operations.explain(tx, _ref(call)))
+        return await self._read(call, lambda tx: operations.explain(tx, _show_command(call)))
 
     # -- workers -------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class InvocationHandlers:
         return ItemList([_item_view(command, outcome) for command, outcome in zip(commands, outcomes, strict=True)])
 
     async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Row security admits the zone in the path, and the zone of the caller's own session."""
+        """Read with access to two zones: that of the path, and that of the caller's credential."""
         return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
 
@@ -216,12 +216,12 @@ def _claimed_items(claimed: InvocationResult) -> ClaimedItems:
 def _log_release_failure(done: asyncio.Future[InvocationResult]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None and not isinstance(error, NotFound | Conflict):
-        # The attempt then ends with its lease and counts as failed. The log says why.
+        # The attempt then ends when its lease expires, and counts as failed.
         log.warning("could not release an undelivered lease: %r", error)
 
 
 class CallerFields(TypedDict):
-    """The fields that every command takes from its request."""
+    """The fields of a command that are the same for every route."""
 
     zone_id: str
     caller: Caller
@@ -232,8 +232,8 @@ def _caller_fields(call: Call) -> CallerFields:
     return {"zone_id": call.zone_id, "caller": call.caller, "trace": call.trace}
 
 
-def _ref(call: Call) -> InvocationRef:
-    return InvocationRef(call.zone_id, call.params["id"], call.caller.bearer)
+def _show_command(call: Call) -> ShowInvocation:
+    return ShowInvocation(call.zone_id, call.params["id"], call.caller.bearer)
 
 
 def _new_token() -> str:
@@ -312,10 +312,10 @@ def _post_and_patch_routes(handlers: InvocationHandlers, path: str) -> list[Rout
         for method in ("POST", "PATCH")
         for route in (
             Route(
-                method, path + "/start", handlers.start, "Start an attempt of an invocation known by id", LIFECYCLE,
+                method, path + "/start", handlers.start, "Start an attempt of an invocation by its id", LIFECYCLE,
                 body=StartInvocationBody, response=LeaseView, tags=tags,
                 errors=(*worker_errors, "invocation_not_startable", "agent_suspended"),
-                description="The first request gets the attempt. A repeat with the same `claim_id` returns it again.",
+                description="Only the first request gets the attempt; a repeat with the same `claim_id` gets it again.",
             ),
             Route(
                 method, path + "/complete", handlers.complete, "Report the outcome of an attempt", LIFECYCLE,
@@ -384,6 +384,6 @@ def routes(handlers: InvocationHandlers) -> list[Route]:
             LIFECYCLE, body=ClaimInvocationsBody, response=LeaseList, is_long_poll=True, tags=tags,
             errors=("agent_service_not_found", "service_ownership_required", "service_is_pushed", "agent_suspended"),
             description="Leases up to `max` invocations to the caller; waits up to `wait_ms` if there are none. A "
-            "repeat with the same `claim_id` returns the same leases.",
+            "repeat with the same `claim_id` returns the same attempts while they run.",
         ),
     ]  # fmt: skip

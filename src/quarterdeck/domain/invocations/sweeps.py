@@ -1,8 +1,9 @@
-"""The sweeps of invocations. They only find rows; lanes decide what follows, under the zone's lock.
+"""The sweeps of invocations. Retention deletes rows itself. The others find rows and submit commands to lanes, which
+change the rows under the zone's lock.
 
 | sweep                | finds                                                        | does                      |
 |----------------------|--------------------------------------------------------------|---------------------------|
-| deadline             | attempts whose deadline or lease has passed                  | retries or ends them      |
+| deadline             | attempts whose deadline or lease has passed                  | ends or retries them      |
 | invocation-settle    | sessions and services with a backlog of open invocations     | cancels or parks the rest |
 | invocation-orphan    | pending and running invocations of ended or deleted sessions | cancels them              |
 | invocation-retention | invocations that ended long ago                              | deletes the rows          |
@@ -33,10 +34,11 @@ SETTLE = "invocation-settle"
 ORPHAN = "invocation-orphan"
 RETENTION = "invocation-retention"
 BATCH = 500
+"""Rows per pass."""
 SLICE = 5_000
 """Invocations that one statement of the orphan sweep reads."""
 SLICES_MAX = 100
-"""Slices per pass: 500,000 invocations."""
+"""Maximum slices per pass: 500,000 invocations."""
 SubmitOverdue = Callable[[CheckOverdue], Awaitable[InvocationResult]]
 
 
@@ -47,7 +49,7 @@ def sweeps(
     settings: InvocationSettings,
     retention_every_ms: int = 900_000,
 ) -> list[Sweep]:
-    """`cross_zone_engine` finds rows in all zones; lanes that see only the zones concerned change them."""
+    """`cross_zone_engine` sees all zones; a lane sees only the zones of its batch."""
 
     async def check_overdue(batch: int) -> int:
         refs = await cross_zone_engine.read(lambda tx: operations.find_overdue(tx, batch))
@@ -56,32 +58,30 @@ def sweeps(
 
     async def process_backlogs(batch: int) -> int:
         found = await cross_zone_engine.read(lambda tx: operations.load_oldest_backlogs(tx, batch))
-        unfinished = found
-        while unfinished:
-            results = await asyncio.gather(*(submit_backlog(backlog) for backlog in unfinished))
-            unfinished = [
-                backlog for backlog, result in zip(unfinished, results, strict=True) if not result.is_finished
-            ]
+        remaining = found
+        while remaining:
+            results = await asyncio.gather(*(submit_backlog(command) for command in remaining))
+            remaining = [command for command, result in zip(remaining, results, strict=True) if not result.is_finished]
         return len(found)
 
-    async def delete_expired(batch: int) -> int:
+    async def delete_past_retention(batch: int) -> int:
         retention_ms = round(settings.invocation_retention_days * DAY)
-        return await cross_zone_engine.transact(lambda tx: operations.delete_expired(tx, retention_ms, batch))
+        return await cross_zone_engine.transact(lambda tx: operations.delete_past_retention(tx, retention_ms, batch))
 
     orphan_sweep = OrphanSweep(cross_zone_engine, submit_overdue)
     return [
         Sweep(DEADLINE, settings.deadline_sweep_interval_ms, BATCH, check_overdue),
         Sweep(SETTLE, settings.invocation_settle_interval_ms, BATCH, process_backlogs),
         Sweep(ORPHAN, settings.invocation_orphan_interval_ms, SLICE * SLICES_MAX, orphan_sweep.run_once),
-        Sweep(RETENTION, retention_every_ms, BATCH, delete_expired),
+        Sweep(RETENTION, retention_every_ms, BATCH, delete_past_retention),
     ]
 
 
 class OrphanSweep:
-    """Scans all pending and running invocations of sessions, again and again.
+    """Scans all pending and running invocations that name a session, repeatedly.
 
-    A scan, because no index finds sessions that were deleted by hand. The position is in the memory of this process:
-    losing it means to start from the beginning, and concurrent scans change nothing that one scan would not.
+    It scans, because no index finds the invocations of sessions that were deleted by hand. The scan position is kept in
+    memory: a new process starts from the beginning. The scans of several processes do not disturb each other.
     """
 
     def __init__(self, cross_zone_engine: Engine, submit: SubmitOverdue) -> None:
@@ -110,6 +110,6 @@ async def _submit_overdue(submit: SubmitOverdue, refs: Sequence[Ref]) -> None:
             for zone_id, invocation_id in refs[start : start + BATCH]
         ]
         for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-            # An invocation deleted in between is fine. Any other error fails the pass.
+            # An invocation may have been deleted in between. Any other error fails the pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome

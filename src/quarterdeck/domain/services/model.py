@@ -1,4 +1,4 @@
-"""Services as requested, as stored and as returned: three different types."""
+"""Request bodies, commands, rows, results and views of services."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ref = tuple[str, str]
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 URL_MAX = 2_048
 NO_SESSION = ""
-"""The registrant of a service that the application itself registered. It never ends."""
+"""The session id of a registration that the application itself made."""
 
 
 class ServiceHealth(StrEnum):
@@ -46,12 +46,15 @@ class ServiceSettings(msgspec.Struct, frozen=True):
 
 
 class ServiceDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that describe a service. An omitted field keeps its value, or has the default of a new service."""
+    """Fields that describe a service. An omitted field keeps its value. In a new service it has the default."""
 
     protocol_versions: (
-        Annotated[list[ShortText], Meta(max_length=64, description="versions of the protocols it supports")] | UnsetType
+        Annotated[list[ShortText], Meta(max_length=64, description="protocol versions that the service supports")]
+        | UnsetType
     ) = UNSET
-    framework_name: Annotated[ShortText, Meta(description="the framework it was built with")] | UnsetType | None = UNSET
+    framework_name: (
+        Annotated[ShortText, Meta(description="the framework that the service is built with")] | UnsetType | None
+    ) = UNSET
     framework_version: ShortText | UnsetType | None = UNSET
     capabilities: (
         Annotated[list[ShortText], Meta(max_length=256, description="what the service declares it can do")] | UnsetType
@@ -78,10 +81,11 @@ class RegisterSessionServiceBody(ServiceDescription, frozen=True, kw_only=True):
 
 
 class RegisterServiceBody(ServiceDescription, frozen=True, kw_only=True):
-    application_id: Annotated[PathId, Meta(description="the application that offers it")]
+    application_id: Annotated[PathId, Meta(description="the application that offers the service")]
     endpoint_url: Annotated[str, Meta(max_length=URL_MAX, description="http:// or https://")]
     agent_id: (
-        Annotated[PathId, Meta(description="a live session of the application; the registration ends with it")] | None
+        Annotated[PathId, Meta(description="a live session of the application; the registration ends with the session")]
+        | None
     ) = None
 
 
@@ -90,12 +94,15 @@ class UpdateServiceBody(ServiceDescription, frozen=True, kw_only=True):
 
 
 class ServiceHeartbeatBody(msgspec.Struct, frozen=True, kw_only=True):
-    """All fields are optional: an empty body is a complete heartbeat."""
+    """All fields are optional. An empty body is a valid heartbeat."""
 
     health: ServiceHealth | UnsetType = UNSET
     status: Annotated[ServiceHealth, Meta(description="another name for health")] | UnsetType = UNSET
     active_invocations: (
-        Annotated[int, Meta(ge=0, le=1_000_000_000, description="how many invocations it is working on")] | UnsetType
+        Annotated[
+            int, Meta(ge=0, le=1_000_000_000, description="how many invocations the service is currently working on")
+        ]
+        | UnsetType
     ) = UNSET
     metadata: Annotated[dict[str, object], Meta(description="replaces metadata_json")] | UnsetType = UNSET
 
@@ -152,18 +159,18 @@ class Heartbeat(_CallerCommand, frozen=True, kw_only=True):
 class Unregister(_CallerCommand, frozen=True, kw_only=True):
     service_id: str
     session_id: str | None = None
-    """Delete only this session's registration. None: the registrations of all."""
+    """Delete only this session's registration. None: delete all registrations of the service."""
 
 
-class DeleteExpired(msgspec.Struct, frozen=True):
-    """Delete a service that was unregistered before a time and that nothing refers to."""
+class DeleteService(msgspec.Struct, frozen=True):
+    """Sent by retention: delete a service if it was unregistered before the given time."""
 
     zone_id: str
     service_id: str
     before: Millis
 
 
-class ServiceRef(msgspec.Struct, frozen=True):
+class ShowService(msgspec.Struct, frozen=True):
     zone_id: str
     service_id: str
     session_id: str | None = None
@@ -171,7 +178,7 @@ class ServiceRef(msgspec.Struct, frozen=True):
 
 
 class ServiceFilter(msgspec.Struct, frozen=True):
-    """Filter for a page of services, newest first."""
+    """Requests a page of services, newest first. A filter that is None matches all."""
 
     zone_id: str
     limit: int
@@ -201,15 +208,15 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
     metadata_json: str
     delivery: DeliveryMode
     secret_number: int
-    """Number of the secret that was returned last; 0 if none was."""
+    """Number of the current secret. 0 before the first one."""
     active_invocations: int
     last_heartbeat_at: Millis | None
     unregistered_at: Millis | None
     created_at: Millis
     updated_at: Millis
     is_live: int = 1
-    """Not a column: 1 if at least one registrant is live. The registration of an ended session does not count, even
-    before a cascade chunk or a sweep has deleted it."""
+    """Not a column. 1 if at least one registrant is live. A session that has ended is not live, even before a cascade
+    or a sweep has deleted its registration."""
 
     @property
     def ref(self) -> Ref:
@@ -217,7 +224,7 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RegisteredService(msgspec.Struct, frozen=True):
-    """Result of a registration or an update: the service after it."""
+    """Result of a registration or an update."""
 
     service: Service
     created: bool = False
@@ -226,9 +233,8 @@ class RegisteredService(msgspec.Struct, frozen=True):
 
 
 class HeartbeatResult(msgspec.Struct, frozen=True):
-    """Result of a heartbeat: the services it applied to."""
-
     services: tuple[Service, ...]
+    """The services that the heartbeat applied to."""
     at: Millis
 
 
@@ -238,7 +244,7 @@ class UnregisterResult(msgspec.Struct, frozen=True):
 
 class DeleteResult(msgspec.Struct, frozen=True):
     is_deleted: bool
-    """False if the service was registered again in the meantime."""
+    """False if the service was registered again or is already deleted."""
 
 
 # -- returned ----------------------------------------------------------------------------------------------------
@@ -248,7 +254,7 @@ class ServiceView(msgspec.Struct, frozen=True):
     id: str
     zone_id: str
     application_id: str
-    agent_id: Annotated[str, Meta(description="a live session that registered it")] | None
+    agent_id: Annotated[str, Meta(description="a session that registered the service")] | None
     endpoint_url: str
     protocol_versions: msgspec.Raw
     framework_name: str | None
@@ -261,7 +267,7 @@ class ServiceView(msgspec.Struct, frozen=True):
     last_heartbeat_at: str | None
     created_at: str
     updated_at: str
-    secret: Annotated[str, Meta(description="signs the pushes; returned only once")] | UnsetType = UNSET
+    secret: Annotated[str, Meta(description="the secret that signs pushes; returned only once")] | UnsetType = UNSET
 
 
 class ServiceList(msgspec.Struct, frozen=True):
@@ -270,7 +276,7 @@ class ServiceList(msgspec.Struct, frozen=True):
 
 
 class SessionHeartbeatView(msgspec.Struct, frozen=True):
-    services: Annotated[int, Meta(description="how many services it applied to")]
+    services: Annotated[int, Meta(description="how many services the heartbeat applied to")]
     last_heartbeat_at: str
 
 

@@ -1,7 +1,7 @@
 -- The columns of a service, in the order of `model.Service`; after them comes whether a registrant is live. Registrants
--- are in `service_sessions`; the application itself is '' there and never ends. `live` tests all conditions of a live
--- session, so that one that is marked as terminated or has expired does not count. (`coalesce` keeps the planner from
--- the index of live sessions, which would scan the whole zone for one session.)
+-- are in `service_sessions`, where '' is the application itself. `live` excludes sessions that have expired or that a
+-- cascade has marked as terminated. (`coalesce` keeps the planner from using the index of live sessions, which would
+-- scan the whole zone for one session.)
 -- columns: id, zone_id, application_id, agent_id, endpoint_url, protocol_versions, framework_name, framework_version
 -- columns: capabilities, health, metadata_json, delivery, secret_number, active_invocations, last_heartbeat_at
 -- columns: unregistered_at, created_at, updated_at
@@ -16,7 +16,7 @@
 -- phrase registered(s): ) then 1 else 0 end
 
 -- name: services_get
--- Batched, so that it shares the first round trip of a batch with its other reads.
+-- All services of a batch at once, so that it fits into the batch's first round trip.
 select columns(s), registered(s)
 from rows(:batch as b, zone_id text, id text)
 join agent_services s on s.zone_id = b.zone_id and s.id = b.id;
@@ -95,20 +95,22 @@ from rows(:batch as b, id text, zone_id text, application_id text, agent_id text
 -- The guard `was` is `unregistered_at` as read under the zone's lock, 0 for null. A row that does not match is not
 -- updated and not returned.
 update agent_services
-set agent_id = b.agent, protocol_versions = b.versions, framework_name = b.framework, framework_version = b.made_by,
-    capabilities = b.can, health = b.fares, metadata_json = b.metadata, delivery = b.delivered,
-    secret_number = b.number, active_invocations = b.active, last_heartbeat_at = b.heard_at,
-    unregistered_at = b.gone_at, updated_at = b.changed_at
-from rows(:batch as b, zone text, service text, was bigint, agent text, versions text, framework text, made_by text,
-    can text, fares text, metadata text, delivered text, number bigint, active bigint, heard_at bigint, gone_at bigint,
-    changed_at bigint)
+set agent_id = b.new_agent_id, protocol_versions = b.new_protocol_versions, framework_name = b.new_framework_name,
+    framework_version = b.new_framework_version, capabilities = b.new_capabilities, health = b.new_health,
+    metadata_json = b.new_metadata, delivery = b.new_delivery, secret_number = b.new_secret_number,
+    active_invocations = b.new_active, last_heartbeat_at = b.new_heartbeat_at, unregistered_at = b.new_unregistered_at,
+    updated_at = b.new_updated_at
+from rows(:batch as b, zone text, service text, was bigint, new_agent_id text, new_protocol_versions text,
+    new_framework_name text, new_framework_version text, new_capabilities text, new_health text, new_metadata text,
+    new_delivery text, new_secret_number bigint, new_active bigint, new_heartbeat_at bigint,
+    new_unregistered_at bigint, new_updated_at bigint)
 where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = b.was
 returning id;
 
 -- name: services_record_heartbeats
--- Heartbeats that change nothing else: two columns, no index, no event. (The guard value 0, for not unregistered, comes
--- from the batch: with a condition on the table alone, a plan cached while the table was empty would use that
--- condition's index forever.)
+-- Heartbeats that change neither health nor metadata. Writes two columns without an index. (The guard `was`, 0 for a
+-- registered service, comes from the batch. With a constant, a plan cached while the table was empty would use the
+-- index of unregistered services forever.)
 update agent_services
 set last_heartbeat_at = :now, active_invocations = b.active
 from rows(:batch as b, zone text, service text, was bigint, active bigint)
@@ -116,8 +118,8 @@ where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = b.w
 returning id;
 
 -- name: services_delete_expired
--- Checks the time again: a service that was registered again in the meantime stays. (`coalesce` keeps the planner from
--- the index of all unregistered services.)
+-- Checks the time again, so that a service that was registered again in the meantime stays. (`coalesce` keeps the
+-- planner from using the index of all unregistered services.)
 delete from agent_services
 where (zone_id, id) in (
     select s.zone_id, s.id
@@ -134,7 +136,7 @@ from rows(:batch as b, zone_id text, service_id text, session_id text)
 join service_sessions r on r.zone_id = b.zone_id and r.service_id = b.service_id and r.session_id = b.session_id;
 
 -- name: registrations_of_endpoints
--- `registrations_get` for services whose ids are not known yet.
+-- The same as `registrations_get`, for services that are given by endpoint instead of id.
 select r.zone_id, r.service_id, r.session_id
 from rows(:batch as b, zone_id text, application_id text, endpoint_url text, session_id text)
 join agent_services s on s.zone_id = b.zone_id and s.application_id = b.application_id
@@ -142,13 +144,13 @@ join agent_services s on s.zone_id = b.zone_id and s.application_id = b.applicat
 join service_sessions r on r.zone_id = s.zone_id and r.service_id = s.id and r.session_id = b.session_id;
 
 -- name: registrations_insert
--- No `on conflict`: under the zone's lock, the batch has only registrations that do not exist.
+-- Needs no `on conflict`: under the zone's lock, the batch has only registrations that do not exist.
 insert into service_sessions (zone_id, service_id, session_id)
 select b.zone_id, b.service_id, b.session_id
 from rows(:batch as b, zone_id text, service_id text, session_id text);
 
 -- name: registrations_delete
--- Single registrations: one session of one service each.
+-- Single registrations, each given by service and session.
 delete from service_sessions
 where (zone_id, service_id, session_id) in (
     select b.zone_id, b.service_id, b.session_id
@@ -157,8 +159,8 @@ where (zone_id, service_id, session_id) in (
 returning zone_id, service_id, session_id;
 
 -- name: registrations_delete_of_sessions
--- All registrations of these sessions, by the index on sessions. Most sessions have none, and then this is the only
--- statement that their end needs here.
+-- All registrations of these sessions, found by the index on sessions. Most sessions have none; then services need no
+-- further statement when the session ends.
 delete from service_sessions
 where (zone_id, session_id) in (select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text))
 returning zone_id, service_id, session_id;

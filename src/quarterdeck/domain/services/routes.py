@@ -1,4 +1,4 @@
-"""Routes of services. Each verb has two paths: through the session that registered the service, and by service id."""
+"""Routes of services. Each action has a path below the session that registered the service, and one without it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from quarterdeck.domain.services.model import (
     ServiceFilter,
     ServiceHeartbeatBody,
     ServiceList,
-    ServiceRef,
     ServiceView,
     SessionHeartbeatBody,
     SessionHeartbeatView,
+    ShowService,
     Unregister,
     UnregisterResult,
     Update,
@@ -50,7 +50,7 @@ class ServiceHandlers:
     submit_update: Callable[[Update], Awaitable[RegisteredService]]
     submit_heartbeat: Callable[[Heartbeat], Awaitable[HeartbeatResult]]
     submit_unregister: Callable[[Unregister], Awaitable[UnregisterResult]]
-    submit_show: Callable[[ServiceRef], Awaitable[Service]]
+    submit_show: Callable[[ShowService], Awaitable[Service]]
 
     async def register(self, call: Call) -> Reply:
         body = call.body
@@ -87,8 +87,8 @@ class ServiceHandlers:
 
     async def show(self, call: Call) -> ServiceView:
         service_id, session_id = _service_and_session(call)
-        ref = ServiceRef(call.zone_id, service_id, session_id, call.caller.bearer)
-        return rules.view(await self.submit_show(ref))
+        command = ShowService(call.zone_id, service_id, session_id, call.caller.bearer)
+        return rules.view(await self.submit_show(command))
 
     async def update(self, call: Call) -> Reply:
         body = call.body
@@ -181,31 +181,33 @@ class ServiceHandlers:
 
 
 def _service_and_session(call: Call) -> tuple[str, str | None]:
-    """The service in the path, and the session in the path if there is one."""
+    """Return the service id from the path, and the session id if the path has one."""
     if "service" in call.params:
         return call.params["service"], call.params["id"]
     return call.params["id"], None
 
 
 REGISTER_DESCRIPTION = (
-    "Application and endpoint identify a service. Returns 201 for a new service or one that was unregistered, and 200 "
-    "for a registered one, where given fields replace the stored values and omitted fields keep theirs. With "
-    "`delivery: push`, only the 201 response contains the secret that signs pushes (Standard Webhooks). If it was "
-    "lost, rotate the secret."
+    "Application and endpoint identify a service. Returns 201 for a new service or one that was unregistered. Returns "
+    "200 for a registered one; given fields then replace the stored values and omitted fields keep theirs. The "
+    "response contains the secret that signs pushes (Standard Webhooks) only if delivery becomes `push`. If the secret "
+    "was lost, rotate it."
 )
-SESSION_LIFETIME_DESCRIPTION = " The service stays registered while one of the sessions that registered it is live."
+SESSION_LIFETIME_DESCRIPTION = (
+    " The registration ends with the session. The service stays registered while it has another registration."
+)
 UPDATE_DESCRIPTION = (
     "Given fields replace the stored values; omitted fields keep theirs. The response contains the secret if "
-    "`rotate_secret` is true or delivery becomes push. It is a new secret each time; pushes are also signed with the "
-    "previous one."
+    "`rotate_secret` is true or delivery becomes `push`. It is a new secret each time. Pushes are signed with the new "
+    "secret and with the previous one."
 )
 HEARTBEAT_DESCRIPTION = (
-    "The body may be empty, or contain health, active invocations and metadata. Only a change of health writes an "
-    "event."
+    "The body may be empty, or contain health, active invocations and metadata. The heartbeat writes an event only if "
+    "the health changes."
 )
 UNREGISTER_DESCRIPTION = (
-    "Returns 204, also for a repeated request. When no registration is left, pending and running invocations are "
-    "canceled. "
+    "Returns 204, also for a repeated request. When no registration is left, the service's pending and running "
+    "invocations are canceled. "
 )
 
 
@@ -230,8 +232,8 @@ def routes(handlers: ServiceHandlers) -> list[Route]:
         Route(
             "POST", base_path, handlers.register, "Register a service of an application", LIFECYCLE,
             body=RegisterServiceBody, response=ServiceView, status=201, errors=register_errors, tags=tags,
-            returns_existing=True, description=REGISTER_DESCRIPTION + " With `agent_id` that session registers it; "
-            "without, the application does, and the service stays until it is unregistered.",
+            returns_existing=True, description=REGISTER_DESCRIPTION + " With `agent_id`, the registration ends with "
+            "that session. Without it, the service stays registered until it is unregistered or its zone ends.",
         ),
         Route(
             "GET", base_path, handlers.list_services, "List services, newest first", LIFECYCLE, query=ListServicesQuery,
@@ -252,9 +254,9 @@ def routes(handlers: ServiceHandlers) -> list[Route]:
 
 
 def _service_routes(
-    handlers: ServiceHandlers, path: str, not_found_errors: tuple[str, ...], unregister_scope: str
+    handlers: ServiceHandlers, path: str, not_found_errors: tuple[str, ...], unregister_effect: str
 ) -> list[Route]:
-    """The routes of one service, for either of its paths."""
+    """The routes of one service, below one of its two paths."""
     not_found_errors = (*not_found_errors, "agent_service_not_found")
     owner_errors = (*not_found_errors, "application_ownership_required")
     tags = ("services",)
@@ -269,7 +271,7 @@ def _service_routes(
         ),
         Route(
             "DELETE", path, handlers.unregister, "Unregister a service", LIFECYCLE, status=204, errors=owner_errors,
-            tags=tags, description=UNREGISTER_DESCRIPTION + unregister_scope,
+            tags=tags, description=UNREGISTER_DESCRIPTION + unregister_effect,
         ),
         Route(
             "POST", f"{path}/heartbeat", handlers.heartbeat, "Send a heartbeat for a service", LIFECYCLE,

@@ -4,7 +4,7 @@
 |-------------------|-------------------------------------------------------|-----------------------------------------|
 | service-retention | services unregistered long ago that nothing refers to | deletes the rows, under the zone's lock |
 
-Without it the table would only grow: an endpoint that has another port in each run leaves a row each time.
+Without it the table would only grow: an endpoint that uses another port in each run leaves a row each time.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from collections.abc import Awaitable, Callable
 
 from quarterdeck.core.clock import DAY, Millis
 from quarterdeck.core.errors import NotFound
-from quarterdeck.domain.services.model import DeleteExpired, DeleteResult, Ref, ServiceSettings
+from quarterdeck.domain.services.model import DeleteResult, DeleteService, Ref, ServiceSettings
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Transaction
 
 RETENTION = "service-retention"
 BATCH = 500
 FindUnreferenced = Callable[[Transaction, Millis, int], Awaitable[list[Ref]]]
-"""(transaction, time, limit) → services that were unregistered before that time and that no stored row refers to. The
-component whose rows refer to services provides it."""
+"""(transaction, time, limit) → services that were unregistered before that time and that no stored row refers to.
+Injected, because invocations, which refer to services, are a layer above them."""
 
 
 def sweeps(
     cross_zone_engine: Engine,
     find_unreferenced: FindUnreferenced,
-    submit_delete: Callable[[DeleteExpired], Awaitable[DeleteResult]],
+    submit_delete: Callable[[DeleteService], Awaitable[DeleteResult]],
     settings: ServiceSettings,
     retention_every_ms: int = 900_000,
 ) -> list[Sweep]:
-    async def find_expired(tx: Transaction, batch: int) -> list[DeleteExpired]:
-        # Reads only the clock: `tx.now` is the database's time, which decides what is old enough.
+    async def find_past_retention(tx: Transaction, batch: int) -> list[DeleteService]:
+        # An empty read sets `tx.now`, so that the database's clock decides what is old enough.
         await tx.read()
         before = tx.now - round(settings.service_retention_days * DAY)
         found = await find_unreferenced(tx, before, batch)
-        return [DeleteExpired(zone_id, service_id, before) for zone_id, service_id in found]
+        return [DeleteService(zone_id, service_id, before) for zone_id, service_id in found]
 
-    async def delete_expired(batch: int) -> int:
-        commands = await cross_zone_engine.read(lambda tx: find_expired(tx, batch))
+    async def delete_past_retention(batch: int) -> int:
+        commands = await cross_zone_engine.read(lambda tx: find_past_retention(tx, batch))
         deleted = 0
         for outcome in await asyncio.gather(*map(submit_delete, commands), return_exceptions=True):
             # A deleted zone has no services to delete. Any other error fails the pass.
@@ -49,4 +49,4 @@ def sweeps(
             deleted += isinstance(outcome, DeleteResult) and outcome.is_deleted
         return deleted
 
-    return [Sweep(RETENTION, retention_every_ms, BATCH, delete_expired)]
+    return [Sweep(RETENTION, retention_every_ms, BATCH, delete_past_retention)]

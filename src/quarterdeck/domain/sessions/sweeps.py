@@ -70,13 +70,15 @@ def sweeps(
         await _gather([cascade_runner.finish_cascade(zone_id, cascade_id) for zone_id, cascade_id in refs])
         return len(refs)
 
-    async def delete_expired(batch: int) -> int:
+    async def delete_past_retention(batch: int) -> int:
         """Here, expired means that the retention time has passed, not the TTL."""
         retention_ms = round(settings.session_retention_days * DAY)
         deleted = 0
         # One level of the trees per transaction: deleting children makes their parents deletable.
         while deleted < batch:
-            count = await cross_zone_engine.transact(lambda tx: operations.delete_expired(tx, retention_ms, batch))
+            count = await cross_zone_engine.transact(
+                lambda tx: operations.delete_past_retention(tx, retention_ms, batch)
+            )
             deleted += count
             if not count:
                 break
@@ -87,7 +89,7 @@ def sweeps(
         Sweep(TTL, settings.ttl_sweep_interval_ms, batch, terminate_found(rules.TTL_EXPIRED, operations.find_expired)),
         Sweep(ORPHAN, settings.orphan_sweep_interval_ms, batch, terminate_found(ORPHANED, operations.find_orphaned)),
         Sweep(CASCADE, settings.cascade_sweep_interval_ms, batch, finish_cascades),
-        Sweep(RETENTION, retention_every_ms, batch, delete_expired),
+        Sweep(RETENTION, retention_every_ms, batch, delete_past_retention),
     ]
 
 

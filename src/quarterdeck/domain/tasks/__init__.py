@@ -6,18 +6,19 @@ for the tasks that depend on it.
 States. A PENDING task waits for an agent. Before that it may wait for other tasks, or for a time: a requested start
 time or the backoff after a failed attempt. Ready tasks are in one index, by class (task type and required capabilities)
 and rank, a number that the zone's strategy assigns. A claim takes the lowest ranks of the classes that match its agent.
-A task that becomes ready is offered to a waiting claim in the same commit. `docs/states/task.md` has the diagram.
+A new task that is ready is offered to a waiting claim of the same process in the commit that creates it. Tasks that
+become ready later wake waiting claims after the commit. `docs/states/task.md` has the diagram.
 
-Attempts. Each claim starts an attempt, which has a number and a token. Only the token of the current attempt can change
-the task; an older token is refused and changes nothing, however late it arrives. Tasks have no leases of their own: an
-attempt lasts as long as its agent sends heartbeats (`domain.agents`), and at most `timeoutSeconds`.
+Attempts. Each claim starts an attempt, which has a number and a token. A report about an attempt needs the token of the
+current attempt; a report with an older token is refused and changes nothing. Tasks have no leases of their own: an
+attempt lasts as long as its agent sends heartbeats, claims or reports (`domain.agents`), and at most `timeoutSeconds`.
 
-Batches. One lane decides all commands, under the zone's lock: load, decide (`rules.decider`, without I/O), persist,
-commit. A batch of 1,000 commands needs a handful of statements.
+Batches. One lane decides all task commands, under the locks of their zones: load, decide (`rules.decider`, without
+I/O), persist, commit. A batch of 1,000 commands takes a few round trips to the database.
 
-How it fails. After an attempt fails, times out, makes no progress or loses its agent, the task is retried after a
+Failures. After an attempt fails, times out, makes no progress or loses its agent, the task is retried after a
 backoff. The backoff is stored in the row and survives restarts. When no retry is left, the task is FAILED and final,
 one event carries `exhausted` for alerts, and its dependents are failed or unblocked in bounded passes. A claim whose
-response could not be delivered is released and does not count. If the coordinator is down, its work is late but not
-lost: every time it acts on is stored in a row.
+response could not be delivered is released, and its attempts do not count. While no coordinator runs, timeouts, retries
+and start times take effect late, but none is lost: all of these times are stored in rows.
 """

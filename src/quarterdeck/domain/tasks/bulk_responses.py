@@ -17,7 +17,7 @@ from quarterdeck.domain.tasks.request_commands import with_field
 from quarterdeck.domain.zones.rules import ZONE_NOT_FOUND
 
 RESPONSE_BYTES_MAX = 16 << 20
-"""Total content size of already existing tasks that one response repeats."""
+"""Maximum total content size of the already existing tasks in one response."""
 C = TypeVar("C")
 
 
@@ -30,7 +30,7 @@ def try_build(build: Callable[[], C]) -> C | Problem:
 
 
 def applies_to_all(outcome: object) -> bool:
-    """Whether a problem concerns every item: they share the caller and the workspace."""
+    """Whether the outcome is a problem with the caller or the workspace, which all items share."""
     return isinstance(outcome, Unauthenticated) or (isinstance(outcome, Problem) and outcome.code == ZONE_NOT_FOUND)
 
 
@@ -39,7 +39,7 @@ def problem_for_all(outcomes: Iterable[object]) -> Problem | None:
 
 
 class BulkResponse:
-    """The outcome of each task of a request, in request order."""
+    """Collects the outcomes of a bulk create, in request order."""
 
     def __init__(self) -> None:
         self.outcomes: list[TaskView | msgspec.Raw] = []
@@ -50,7 +50,10 @@ class BulkResponse:
         self.outcomes.append(msgspec.Raw(msgspec.json.encode(body)))
 
     def reserve_bytes(self, size: int) -> bool:
-        """Reserve space for an existing task. It may have grown since, so the size of the request does not limit it."""
+        """Reserve space for an existing task; False if the response has too little left.
+
+        The task may have grown since it was created, so the size of the request does not limit it.
+        """
         self._bytes_left -= size
         return self._bytes_left >= 0
 

@@ -1,7 +1,7 @@
 """Redacts the secrets of a task from errors and stack traces, before they are stored, shown or published.
 
-A failing agent often quotes its input. So the task's input, checkpoint and output are read for this, without a lock:
-the secrets of an attempt's input do not change, and those of its checkpoint are the agent's own.
+An error text often quotes the task's input. The secrets to redact are therefore read from the task's input, checkpoint
+and output. No lock is needed: the input does not change, and only the reporting agent changes the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ async def redactors_for(
 
 def _redactor(cipher: FieldCipher, result: FullTask | BaseException) -> Redactor:
     if isinstance(result, Problem):
-        # The task does not exist or the caller may not read it. The decision on the command refuses it, and nothing
-        # is stored.
+        # The task does not exist or the caller may not read it. The lane will refuse the command, so no text is stored.
         return cipher.redact
     if isinstance(result, BaseException):
         raise result

@@ -63,7 +63,7 @@ class TaskRetention:
             await self._archive(to_archive)
             for start in range(0, len(to_delete), BATCH):
                 chunk = to_delete[start : start + BATCH]
-                await self._cross_zone_engine.transact(partial(delete_expired, refs=chunk))
+                await self._cross_zone_engine.transact(partial(delete_past_retention, refs=chunk))
             count += len(to_archive) + len(to_delete)
             if self._position == START:
                 break
@@ -101,7 +101,7 @@ class TaskRetention:
                     raise outcome
 
 
-async def delete_expired(tx: Transaction, refs: Sequence[TaskRef]) -> None:
+async def delete_past_retention(tx: Transaction, refs: Sequence[TaskRef]) -> None:
     """Delete archived tasks with everything that belongs to them."""
     [deleted] = await tx.read(COORDINATOR.tasks_delete_expired(batch=[*sorted(refs)]))
     batch: list[tuple[object, ...]] = [*sorted((str(zone_id), str(task_id)) for zone_id, task_id, _ in deleted)]

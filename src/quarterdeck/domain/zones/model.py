@@ -11,7 +11,7 @@ from quarterdeck.core.caller import Bearer, Caller, Role
 from quarterdeck.core.clock import Millis
 
 DEFAULT_ZONE = "default"
-"""Created at the first start."""
+"""The zone that the server creates when it first starts."""
 ROLE_ASSIGNMENTS_MAX = 10_000
 """Maximum role assignments in one zone."""
 CEILINGS = {
@@ -30,7 +30,7 @@ def _limit_range(name: str) -> Meta:
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits for admission. The defaults are the platform's."""
+    """The limits that an admission checks. The default values are the platform defaults."""
 
     max_depth: Annotated[int, _limit_range("max_depth")] = 10
     max_children: Annotated[int, _limit_range("max_children")] = 10
@@ -67,8 +67,8 @@ class Zone(msgspec.Struct, frozen=True, array_like=True):
     ended_at: Millis | None
 
 
-class ZoneAdmission(msgspec.Struct, frozen=True):
-    """What an admission needs to know about its zone."""
+class ZoneAdmissionState(msgspec.Struct, frozen=True):
+    """The part of a zone's state that an admission checks."""
 
     limits: Limits
     frozen: bool
@@ -106,7 +106,7 @@ class SetZoneFrozen(msgspec.Struct, frozen=True):
         return self.caller.bearer
 
 
-class ZoneRef(msgspec.Struct, frozen=True):
+class ShowZone(msgspec.Struct, frozen=True):
     zone_id: str
     bearer: Bearer | None = None
 
@@ -153,7 +153,7 @@ class ListZonesQuery(msgspec.Struct, frozen=True):
     cursor: str | None = None
 
 
-# -- role assignments: the wire calls them members of a workspace ---------------------------------------------------
+# -- role assignments (the API calls them members of a workspace) ---------------------------------------------------
 
 
 class RoleAssignment(msgspec.Struct, frozen=True, array_like=True):
@@ -181,14 +181,16 @@ class ChangeRole(msgspec.Struct, frozen=True):
         return self.caller.bearer
 
 
-class RoleChange(msgspec.Struct, frozen=True):
-    """An assignment before and after a change. None if there is none."""
+class RoleAssignmentChange(msgspec.Struct, frozen=True):
+    """A subject's role assignment before and after a change."""
 
     before: RoleAssignment | None
+    """None if the subject had no assignment."""
     after: RoleAssignment | None
+    """None if the assignment was removed."""
 
 
-class RoleAssignmentRef(msgspec.Struct, frozen=True):
+class ShowRoleAssignment(msgspec.Struct, frozen=True):
     zone_id: str
     subject: str
     caller: Caller

@@ -1,4 +1,4 @@
-"""Operations of zones, each over a batch."""
+"""Operations of zones and role assignments, and the statements with which other components lock and load zones."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from quarterdeck.domain.zones.model import (
     Overrides,
     PutZone,
     RoleAssignment,
+    RoleAssignmentChange,
     RoleAssignmentFilter,
-    RoleChange,
     SetZoneFrozen,
+    ShowZone,
     Zone,
-    ZoneRef,
     ZoneUsage,
 )
 from quarterdeck.domain.zones.queries import Q
@@ -38,8 +38,8 @@ async def wait_for_lock(tx: Transaction, zone_id: str) -> None:
     await tx.read(Q.zones_lock(batch=[(zone_id,)]))
 
 
-def get_statement(zone_id: str) -> BoundStatement:
-    """The same row without a lock, for reads."""
+def load_statement(zone_id: str) -> BoundStatement:
+    """The statement that loads a zone without a lock."""
     return Q.zone_get(id=zone_id)
 
 
@@ -48,12 +48,12 @@ def decode_zones(rows: list[Row]) -> dict[str, Zone]:
 
 
 async def lock_failures(tx: Transaction, zone_ids: set[str]) -> dict[str, Problem | Busy]:
-    """Why each of these zones was not locked: it is busy or does not exist."""
+    """Why each of these zones was not locked: another transaction has locked it, or it does not exist."""
     if not zone_ids:
         return {}
     [rows] = await tx.read(Q.zones_existing(batch=[(zone_id,) for zone_id in sorted(zone_ids)]))
-    existing = {str(row[0]) for row in rows}
-    return {zone_id: BUSY if zone_id in existing else rules.zone_not_found(zone_id) for zone_id in zone_ids}
+    existing_ids = {str(row[0]) for row in rows}
+    return {zone_id: BUSY if zone_id in existing_ids else rules.zone_not_found(zone_id) for zone_id in zone_ids}
 
 
 class PutZoneResult(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class PutZoneResult(msgspec.Struct, frozen=True):
 
 
 async def put_zones(tx: Transaction, commands: Sequence[PutZone]) -> list[PutZoneResult | Problem | Busy]:
-    """Create zones, or change the given fields. Commands apply in order, so the last of several changes wins."""
+    """Create zones, or change the given fields. The commands for one zone apply in order."""
     inserted_rows: list[Row] = []
     names = {
         command.zone_id: command.name or command.zone_id for command in reversed(commands) if command.create_missing
@@ -74,7 +74,7 @@ async def put_zones(tx: Transaction, commands: Sequence[PutZone]) -> list[PutZon
         inserted_rows, locked_rows = await tx.read(Q.zone_insert(batch=insert_batch), statement)
     else:
         [locked_rows] = await tx.read(statement)
-    inserted = {str(row[0]) for row in inserted_rows}
+    inserted_ids = {str(row[0]) for row in inserted_rows}
     zones = decode_zones(locked_rows)
     failures = await lock_failures(tx, {command.zone_id for command in commands} - zones.keys())
     outcomes: list[PutZoneResult | Problem | Busy] = []
@@ -86,25 +86,25 @@ async def put_zones(tx: Transaction, commands: Sequence[PutZone]) -> list[PutZon
         if zone.ended_at is not None:
             outcomes.append(rules.zone_ended(command.zone_id))
             continue
-        created = command.zone_id in inserted
-        inserted.discard(command.zone_id)
-        zones[command.zone_id] = updated = _update_zone(tx, zone, command, created)
-        outcomes.append(PutZoneResult(updated, created))
+        created = command.zone_id in inserted_ids
+        inserted_ids.discard(command.zone_id)
+        zones[command.zone_id] = updated_zone = _update_zone(tx, zone, command, created)
+        outcomes.append(PutZoneResult(updated_zone, created))
     return outcomes
 
 
 def _update_zone(tx: Transaction, zone: Zone, command: PutZone, created: bool) -> Zone:
     quotas = rules.encode_overrides(rules.merge_overrides(rules.overrides_of_zone(zone), command.quotas or Overrides()))
-    updated = msgspec.structs.replace(zone, name=command.name or zone.name, quotas=quotas)
-    has_changed = updated != zone
+    updated_zone = msgspec.structs.replace(zone, name=command.name or zone.name, quotas=quotas)
+    has_changed = updated_zone != zone
     if has_changed:
-        updated = msgspec.structs.replace(updated, updated_at=tx.now)
-        tx.write(Q.zone_update(id=zone.id, name=updated.name, quotas=quotas, now=tx.now))
+        updated_zone = msgspec.structs.replace(updated_zone, updated_at=tx.now)
+        tx.write(Q.zone_update(id=zone.id, name=updated_zone.name, quotas=quotas, now=tx.now))
     if has_changed or created:
-        data = msgspec.json.encode({"name": updated.name, "quotas": msgspec.Raw(quotas.encode())}).decode()
+        data = msgspec.json.encode({"name": updated_zone.name, "quotas": msgspec.Raw(quotas.encode())}).decode()
         event_type = "zone.create" if created else "zone.change"
         tx.emit(NewEvent(event_type, zone.id, zone.id, command.actor, data=data, trace=command.trace))
-    return updated
+    return updated_zone
 
 
 async def set_zones_frozen(tx: Transaction, commands: Sequence[SetZoneFrozen]) -> list[Zone | Problem | Busy]:
@@ -120,8 +120,8 @@ async def set_zones_frozen(tx: Transaction, commands: Sequence[SetZoneFrozen]) -
         elif zone.ended_at is not None:
             outcomes.append(rules.zone_ended(command.zone_id))
         else:
-            zones[zone.id] = updated = set_frozen(tx, zone, command.frozen, command.caller.subject, command.trace)
-            outcomes.append(updated)
+            zones[zone.id] = updated_zone = set_frozen(tx, zone, command.frozen, command.caller.subject, command.trace)
+            outcomes.append(updated_zone)
     return outcomes
 
 
@@ -135,14 +135,14 @@ def set_frozen(tx: Transaction, zone: Zone, frozen: bool, actor: str, trace: str
 
 
 def end_zone(tx: Transaction, zone: Zone, actor: str, trace: str | None) -> Zone:
-    """End a zone that this transaction has locked. The components end what it contains."""
+    """End a zone that this transaction has locked. Other components end its objects when they get the event."""
     tx.write(Q.zone_end(id=zone.id, now=tx.now))
     tx.emit(NewEvent("zone.end", zone.id, zone.id, actor, trace=trace))
     return msgspec.structs.replace(zone, ended_at=tx.now, updated_at=tx.now)
 
 
-async def show_zones(tx: Transaction, commands: Sequence[ZoneRef]) -> list[ZoneUsage | Problem | Busy]:
-    """Return zones with the used part of their limits."""
+async def show_zones(tx: Transaction, commands: Sequence[ShowZone]) -> list[ZoneUsage | Problem | Busy]:
+    """Load zones with the number of their live sessions."""
     [rows] = await tx.read(Q.zone_usage(batch=[(command.zone_id,) for command in commands]))
     usages = {}
     for row in rows:
@@ -173,7 +173,7 @@ async def list_zones(tx: Transaction, after: str, limit: int) -> list[Zone]:
 
 
 def role_assignments_statement(refs: Sequence[tuple[str, str]]) -> BoundStatement:
-    """The statement that loads assignments by (zone, subject), for the first round trip of a caller."""
+    """The statement that loads assignments by (zone, subject)."""
     return Q.zone_members_get(batch=[*refs])
 
 
@@ -194,20 +194,20 @@ async def list_role_assignments(tx: Transaction, filters: RoleAssignmentFilter) 
     return decode(rows, RoleAssignment)
 
 
-async def persist_role_changes(tx: Transaction, changes: Iterable[RoleChange]) -> None:
+async def persist_role_changes(tx: Transaction, changes: Iterable[RoleAssignmentChange]) -> None:
     """Write the changes of a batch. The zones must be locked."""
-    inserted: list[tuple[object, ...]] = []
-    updated: list[tuple[object, ...]] = []
-    deleted: list[tuple[object, ...]] = []
+    inserts: list[tuple[object, ...]] = []
+    updates: list[tuple[object, ...]] = []
+    deletes: list[tuple[object, ...]] = []
     for before, after in ((change.before, change.after) for change in changes):
         if after is None:
-            deleted += [(before.zone_id, before.subject)] if before is not None else []
+            deletes += [(before.zone_id, before.subject)] if before is not None else []
         elif before is None:
-            inserted.append(msgspec.structs.astuple(after))
+            inserts.append(msgspec.structs.astuple(after))
         elif before != after:
-            updated.append((after.zone_id, after.subject, before.role, after.role, after.updated_at))
-    if inserted:
-        tx.write(Q.zone_members_insert(batch=inserted))
-    for statement, batch in ((Q.zone_members_update, updated), (Q.zone_members_delete, deleted)):
+            updates.append((after.zone_id, after.subject, before.role, after.role, after.updated_at))
+    if inserts:
+        tx.write(Q.zone_members_insert(batch=inserts))
+    for statement, batch in ((Q.zone_members_update, updates), (Q.zone_members_delete, deletes)):
         if batch and len((await tx.read(statement(batch=batch)))[0]) != len(batch):
             raise RuntimeError("role assignments changed under the zone's lock")

@@ -4,7 +4,7 @@
 -- columns member: zone_id, subject, role, added_by, created_at, updated_at
 
 -- name: zones_lock
--- The only lock of admission. In order of id, so that two batches cannot deadlock.
+-- The only lock that an admission takes. Zones are locked in order of id, so that two batches cannot deadlock.
 select columns(z)
 from zones z
 where z.id in (select b.id from rows(:batch as b, id text))
@@ -20,7 +20,7 @@ order by id
 for update skip locked;
 
 -- name: zones_existing
--- Distinguishes a busy zone from a missing one.
+-- Distinguishes a locked zone from a missing one.
 select id from zones where id in (select b.id from rows(:batch as b, id text));
 
 -- name: zone_get
@@ -31,13 +31,13 @@ from zones z where z.id = :id;
 -- name: zone_usage
 -- Zones with their live counts. Expired sessions do not count, even before a sweep ends them. `now_ms()` is in a
 -- subquery, so that it is evaluated once and the index on expires_at can be used.
-select columns(z), coalesce(s.live, 0) - coalesce(x.dead, 0), coalesce(c.live, 0) - coalesce(x.dead_children, 0)
+select columns(z), coalesce(s.live, 0) - coalesce(x.expired, 0), coalesce(c.live, 0) - coalesce(x.expired_children, 0)
 from rows(:batch as b, id text)
 join zones z on z.id = b.id
 left join admission_counts s on s.zone_id = z.id and s.scope = 'zone' and s.key = ''
 left join admission_counts c on c.zone_id = z.id and c.scope = 'concurrent' and c.key = ''
 left join (
-    select e.zone_id, count(*) as dead, count(e.parent_id) as dead_children
+    select e.zone_id, count(*) as expired, count(e.parent_id) as expired_children
     from agent_sessions e
     where e.zone_id in (select a.id from rows(:batch as a, id text))
       and e.status <> 'terminated' and e.terminated_at is null and e.expires_at <= (select now_ms())
@@ -45,7 +45,7 @@ left join (
 ) x on x.zone_id = z.id;
 
 -- name: zone_list
--- By id, which administrators type; the order of creation is of no use to them.
+-- In order of id, because administrators look a zone up by its id.
 select columns(z)
 from zones z where z.id > :after order by id limit :limit;
 
@@ -63,15 +63,16 @@ returning id;
 update zones set name = :name, quotas = :quotas, updated_at = :now where id = :id;
 
 -- name: zone_freeze
--- Runs under the zone's lock, which every admission takes, so it applies to every admission after this commit.
+-- Runs under the zone's lock. Every admission takes that lock, so the change applies to every admission after the commit.
 update zones set frozen = :frozen, updated_at = :now where id = :id and ended_at is null;
 
 -- name: zone_end
--- The row stays: its history can be read, and the id cannot be reused.
+-- The row is kept: the zone's history stays readable, and the id cannot be reused.
 update zones set ended_at = :now, updated_at = :now where id = :id and ended_at is null;
 
 -- name: zone_members_get
--- The assignments of callers and of the subjects they change, in the first round trip of every workspace operation.
+-- The assignments of callers and of the subjects whose role they change. Every operation of a workspace reads them in
+-- its first round trip.
 select columns(m as member)
 from rows(:batch as b, zone_id text, subject text)
 join zone_members m on m.zone_id = b.zone_id and m.subject = b.subject;
@@ -85,7 +86,7 @@ join zone_members m on m.zone_id = b.zone_id
 group by m.zone_id;
 
 -- name: zone_members_page
--- By subject, the order of the primary key.
+-- In order of subject, which is the order of the primary key within a zone.
 select columns(m as member)
 from zone_members m
 where m.zone_id = :zone_id and m.subject > :after
@@ -93,7 +94,7 @@ order by m.subject
 limit :limit;
 
 -- name: zone_members_insert
--- Runs under the zone's lock, like the count before it, so there is no duplicate and the limit holds.
+-- Runs under the zone's lock, as the count before it does, so there is no duplicate and the limit is not exceeded.
 insert into zone_members (zone_id, subject, role, added_by, created_at, updated_at)
 select columns(b as member)
 from rows(:batch as b, zone_id text, subject text, role text, added_by text, created_at bigint, updated_at bigint);

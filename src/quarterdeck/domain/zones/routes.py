@@ -17,9 +17,9 @@ from quarterdeck.domain.zones.model import (
     PutZoneBody,
     QuotasView,
     SetZoneFrozen,
+    ShowZone,
     Zone,
     ZoneList,
-    ZoneRef,
     ZoneUsage,
     ZoneView,
 )
@@ -33,10 +33,10 @@ class ZoneHandlers:
     """For the list of zones, which only callers that may cross zones can read."""
     default_limits: Limits
     submit_put: Callable[[PutZone], Awaitable[PutZoneResult]]
-    submit_show: Callable[[ZoneRef], Awaitable[ZoneUsage]]
-    submit_frozen: Callable[[SetZoneFrozen], Awaitable[Zone]]
+    submit_show: Callable[[ShowZone], Awaitable[ZoneUsage]]
+    submit_set_frozen: Callable[[SetZoneFrozen], Awaitable[Zone]]
     check_bearer: Callable[[Caller], Awaitable[None]]
-    """Raises if the token's session has ended. Injected, because zones cannot import sessions, a higher component."""
+    """Raises if the caller's session has ended. Injected, because sessions are a layer above zones."""
 
     async def put_zone(self, call: Call) -> Reply:
         body = call.body
@@ -45,7 +45,7 @@ class ZoneHandlers:
         return Reply(rules.view(result.zone), 201 if result.created else 200)
 
     async def get_zone(self, call: Call) -> ZoneView:
-        return rules.view((await self.submit_show(_zone_ref(call))).zone)
+        return rules.view((await self.submit_show(_show_command(call))).zone)
 
     async def list_zones(self, call: Call) -> Reply:
         query = call.query
@@ -59,7 +59,7 @@ class ZoneHandlers:
         return Reply(body, 200, call.next_link(cursor))
 
     async def get_quotas(self, call: Call) -> QuotasView:
-        return rules.quotas_view(await self.submit_show(_zone_ref(call)), self.default_limits)
+        return rules.quotas_view(await self.submit_show(_show_command(call)), self.default_limits)
 
     async def put_quotas(self, call: Call) -> QuotasView:
         body = call.body
@@ -68,14 +68,14 @@ class ZoneHandlers:
         return await self.get_quotas(call)
 
     async def freeze(self, call: Call) -> ZoneView:
-        return rules.view(await self.submit_frozen(SetZoneFrozen(call.zone_id, True, call.caller, call.trace)))
+        return rules.view(await self.submit_set_frozen(SetZoneFrozen(call.zone_id, True, call.caller, call.trace)))
 
     async def thaw(self, call: Call) -> ZoneView:
-        return rules.view(await self.submit_frozen(SetZoneFrozen(call.zone_id, False, call.caller, call.trace)))
+        return rules.view(await self.submit_set_frozen(SetZoneFrozen(call.zone_id, False, call.caller, call.trace)))
 
 
-def _zone_ref(call: Call) -> ZoneRef:
-    return ZoneRef(call.zone_id, call.caller.bearer)
+def _show_command(call: Call) -> ShowZone:
+    return ShowZone(call.zone_id, call.caller.bearer)
 
 
 def _put_command(call: Call, name: str | None, quotas: Overrides | None, *, create_missing: bool = True) -> PutZone:
@@ -107,12 +107,12 @@ def routes(handlers: ZoneHandlers) -> list[Route]:
             "PUT", "/zones/{zone}/quotas", handlers.put_quotas, "Set some of a zone's limits", ADMIN, body=Overrides,
             response=QuotasView, errors=zone_errors, tags=tags,
             description="Send only the limits to change; null removes an override. An unknown limit, or one above its "
-            "ceiling, is a 400.",
+            "ceiling, is refused with 400.",
         ),
         Route(
             "POST", "/zones/{zone}/freeze", handlers.freeze, "Stop admission to a zone", ADMIN, response=ZoneView,
             errors=zone_errors, tags=tags,
-            description="Running sessions continue. Every spawn is refused with 423 `zone_frozen`.",
+            description="Live sessions continue. Every spawn is refused with 423 `zone_frozen`.",
         ),
         Route(
             "POST", "/zones/{zone}/thaw", handlers.thaw, "Allow admission to a zone again", ADMIN, response=ZoneView,

@@ -131,7 +131,7 @@ def comparison_for(page: KeyPage) -> ComparisonPart:
     suffix = key.removeprefix(family.prefix)
     if family.prefix == key_layout.STALE_AGENTS:
         return _compare_stale_agents(page)
-    if family.prefix in (key_layout.STATUS, key_layout.AGENT_TASKS):
+    if family.prefix in (key_layout.STATUS_PREFIX, key_layout.AGENT_TASKS_PREFIX):
         ref = key_layout.parse_agent_name(suffix)
         return ComparisonPart(removals=[KeyRemoval(key, "")]) if ref is None else _compare_agent(page, ref)
     return (
@@ -161,7 +161,7 @@ def _compare_tasks(page: KeyPage, zone_id: str) -> ComparisonPart:
     removals, holders = [], []
     for member in page.members:
         removal = KeyRemoval(page.key, page.family.redis_type, member)
-        is_active_set = page.family.prefix == key_layout.ACTIVE
+        is_active_set = page.family.prefix == key_layout.ACTIVE_PREFIX
         task_ids = key_layout.possible_task_ids(member) if is_active_set else [member] if is_path_id(member) else []
         tasks += [(zone_id, task_id) for task_id in task_ids]
         if not task_ids:

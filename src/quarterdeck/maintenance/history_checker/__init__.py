@@ -1,6 +1,6 @@
 """`qd check --history FILE`: checks recorded client calls against the event log and the rows.
 
-A client writes one line per call: the request, when it started and ended, and the response, or that none came
+A client writes one line per call: the request, when it started and ended, and the response, if one came
 (`docs/checking.md` describes the format). When the load has stopped, the checker reads all lines, the complete event
 log and the tables, and checks every invariant of sessions and tasks separately. The package `invariants` lists them.
 
@@ -29,7 +29,7 @@ What it cannot prove:
 - That the event log was not rewritten together with the rows. `qd audit verify` proves that.
 - Anything that retention has deleted. Calls older than the oldest stored event are skipped and counted in the report.
 
-How it fails. A line that cannot be read is an error with its file and line, and exit code 1, before anything is
-checked. Violations are printed one per line, with the position in the event log, the subject, and the line of the
-history.
+Errors. A line that cannot be read stops the command before anything is checked. The error names the file and the line,
+and the exit code is 1. Violations are printed one per line, with the position in the event log and the line of the
+history, where they are known.
 """

@@ -75,17 +75,17 @@ def accepted_completions(evidence: Evidence) -> Iterator[AcceptedCompletion]:
     calls = [call for call in evidence.successful_calls(Op.COMPLETE, Op.RELEASE, *TASK_END_VERBS) if call.request.id]
     numbers_by_token = attempt_numbers(evidence)
     ends_by_ref: dict[Ref, list[AttemptEnd]] = {(call.zone, call.request.id or ""): [] for call in calls}
-    running: dict[Ref, int | None] = {}
+    running_attempts: dict[Ref, int | None] = {}
     for event, data in readable_events(evidence):
         ref = (event.zone_id, event.subject)
         if ref not in ends_by_ref:
             continue
         noun, _, verb = event.type.partition(".")
         if event.type == "invocation.started" or starts_attempt(event):
-            running[ref] = data.attempt
+            running_attempts[ref] = data.attempt
         elif event.type in ATTEMPT_END_EVENTS or (noun == "task" and ends_attempt(event)):
-            # The number comes from the start event: the end event of a release has the number before it.
-            ends_by_ref[ref].append(AttemptEnd(running.get(ref, data.attempt), event.pos, verb))
+            # The number comes from the start event: the event of a release has the number of the attempt before.
+            ends_by_ref[ref].append(AttemptEnd(running_attempts.get(ref, data.attempt), event.pos, verb))
     for call in calls:
         yield AcceptedCompletion(
             call, numbers_by_token.get(attempt_token_of(call)), ends_by_ref[call.zone, call.request.id or ""]

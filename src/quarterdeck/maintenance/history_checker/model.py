@@ -18,7 +18,7 @@ from quarterdeck.maintenance.history_checker.task_model import DependencyRow, Ta
 
 
 class Op(StrEnum):
-    """The calls that invariants use. Lines of any other kind are read and ignored."""
+    """The operations that the checker knows. Calls with any other `op` are counted, but not checked."""
 
     SPAWN = "spawn"
     TERMINATE = "terminate"
@@ -78,7 +78,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 class CallResponse(msgspec.Struct, frozen=True):
     id: str | None = None
     status: str | int | None = None
-    """The state of an invocation or a session. For a problem its HTTP status, which the line also has."""
+    """The state of an invocation or a session. In a problem, the HTTP status, which the line also has."""
     error: object = None
     """The code of a problem. The error of an invocation can be any JSON."""
     items: list[Lease] = []
@@ -108,9 +108,9 @@ class HistoryLine(msgspec.Struct, frozen=True):
     session: str | None = None
     """The session that the caller's credential acted for, if any."""
     before: bool = False
-    """The line was written before the request was sent, by a client that may be killed before the response.
+    """The line was written before the request was sent, by a client that may be killed before the response arrives.
 
-    A later line with the same `seq` replaces it.
+    A later line with the same `client` and `seq` replaces it.
     """
 
 
@@ -139,7 +139,7 @@ class RecordedCall(msgspec.Struct, gc=False):
 
     @property
     def outcome(self) -> Outcome:
-        """A 503 with a code means that nothing was done, unless the code is `outcome_unknown`.
+        """2xx is done. 3xx and 4xx are refused, and so is a 503 with an error code other than `outcome_unknown`.
 
         After any other 5xx, and without a response, the outcome is unknown.
         """
@@ -240,7 +240,7 @@ class CascadeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """All rows. Each iterable can be iterated any number of times."""
+    """The rows of the tables that are checked. Each iterable can be iterated any number of times."""
 
     now: Millis
     """The database's time when the rows were read."""
@@ -302,7 +302,7 @@ def decode_event_data(event: Event) -> EventData | None:
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """What an invariant is checked against."""
+    """The input of every invariant: the event log, the recorded calls and the rows."""
 
     log: Iterable[Event]
     """In the order of positions. Can be iterated any number of times."""
@@ -314,7 +314,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
     @property
     def is_log_complete(self) -> bool:
-        """Whether the event log begins with its first event."""
+        """Whether retention has deleted no events."""
         return self.rows.floor == 0
 
 

@@ -16,8 +16,8 @@ from quarterdeck.core.errors import Invalid
 from quarterdeck.maintenance.history_checker.model import CallRequest, CallResponse, HistoryLine, Op, RecordedCall
 from quarterdeck.maintenance.history_checker.task_model import TaskCallData, TaskRequest, TaskResponse
 
-LINE_MAX = 32 << 20
-"""Bytes. Enough for a claim of 100 invocations with all their content."""
+LINE_MAX_BYTES = 32 << 20
+"""Enough for a claim of 100 invocations with all their content."""
 OPS = frozenset(Op)
 TASK_OPS = frozenset(op for op in Op if op.startswith("task."))
 _decode_line = msgspec.json.Decoder(HistoryLine).decode
@@ -50,15 +50,16 @@ def read_histories(files: Sequence[Path]) -> History:
 
 
 def _read_calls(handle: BinaryIO, file: Path) -> Iterator[RecordedCall | None]:
+    """The calls of a file, then None if the last line is incomplete."""
     line_number = 0
-    while raw := handle.readline(LINE_MAX):
+    while raw := handle.readline(LINE_MAX_BYTES):
         line_number += 1
         if not raw.strip():
             continue
         try:
             call = _to_call(_decode_line(raw))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            if not raw.endswith(b"\n") and len(raw) < LINE_MAX:
+            if not raw.endswith(b"\n") and len(raw) < LINE_MAX_BYTES:
                 yield None
                 return
             raise _invalid_line(file, line_number, str(error)) from None
@@ -92,7 +93,7 @@ def _to_call(line: HistoryLine) -> RecordedCall:
 
 
 def _merge_duplicates(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Replace lines that were written before a call by the line with its response. Any other duplicate is an error."""
+    """Replace a line written before its request by the later line of the same call. Other duplicates are errors."""
     seen: dict[tuple[str, int], RecordedCall] = {}
     for call in calls:
         first = seen.get((call.client, call.seq))

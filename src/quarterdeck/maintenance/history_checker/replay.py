@@ -45,15 +45,15 @@ class SessionReplay:
         self._sessions: dict[Ref, ReplayedSession] = {}
         self._children: dict[Ref, list[str]] = {}
         self._live_ids: dict[str, dict[str, None]] = {}
-        """Sessions by zone that have not ended, for a cascade over a whole zone."""
+        """By zone, the ids of the sessions that have not ended. A cascade over a whole zone ends them all."""
         if not evidence.is_log_complete:
             self._load_earlier(evidence)
 
     def _load_earlier(self, evidence: Evidence) -> None:
-        """Add the sessions from before the oldest stored event, from their rows."""
-        first = next(iter(evidence.log), None)
+        """Add the sessions that were spawned before the oldest stored event, from their rows."""
+        oldest = next(iter(evidence.log), None)
         for row in evidence.rows.sessions:
-            if first is None or row.spawned_at < first.at:
+            if oldest is None or row.spawned_at < oldest.at:
                 session = self._add(
                     ReplayedSession(
                         row.zone_id,
@@ -66,7 +66,7 @@ class SessionReplay:
                         0,
                     )
                 )
-                if row.terminated_at is not None and (first is None or row.terminated_at < first.at):
+                if row.terminated_at is not None and (oldest is None or row.terminated_at < oldest.at):
                     self._mark_ended(session, 0)
 
     def __iter__(self) -> Iterator[ReplayedSession]:
@@ -121,14 +121,14 @@ class SessionReplay:
 
     def subtree(self, root: ReplayedSession) -> Iterator[ReplayedSession]:
         """A session and all its descendants, including ended ones: an ended session may have live descendants."""
-        pending, seen = [root], {root.id}
-        while pending:
-            session = pending.pop()
+        stack, seen = [root], {root.id}
+        while stack:
+            session = stack.pop()
             yield session
             for child in self.children(session):
                 if child.id not in seen:
                     seen.add(child.id)
-                    pending.append(child)
+                    stack.append(child)
 
     def children(self, session: ReplayedSession) -> Iterator[ReplayedSession]:
         for child_id in self._children.get((session.zone_id, session.id), ()):

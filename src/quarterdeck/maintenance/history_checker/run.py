@@ -33,7 +33,7 @@ from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement
 
 VIOLATIONS_MAX = 100
-"""Violations shown per invariant. More usually have one cause, so the rest is only counted."""
+"""Violations shown per invariant. More violations usually have the same cause, so the rest is only counted."""
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -88,7 +88,7 @@ def check_invariants(evidence: Evidence) -> Iterator[Violation]:
 
 
 def check_history(snapshot: Snapshot, history: History) -> HistoryReport:
-    evidence, skipped = load_history_evidence(snapshot, history.calls)
+    evidence, skipped_calls = load_history_evidence(snapshot, history.calls)
     outcomes = Counter(call.outcome for call in evidence.history)
     violations: list[Violation] = []
     counts: Counter[str] = Counter()
@@ -100,7 +100,7 @@ def check_history(snapshot: Snapshot, history: History) -> HistoryReport:
         {outcome.value: outcomes[outcome] for outcome in Outcome},
         sum(1 for _ in evidence.log),
         history.truncated_files,
-        skipped,
+        skipped_calls,
         violations,
         dict(counts),
     )
@@ -131,7 +131,7 @@ def load_history_evidence(snapshot: Snapshot, calls: Sequence[RecordedCall]) -> 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRows(Generic[S], Iterable[S]):
-    """Rows that are read from the snapshot, in pages, at each iteration. The snapshot makes each iteration the same."""
+    """The rows of a statement, read in pages at each iteration. All iterations read one snapshot and are equal."""
 
     snapshot: Snapshot
     query: BoundStatement

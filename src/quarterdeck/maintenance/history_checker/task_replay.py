@@ -1,7 +1,7 @@
 """Replays the event log: the states of each task, and when its attempts started and ended.
 
 Like `replay`, it follows the documentation and does not use the rules of the component. A test compares `TRANSITIONS`
-with them.
+with the component's state machine.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from quarterdeck.maintenance.history_checker.task_model import TaskEventData, de
 
 TASK_PREFIX = "task."
 HELD_STATES = frozenset({"ASSIGNED", "RUNNING"})
-"""An agent holds the task."""
-OPEN_STATES = ("PENDING", "ASSIGNED", "RUNNING")
+"""The states in which an agent holds the task."""
+ACTIVE_STATES = ("PENDING", "ASSIGNED", "RUNNING")
+"""The states of a task that is neither paused nor ended."""
 Transition = tuple[str | None, str | None]
+"""(from, to)"""
 
 
 def _unchanged(*states: str) -> frozenset[Transition]:
@@ -34,19 +36,19 @@ TRANSITIONS: Mapping[str, frozenset[Transition]] = {
     "task.assigned": _to_state("ASSIGNED", "PENDING"),
     "task.started": _to_state("RUNNING", "PENDING", "ASSIGNED"),
     "task.progressed": _unchanged(*HELD_STATES),
-    "task.paused": _to_state("PAUSED", *OPEN_STATES),
+    "task.paused": _to_state("PAUSED", *ACTIVE_STATES),
     "task.resumed": _to_state("PENDING", "PAUSED"),
     "task.completed": _to_state("COMPLETED", *HELD_STATES, "PAUSED"),
-    "task.failed": _to_state("FAILED", *OPEN_STATES, "PAUSED"),
-    "task.aborted": _to_state("ABORTED", *OPEN_STATES, "PAUSED", "FAILED", "ABORTED"),
+    "task.failed": _to_state("FAILED", *ACTIVE_STATES, "PAUSED"),
+    "task.aborted": _to_state("ABORTED", *ACTIVE_STATES, "PAUSED", "FAILED", "ABORTED"),
     "task.requeued": _to_state("PENDING", "FAILED", "ABORTED"),
     "task.released": _to_state("PENDING", *HELD_STATES),
     "task.archived": _to_state("ARCHIVED", "COMPLETED", "FAILED", "ABORTED"),
-    "task.changed": _unchanged(*OPEN_STATES, "PAUSED", "COMPLETED", "FAILED", "ABORTED"),
+    "task.changed": _unchanged(*ACTIVE_STATES, "PAUSED", "COMPLETED", "FAILED", "ABORTED"),
     "task.warned": _unchanged("RUNNING"),
     "task.unblocked": _unchanged("PENDING", "PAUSED"),
 }
-"""The transitions (from, to) that each event may record."""
+"""The transitions that each event may record."""
 UNSTARTED_FAILURE_REASONS = frozenset({"dependency_failed", "dependency_cycle"})
 """The reasons for which a task can fail while no agent holds it."""
 
@@ -59,7 +61,7 @@ class ReplayedTask:
     attempt: int = 0
     """The number of the running attempt, or of the last counted one."""
     is_final: bool = False
-    """It failed or was aborted without another retry."""
+    """It failed or was aborted, and is not retried automatically."""
     is_completed: bool = False
     """It was COMPLETED, and may have been archived since."""
     last_progress: tuple[int | None, str | None] | None = None

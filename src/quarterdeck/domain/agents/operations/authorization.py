@@ -1,4 +1,4 @@
-"""Authorizes callers, in the transaction of the command and under the lock of its zone.
+"""Authorizes callers in the transaction of the command. Writes other than heartbeats do so under the zone's lock.
 
     checks = CallerChecks(commands)
     zone_rows, *caller_rows, rows = await tx.read(
@@ -7,8 +7,9 @@
     callers = checks.build_state(caller_rows, tx.now)
     problem = callers.problem(command, "tasks.create")
 
-The checks have a fixed order: the caller's session has ended (401), its agent was terminated or registered again
-(401), the workspace does not exist for it (404), it has no role there (403), its role lacks the permission (403).
+The first of these that applies is the error: the caller's session has ended (401), its agent was terminated or
+registered again (401), the workspace does not exist or the caller may not access it (404), the caller has no role there
+(403), its role lacks the permission (403). An agent id that is not registered is no error.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class CallerCommand(Protocol):
 
 
 class CallerChecks:
-    """The callers of a batch, and the statements that load what decides about them."""
+    """Loads the sessions, agents and role assignments of the callers of a batch."""
 
     def __init__(self, commands: Sequence[CallerCommand]) -> None:
         self._sessions = sorted(sessions.bearer_refs(commands))
@@ -65,8 +66,11 @@ class CallerChecks:
         self._subjects = sorted(subjects)
 
     def statements(self) -> list[BoundStatement]:
-        """Up to three statements, for the first round trip, after the zones' locks. None are needed for the server."""
-        statements = [sessions.get_statement(self._sessions)] if self._sessions else []
+        """Return up to three statements for the batch's first round trip, to run after the zones' locks.
+
+        Commands of the server itself need none.
+        """
+        statements = [sessions.load_statement(self._sessions)] if self._sessions else []
         if self._agents:
             statements.append(Q.agents_auth_state(batch=[*self._agents]))
         if self._subjects:
@@ -74,7 +78,7 @@ class CallerChecks:
         return statements
 
     def build_state(self, results: Sequence[list[Row]], now: Millis) -> CallerState:
-        """Decode the results of these statements, in their order."""
+        """Decode the results of `statements()`, in the same order."""
         rows = iter(results)
         sessions_by_ref = sessions.decode_sessions(next(rows)) if self._sessions else {}
         agents = next(rows) if self._agents else []
@@ -91,7 +95,7 @@ class CallerChecks:
 
 
 class CallerState:
-    """What decides about the callers of a batch."""
+    """The loaded sessions, agents and roles of the callers of a batch, and the checks that use them."""
 
     def __init__(
         self,
@@ -119,7 +123,7 @@ class CallerState:
         return zone_rules.permission_problem(caller, command.zone_id, self._assigned_role(caller), permission)
 
     def role(self, command: CallerCommand) -> Role | None:
-        """The caller's role in the zone of the command. None without a role, and for the server."""
+        """The caller's role in the zone of the command. None if it has no role, or if the server is the sender."""
         caller = command.caller
         return (
             None if caller is None else zone_rules.effective_role(caller, command.zone_id, self._assigned_role(caller))
@@ -137,7 +141,7 @@ class CallerState:
 
 
 class AgentCaller(msgspec.Struct, frozen=True):
-    """A caller with an agent token, on a route of a component below agents."""
+    """A caller with an agent token, on a route of a component that does not know agents."""
 
     zone_id: str
     """The caller's zone."""
@@ -145,7 +149,10 @@ class AgentCaller(msgspec.Struct, frozen=True):
 
 
 async def check_agent_callers(tx: Transaction, commands: Sequence[AgentCaller]) -> list[bool | Problem]:
-    """Check that agent tokens are still valid. Their permissions are checked by the component of the route."""
+    """Return for each caller True, or why its agent token is no longer valid.
+
+    The component of the route checks the caller's permission.
+    """
     refs = sorted(
         {(command.zone_id, command.caller.agent_id) for command in commands if command.caller.agent_id is not None}
     )
@@ -171,7 +178,7 @@ class _ReadCommand(msgspec.Struct, frozen=True):
 
 
 async def require_permission(tx: Transaction, caller: Caller | None, zone_id: str, permission: str) -> None:
-    """Raise if the caller does not have a permission. Call it before reading anything for the caller."""
+    """Raise a Problem if the caller does not have a permission. Call it before reading anything for the caller."""
     if caller is None:
         return
     command = _ReadCommand(zone_id, caller)

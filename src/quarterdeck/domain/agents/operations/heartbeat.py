@@ -1,8 +1,8 @@
 """Records heartbeats.
 
-They are frequent, so they do not take the zone's lock: one narrow row per agent is locked and written, and a history
-row only if needed. Status changes that follow from a heartbeat (revived, degraded, recovered) are decided under the
-zone's lock by a later command; a result with `needs_refresh` requests it.
+They are frequent, so they do not take the zone's lock. Each locks and writes one narrow row of its agent, and adds a
+history row if `rules.belongs_in_history`. Status changes that follow from a heartbeat (revived, degraded, recovered)
+are decided under the zone's lock by a `RefreshStatus`, which the caller submits if the result has `needs_refresh`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HeartbeatListener = Callable[[Sequence[Agent]], None]
 
 
 class HeartbeatRecorder:
-    """Records heartbeats and notifies listeners of this process: sinks do not see heartbeats, which have no events."""
+    """Records heartbeats and calls the listeners of this process. Sinks cannot see heartbeats, which emit no events."""
 
     def __init__(self) -> None:
         self.listeners: list[HeartbeatListener] = []

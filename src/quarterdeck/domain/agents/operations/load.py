@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from quarterdeck.core.caller import Bearer, Caller, Role
+from quarterdeck.core.caller import Role
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import Agent, Ref, WaitingAgent
+from quarterdeck.domain.agents.model import Agent, AgentCommand, Ref, WaitingAgent
 from quarterdeck.domain.agents.operations.authorization import CallerChecks, CallerState
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.sessions import operations as sessions
@@ -21,20 +20,7 @@ from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement, SqlRows
 
 
-class AgentCommand(Protocol):
-    @property
-    def zone_id(self) -> str: ...
-    @property
-    def agent_id(self) -> str: ...
-    @property
-    def caller(self) -> Caller | None: ...
-    @property
-    def bearer(self) -> Bearer | None: ...
-    @property
-    def ref(self) -> Ref: ...
-
-
-def get_statement(refs: Iterable[Ref]) -> BoundStatement:
+def load_statement(refs: Iterable[Ref]) -> BoundStatement:
     """The statement that loads agents, for the first round trip of a higher component."""
     return Q.agents_get(batch=[*refs])
 
@@ -43,10 +29,10 @@ def decode_agents(rows: Sequence[Row]) -> dict[Ref, Agent]:
     return {agent.ref: agent for agent in decode([*rows], Agent)}
 
 
-async def load_contact_due_in(tx: Transaction, refs: Iterable[Ref]) -> dict[Ref, Millis]:
-    """For agents with a waiting claim: milliseconds until each must be marked as seen again."""
+async def load_ms_until_contact(tx: Transaction, refs: Iterable[Ref]) -> dict[Ref, Millis]:
+    """For each agent with a waiting claim: milliseconds until it must be marked as seen again."""
     [rows] = await tx.read(Q.agents_contact_state(batch=[*sorted(refs)]))
-    return {(agent.zone_id, agent.id): rules.contact_due_in(agent, tx.now) for agent in decode(rows, WaitingAgent)}
+    return {(agent.zone_id, agent.id): rules.ms_until_contact(agent, tx.now) for agent in decode(rows, WaitingAgent)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +41,13 @@ class AgentBatchInput:
     agents: dict[Ref, Agent]
     callers: CallerState
     lock_failures: Mapping[str, Problem | Busy]
-    """For each zone that was not locked: the reason."""
+    """For each zone that was not locked: why not."""
     ended_zone_problems: Mapping[str, Problem | None]
     """For each locked zone: why nothing new may start in it, or None."""
 
     def problem(self, command: AgentCommand, permission: str) -> Problem | Busy | None:
         """Why a command is refused before it is decided, or None."""
-        return sessions.blocked(command, self.lock_failures) or self.callers.problem(command, permission)
+        return sessions.lock_problem(command, self.lock_failures) or self.callers.problem(command, permission)
 
     def role(self, command: AgentCommand) -> Role | None:
         return self.callers.role(command)
@@ -73,7 +59,7 @@ class AgentBatchInput:
 async def load(tx: Transaction, commands: Sequence[AgentCommand]) -> AgentBatchInput:
     """Lock the zones and the agents' rows of `agent_pulses`, and load the agents.
 
-    No heartbeat can be recorded between this read and the write.
+    Heartbeats of these agents wait until the transaction ends.
     """
     refs = sorted_refs(commands)
     caller_checks = CallerChecks(commands)

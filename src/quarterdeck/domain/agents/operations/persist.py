@@ -15,7 +15,7 @@ from quarterdeck.store.sql import SqlRows, chunks
 
 
 async def update_agents(tx: Transaction, changes: Mapping[Ref, tuple[Agent, Agent]]) -> None:
-    """Write status changes as (before, after). Pulses are not written here."""
+    """Write status changes, given as (before, after). Does not write pulses."""
     batch: SqlRows = [_update_row(before, after) for _, (before, after) in sorted(changes.items()) if before != after]
     for piece in chunks(batch):
         [rows] = await tx.read(Q.agents_update_status(batch=piece))

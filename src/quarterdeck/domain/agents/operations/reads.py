@@ -1,4 +1,4 @@
-"""Reads of agents: one, a page, its health, counts."""
+"""Reads of agents: show, list, count and health history."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import (
-    RECENT_MAX,
+    HEALTH_HEARTBEATS_MAX,
     Agent,
-    AgentAt,
     AgentFilter,
     AgentHistory,
-    AgentRef,
+    AgentResult,
     AgentStatus,
     Heartbeat,
+    ShowAgent,
 )
 from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
 from quarterdeck.domain.agents.operations.load import decode_agents, sorted_refs
@@ -27,28 +27,28 @@ from quarterdeck.store.interface import decode
 READ_PERMISSION = "agents.read"
 
 
-async def show_agents(tx: Transaction, commands: Sequence[AgentRef]) -> list[AgentAt | Problem | Busy]:
+async def show_agents(tx: Transaction, commands: Sequence[ShowAgent]) -> list[AgentResult | Problem | Busy]:
     caller_checks = CallerChecks(commands)
     rows, *caller_rows = await tx.read(Q.agents_get(batch=sorted_refs(commands)), *caller_checks.statements())
     found, callers = decode_agents(rows), caller_checks.build_state(caller_rows, tx.now)
-    outcomes: list[AgentAt | Problem | Busy] = []
+    outcomes: list[AgentResult | Problem | Busy] = []
     for command in commands:
         agent = (
             callers.problem(command, READ_PERMISSION)
             or found.get(command.ref)
             or rules.agent_not_found(command.agent_id)
         )
-        outcomes.append(AgentAt(agent, tx.now) if isinstance(agent, Agent) else agent)
+        outcomes.append(AgentResult(agent, tx.now) if isinstance(agent, Agent) else agent)
     return outcomes
 
 
-async def load_history(tx: Transaction, command: AgentRef) -> AgentHistory:
-    """Load an agent with its last heartbeats."""
+async def load_history(tx: Transaction, command: ShowAgent) -> AgentHistory:
+    """Load an agent with its last stored heartbeats."""
     [found] = await show_agents(tx, [command])
-    if not isinstance(found, AgentAt):
+    if not isinstance(found, AgentResult):
         raise found if isinstance(found, Problem) else RuntimeError("a read does not wait for locks")
     [rows] = await tx.read(
-        Q.agent_heartbeats_recent(zone_id=command.zone_id, agent_id=command.agent_id, limit=RECENT_MAX)
+        Q.agent_heartbeats_recent(zone_id=command.zone_id, agent_id=command.agent_id, limit=HEALTH_HEARTBEATS_MAX)
     )
     return AgentHistory(found.agent, found.at, tuple(decode(rows, Heartbeat)))
 
@@ -73,9 +73,9 @@ async def list_agents(tx: Transaction, filters: AgentFilter) -> list[Agent]:
 
 
 async def count_by_status(tx: Transaction, zone_id: str) -> dict[AgentStatus, int]:
-    """Count the agents of a zone by status. Reads all of them, so use it rarely."""
+    """Count the agents of a zone by displayed status. Reads all of them, so use it rarely."""
     [rows] = await tx.read(Q.agents_count(zone_id=zone_id))
-    return {AgentStatus(str(status)): int(str(number)) for status, number in rows}
+    return {AgentStatus(str(status)): int(str(count)) for status, count in rows}
 
 
 async def list_agent_ids(tx: Transaction, zone_id: str, *, after: str, limit: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Register: load under the zones' locks, decide by `rules.registration`, write."""
+"""Registers agents: loads them under the zones' locks, decides with `rules.registration`, writes the result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Registrar:
         self._launchers = launchers
 
     async def register(self, tx: Transaction, commands: Sequence[Register]) -> list[RegisterResult | Problem | Busy]:
-        """Register or change agents, in order of arrival."""
+        """Create or change agents, in order of arrival."""
         loaded = await load(tx, commands)
         before = dict(loaded.agents)
         outcomes = [self._decide(tx, loaded, command) for command in commands]
@@ -65,9 +65,9 @@ async def _emit_restarts(
     outcomes: Sequence[RegisterResult | Problem | Busy],
     before: Mapping[Ref, Agent],
 ) -> None:
-    """Emit `agent.restarted` for agents with a new process: `domain.tasks` then retries the tasks of the old one.
+    """Emit `agent.restarted` for agents with a new process. `domain.tasks` then retries the tasks of the old process.
 
-    Each `runId` is stored, so that a late repetition of the request does not emit it again.
+    Each `runId` is stored, so that a repeated request does not emit the event again.
     """
     runs = {
         _run_key(command): command
@@ -78,12 +78,11 @@ async def _emit_restarts(
         return
     [rows] = await tx.read(idempotency.load_keys([*runs]))
     existing = idempotency.decode_records(rows)
-    new = {key: command for key, command in runs.items() if key not in existing}
-    if new:
-        tx.write(
-            idempotency.store_records([new_record(key, "", command.agent_id) for key, command in new.items()], tx.now)
-        )
-    for command in new.values():
+    new_runs = {key: command for key, command in runs.items() if key not in existing}
+    if new_runs:
+        records = [new_record(key, "", command.agent_id) for key, command in new_runs.items()]
+        tx.write(idempotency.store_records(records, tx.now))
+    for command in new_runs.values():
         agent = before.get(command.ref)
         if agent is not None and rules.loses_held_tasks(agent):
             data = msgspec.json.encode({"heldTasks": agent.held}).decode()
@@ -118,17 +117,17 @@ async def _persist(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent
 
 
 def _write_capabilities(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent]]) -> None:
-    removed: SqlRows = []
-    added: SqlRows = []
+    removed_rows: SqlRows = []
+    added_rows: SqlRows = []
     for (zone_id, agent_id), (before, after) in changes.items():
         old = set(_decode_capabilities(before.capabilities)) if before else set()
         new = set(_decode_capabilities(after.capabilities))
-        removed += [(zone_id, capability, agent_id) for capability in sorted(old - new)]
-        added += [(zone_id, capability, agent_id) for capability in sorted(new - old)]
-    if removed:
-        tx.write(Q.agent_capabilities_delete(batch=removed))
-    if added:
-        tx.write(Q.agent_capabilities_insert(batch=added))
+        removed_rows += [(zone_id, capability, agent_id) for capability in sorted(old - new)]
+        added_rows += [(zone_id, capability, agent_id) for capability in sorted(new - old)]
+    if removed_rows:
+        tx.write(Q.agent_capabilities_delete(batch=removed_rows))
+    if added_rows:
+        tx.write(Q.agent_capabilities_insert(batch=added_rows))
 
 
 def _update_row(before: Agent, after: Agent) -> tuple[object, ...]:

@@ -20,17 +20,19 @@ from quarterdeck.store.sql import SqlRows
 _decode_capabilities = msgspec.json.Decoder(list[str]).decode
 
 
-async def delete_expired(tx: Transaction, commands: Sequence[DeleteAgent]) -> list[DeleteAgentResult | Problem | Busy]:
+async def delete_past_retention(
+    tx: Transaction, commands: Sequence[DeleteAgent]
+) -> list[DeleteAgentResult | Problem | Busy]:
     [zone_rows] = await tx.read(zones.lock_statement(tx, zones_of(commands)))
     locked = zones.decode_zones(zone_rows)
     lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
-    expired: SqlRows = [*sorted({(*command.ref, command.before) for command in commands if command.zone_id in locked})]
-    _, deleted = await tx.read(
-        Q.agent_pulses_lock(batch=[row[:2] for row in expired]), Q.agents_delete_expired(batch=expired)
+    batch: SqlRows = [*sorted({(*command.ref, command.before) for command in commands if command.zone_id in locked})]
+    _, deleted_rows = await tx.read(
+        Q.agent_pulses_lock(batch=[row[:2] for row in batch]), Q.agents_delete_expired(batch=batch)
     )
     capabilities_by_ref = {
         (str(zone_id), str(agent_id)): _decode_capabilities(str(capabilities))
-        for zone_id, agent_id, capabilities in deleted
+        for zone_id, agent_id, capabilities in deleted_rows
     }
     if capabilities_by_ref:
         refs: SqlRows = [*sorted(capabilities_by_ref)]

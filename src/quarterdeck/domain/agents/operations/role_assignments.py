@@ -12,9 +12,9 @@ from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import (
     ChangeRole,
     RoleAssignment,
+    RoleAssignmentChange,
     RoleAssignmentFilter,
-    RoleAssignmentRef,
-    RoleChange,
+    ShowRoleAssignment,
 )
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
@@ -24,11 +24,11 @@ READ_PERMISSION = "members.read"
 CHANGE_PERMISSION = "members.change"
 
 
-async def change_roles(tx: Transaction, commands: Sequence[ChangeRole]) -> list[RoleChange | Problem | Busy]:
+async def change_roles(tx: Transaction, commands: Sequence[ChangeRole]) -> list[RoleAssignmentChange | Problem | Busy]:
     """Create, change and remove role assignments, in order of arrival.
 
-    Runs under the zones' locks, which every operation that checks a role takes, so a removal takes effect with this
-    commit.
+    Takes the zones' locks, as all writes that check a role do, except heartbeats. So from this commit on, no such write
+    uses the old role.
     """
     caller_checks = CallerChecks(commands)
     caller_statements = caller_checks.statements()
@@ -46,7 +46,7 @@ async def change_roles(tx: Transaction, commands: Sequence[ChangeRole]) -> list[
         zones.decode_role_assignments(rows).values(), zones.decode_role_counts(count_rows), tx.now
     )
     outcomes = [
-        sessions.blocked(command, lock_failures)
+        sessions.lock_problem(command, lock_failures)
         or callers.problem(command, CHANGE_PERMISSION)
         or ended_problems[command.zone_id]
         or _decide(batch, callers, command)
@@ -58,17 +58,19 @@ async def change_roles(tx: Transaction, commands: Sequence[ChangeRole]) -> list[
     return outcomes
 
 
-def _decide(batch: zone_rules.RoleAssignmentBatch, callers: CallerState, command: ChangeRole) -> RoleChange | Problem:
+def _decide(
+    batch: zone_rules.RoleAssignmentBatch, callers: CallerState, command: ChangeRole
+) -> RoleAssignmentChange | Problem:
     role = callers.role(command)
     assert role is not None  # the permission check has refused callers without a role
     change = batch.decide(command, role)
-    if isinstance(change, RoleChange):
+    if isinstance(change, RoleAssignmentChange):
         # Later commands of this batch are checked against the new role.
         callers.set_role((command.zone_id, command.subject), _role_of(change.after))
     return change
 
 
-def _role_event(command: ChangeRole, change: RoleChange) -> NewEvent:
+def _role_event(command: ChangeRole, change: RoleAssignmentChange) -> NewEvent:
     before, after = _role_of(change.before), _role_of(change.after)
     action = "added" if before is None else "removed" if after is None else "changed"
     return NewEvent(
@@ -80,7 +82,7 @@ def _role_of(assignment: RoleAssignment | None) -> Role | None:
     return None if assignment is None else assignment.role
 
 
-async def show_role_assignment(tx: Transaction, ref: RoleAssignmentRef) -> RoleAssignment:
+async def show_role_assignment(tx: Transaction, ref: ShowRoleAssignment) -> RoleAssignment:
     await require_permission(tx, ref.caller, ref.zone_id, READ_PERMISSION)
     key = (ref.zone_id, ref.subject)
     [rows] = await tx.read(zones.role_assignments_statement([key]))

@@ -1,13 +1,13 @@
 """Counts held tasks, and marks agents as seen or revives them, for `domain.tasks`.
 
-Runs in the transaction of the task batch, under the zone's lock that it has taken.
+Runs in the transaction of a batch of task commands, which has locked the zone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from quarterdeck.core.command import Command
+from quarterdeck.core.command import SERVER_ACTOR, Command
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Ref
 from quarterdeck.domain.agents.operations import persist
@@ -18,12 +18,12 @@ from quarterdeck.store.sql import SqlRows, chunks
 
 
 async def adjust_held(tx: Transaction, deltas: Mapping[Ref, int], seen: Collection[Ref] = ()) -> None:
-    """Change the number of held tasks, never below 0, and terminate draining agents that hold none.
+    """Add `deltas` to the numbers of held tasks, never below 0, and terminate draining agents that then hold none.
 
-    Only agents in `seen` are marked as seen: changes of tasks by others do not count.
+    Agents in `seen` sent a command themselves. Of the others, only one that gets its first task is marked as seen.
     """
     batch: SqlRows = [(*ref, deltas.get(ref, 0), int(ref in seen)) for ref in sorted({*deltas, *seen})]
-    ended: list[Ref] = []
+    drained_refs: list[Ref] = []
     for piece in chunks(batch):
         tx.write(Q.agent_pulses_lock(batch=[row[:2] for row in piece]))
         statement = Q.agents_adjust_held(batch=piece, now=tx.now)
@@ -32,15 +32,18 @@ async def adjust_held(tx: Transaction, deltas: Mapping[Ref, int], seen: Collecti
             tx.write(statement)
             continue
         [rows] = await tx.read(statement)
-        ended += [(str(zone_id), str(agent_id)) for zone_id, agent_id, held, draining in rows if draining and not held]
-    if ended:
-        await _terminate_drained(tx, sorted(ended))
+        drained_refs += [
+            (str(zone_id), str(agent_id)) for zone_id, agent_id, held, draining in rows if draining and not held
+        ]
+    if drained_refs:
+        await _terminate_drained(tx, sorted(drained_refs))
 
 
 async def revive(tx: Transaction, commands: Mapping[Ref, Command]) -> None:
     """Update the status of agents that were stale or awaited their first contact and have sent a command.
 
-    `last_seen_at` is written already. Tasks that were taken from them do not come back. From now on they are checked.
+    The transaction has already written their `last_seen_at`. Liveness checks of these agents start again. Their
+    aborted attempts do not come back.
     """
     [rows] = await tx.read(Q.agents_get(batch=[*sorted(commands)]))
     changes = {ref: rules.evaluate_liveness(agent, tx.now) for ref, agent in decode_agents(rows).items()}
@@ -57,4 +60,4 @@ async def _terminate_drained(tx: Transaction, refs: list[Ref]) -> None:
     }
     await persist.update_agents(tx, {ref: (change.before, change.after) for ref, change in changes.items()})
     for change in changes.values():
-        persist.emit_change(tx, change, "server")
+        persist.emit_change(tx, change, SERVER_ACTOR)

@@ -1,4 +1,4 @@
-"""Decides and logs the issue of tokens that act for one agent."""
+"""Decides whether a token for an agent may be issued, and writes the event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quarterdeck.engine.transaction import Transaction
 
 
 async def issue_tokens(tx: Transaction, commands: Sequence[IssueToken]) -> list[IssueTokenResult | Problem | Busy]:
-    """Check that a token may be issued, and log it, as for every credential. The HTTP layer signs the token."""
+    """Check that tokens may be issued, and emit their events. The HTTP layer signs the tokens after the commit."""
     loaded = await load(tx, commands)
     outcomes: list[IssueTokenResult | Problem | Busy] = []
     for command in commands:

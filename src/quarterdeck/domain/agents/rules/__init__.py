@@ -4,8 +4,8 @@
 |--------------|---------------------------------------------------------------------------|
 | states       | the status of an agent from its heartbeats, and how many tasks it may get |
 | registration | how a registration changes an agent, and who may register or terminate it |
-| errors       | the errors                                                                |
-| views        | the views                                                                 |
+| errors       | codes and texts of errors, and whether an agent token is valid            |
+| views        | how agents and their health appear in responses                           |
 """
 
 from quarterdeck.domain.agents.rules.errors import (
@@ -29,11 +29,11 @@ from quarterdeck.domain.agents.rules.states import (
     awaits_first_contact,
     belongs_in_history,
     claim_problem,
-    contact_due_in,
     displayed_status,
     evaluate_liveness,
     free_slots,
     is_stale,
+    ms_until_contact,
     needs_status_refresh,
     next_heartbeat_seconds,
     terminate,
@@ -53,13 +53,13 @@ __all__ = [
     "awaits_first_contact",
     "belongs_in_history",
     "claim_problem",
-    "contact_due_in",
     "displayed_status",
     "evaluate_liveness",
     "free_slots",
     "health_view",
     "is_stale",
     "loses_held_tasks",
+    "ms_until_contact",
     "needs_status_refresh",
     "next_heartbeat_seconds",
     "register",

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from quarterdeck.core.caller import Caller, Role
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
-from quarterdeck.domain.agents.model import METADATA_MAX, State
+from quarterdeck.domain.agents.model import METADATA_BYTES_MAX, State
 
 
 def agent_not_found(agent_id: str) -> NotFound:
@@ -37,7 +37,7 @@ def agent_in_fleet(agent_id: str) -> Conflict:
 
 def agent_draining(agent_id: str) -> Conflict:
     return Conflict(
-        "agent_draining", f"Agent {agent_id!r} is draining: it takes no new tasks and ends with its last one."
+        "agent_draining", f"Agent {agent_id!r} is draining: it gets no new tasks and is terminated after its last one."
     )
 
 
@@ -48,7 +48,7 @@ def agent_token_problem(caller: Caller, status: State, registered_at: Millis) ->
     if caller.agent_since is not None:
         is_same_registration = caller.agent_since == registered_at
     else:
-        # Issued by another issuer, or without reading the database: compare the time of issue instead.
+        # The token does not say which registration it was issued for: compare its time of issue instead.
         is_same_registration = caller.issued_at is None or caller.issued_at >= registered_at
     if is_same_registration:
         return None
@@ -58,7 +58,10 @@ def agent_token_problem(caller: Caller, status: State, registered_at: Millis) ->
 
 
 def acting_agent_problem(caller: Caller | None, role: Role | None, agent_id: str) -> Forbidden | None:
-    """Why an agent may not act for another, or None. A token with role AGENT but without an agent id acts for none."""
+    """Why a caller with role AGENT may not act for this agent, or None. Other roles may act for any agent.
+
+    A token with role AGENT but without an agent id acts for no agent.
+    """
     if role is not Role.AGENT or (caller is not None and caller.agent_id == agent_id):
         return None
     return Forbidden(
@@ -67,7 +70,7 @@ def acting_agent_problem(caller: Caller | None, role: Role | None, agent_id: str
 
 
 def unknown_launcher(name: str, launchers: Collection[str]) -> Invalid:
-    """Lists the launchers, so return it only to callers who may choose one."""
+    """The error lists the configured launchers, so return it only to callers who may set one."""
     configured = sorted(launchers)
     return Invalid(
         "unknown_launcher",
@@ -97,6 +100,6 @@ def capabilities_not_allowed() -> Forbidden:
 def metadata_too_large() -> Invalid:
     return Invalid(
         "metadata_too_large",
-        f"`metadata` of a heartbeat may have at most {METADATA_MAX} bytes of JSON.",
+        f"The `metadata` of a heartbeat is too large. It may have at most {METADATA_BYTES_MAX} bytes of JSON.",
         field="metadata",
     )

@@ -28,7 +28,8 @@ from quarterdeck.domain.agents.rules.states import EVENT_TYPES, AgentChange
 
 _decode_capabilities = msgspec.json.Decoder(list[str]).decode
 FLEET_AGENT_ID = re.compile(r"fleet-[0-9]+-[0-9]+")
-"""Ids of members of fleets. Reserved: a caller that registers such an id first could act for the later member."""
+"""Ids of the agents of fleet members. Reserved, because a caller that registers such an id first could act for a member
+that is added later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,14 @@ def update_from_body(body: RegisterBody) -> AgentUpdate:
 def register(
     command: Register, before: Agent | None, context: RegistrationContext, now: Millis
 ) -> AgentChange | Agent | Problem:
-    """Return the new agent, or the change of an existing one.
+    """Return the new agent, the change of an existing one, or why the registration is refused.
 
-    A registration counts as a heartbeat: it revives a stale agent, and a terminated one starts again.
+    A registration counts as a heartbeat: it revives a stale agent. A terminated agent starts again.
     """
     if problem := errors.acting_agent_problem(context.caller, context.role, command.agent_id):
         return problem
     if context.role is Role.AGENT and (before is None or before.status is State.TERMINATED):
-        # A token of an agent cannot create it, because it could then choose its own capabilities.
+        # An agent's token cannot create the agent, because the agent could then choose its own capabilities.
         return errors.agent_not_found(command.agent_id)
     is_new = before is None or before.status is State.TERMINATED
     if is_new and context.caller is not None and FLEET_AGENT_ID.fullmatch(command.agent_id):
@@ -91,9 +92,9 @@ def register(
 
 
 def loses_held_tasks(agent: Agent) -> bool:
-    """Whether a new process of the agent loses the tasks of the previous one.
+    """Whether the agent's previous process held tasks that its new process does not continue.
 
-    Not for an agent with a launcher: it has a process for each task.
+    False for an agent with a launcher, which has one process per task.
     """
     return agent.launcher is None and agent.status is not State.TERMINATED and agent.held > 0
 
@@ -101,9 +102,9 @@ def loses_held_tasks(agent: Agent) -> bool:
 def termination_problem(command: Terminate, agent: Agent) -> Problem | None:
     """Why a caller may not terminate an agent, or None.
 
-    The agent of a fleet member can only be terminated by its fleet: otherwise the member would continue with a token
-    that is refused. Only agents that the server registered are members; others may have taken such an id before it was
-    reserved.
+    The agent of a fleet member can only be terminated by its fleet. Otherwise the member would still exist, but its
+    token would be refused. An agent with such an id that the server did not register is not a member: its id was taken
+    before these ids were reserved.
     """
     is_member = FLEET_AGENT_ID.fullmatch(agent.id) is not None and agent.created_by == SERVER_ACTOR
     if command.caller is None or not is_member or agent.status is State.TERMINATED:
@@ -142,18 +143,21 @@ def _apply_update(update: AgentUpdate, base: Agent) -> Agent:
 
 
 def _base_agent(command: Register, before: Agent | None, now: Millis) -> Agent:
-    """The agent that the update applies to. A terminated agent starts with defaults: it must not keep capabilities."""
+    """Return the agent that the update applies to: the existing one, or one with defaults.
+
+    A terminated agent also starts with defaults, because it must not keep its capabilities.
+    """
     if before is None:
         return _new_agent(command, now)
     if before.status is State.TERMINATED:
-        # Later than the previous registration even if the clock stands still: tokens are matched by this time.
+        # Tokens are matched by this time, so it must be later than the previous registration, whatever the clock says.
         registered_at = max(now, before.created_at + 1)
         return msgspec.structs.replace(_new_agent(command, now), held=before.held, created_at=registered_at)
     return before
 
 
 def _mark_seen(agent: Agent, now: Millis) -> Agent:
-    """Mark the agent as seen. A stale agent loses its last report; its held tasks and `draining` stay."""
+    """Mark the agent as seen. A stale agent becomes IDLE and healthy, without a current task."""
     was_stale = agent.status is State.ERROR
     return msgspec.structs.replace(
         agent,

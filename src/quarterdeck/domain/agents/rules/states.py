@@ -1,4 +1,4 @@
-"""Agent states and transitions: the status of an agent from its heartbeats, and how many tasks it may get."""
+"""States and transitions of agents, what a heartbeat changes, and how many tasks an agent may get."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from quarterdeck.domain.agents.rules import errors
 
 STALE = "stale"
 RECENTLY_SEEN = SECOND
-"""An agent seen within this time is not marked as seen again, to save the write."""
+"""An agent that was seen this recently is not marked as seen again, to save a write."""
 AGENT_STATES = StateMachine(
     "agent",
     State,
@@ -32,7 +32,7 @@ AGENT_STATES = StateMachine(
         Verb.REGISTER: {State.TERMINATED: State.IDLE},
         Verb.DEGRADE: {State.IDLE: State.DEGRADED},
         Verb.RECOVER: {State.DEGRADED: State.IDLE},
-        Verb.LOSE: {State.IDLE: State.ERROR, State.DEGRADED: State.ERROR},
+        Verb.MARK_STALE: {State.IDLE: State.ERROR, State.DEGRADED: State.ERROR},
         Verb.REVIVE: {State.ERROR: State.IDLE},
         Verb.REVIVE_DEGRADED: {State.ERROR: State.DEGRADED},
         Verb.TERMINATE: {State.IDLE: State.TERMINATED, State.DEGRADED: State.TERMINATED, State.ERROR: State.TERMINATED},
@@ -42,7 +42,7 @@ EVENT_TYPES = {
     Verb.REGISTER: "agent.registered",
     Verb.DEGRADE: "agent.degraded",
     Verb.RECOVER: "agent.recovered",
-    Verb.LOSE: "agent.stale",
+    Verb.MARK_STALE: "agent.stale",
     Verb.REVIVE: "agent.revived",
     Verb.REVIVE_DEGRADED: "agent.revived",
     Verb.TERMINATE: "agent.terminated",
@@ -52,7 +52,7 @@ EVENT_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class AgentChange:
-    """An agent before and after a command, and the type and data of the event, if there is one."""
+    """An agent before and after a command, with the type and data of its event. Without an event, the type is None."""
 
     before: Agent
     after: Agent
@@ -76,20 +76,20 @@ def next_heartbeat_seconds(agent: Agent) -> int:
 
 
 def stale_at(agent: Agent) -> Millis:
-    """When the agent becomes stale without a further heartbeat."""
+    """When the agent becomes stale if it is not seen again."""
     return agent.last_seen_at + agent.stale_threshold_seconds * SECOND
 
 
 def awaits_first_contact(agent: Agent) -> bool:
-    """Whether the server registered the agent and it was not seen since. Such an agent is not checked."""
+    """Whether the server registered the agent and it has not been seen since. Such an agent is not checked."""
     return agent.look_at is None and agent.status in (State.IDLE, State.DEGRADED)
 
 
 def is_stale(agent: Agent, now: Millis) -> bool:
     """Whether the agent was not seen for too long.
 
-    An agent with a launcher does not run without a task, so it is never stale then. An agent that awaits its first
-    contact is not stale either.
+    An agent with a launcher is not stale while it has no task, because it does not run then. An agent that awaits its
+    first contact is not stale either.
     """
     is_not_running = agent.launcher is not None and agent.held == 0
     return now >= stale_at(agent) and not is_not_running and not awaits_first_contact(agent)
@@ -98,17 +98,17 @@ def is_stale(agent: Agent, now: Millis) -> bool:
 def needs_status_refresh(agent: Agent, now: Millis) -> bool:
     """Whether an agent that was just seen needs a `RefreshStatus`.
 
-    Its stored status is out of date, or this was its first contact, so that checks must start.
+    It does if its stored status is out of date, or if this was its first contact, after which checks must start.
     """
     return evaluate_liveness(agent, now).after.status is not agent.status or awaits_first_contact(agent)
 
 
 def evaluate_liveness(agent: Agent, now: Millis) -> AgentChange:
-    """The status of an agent from its last heartbeat, and the time of the next check (`look_at`).
+    """Return the agent with the status that follows from its last contact, and the time of its next check (`look_at`).
 
     A stale agent needs no further check: its next heartbeat causes one. But an agent with a launcher cannot send a
-    heartbeat before it is launched, so it is checked after another stale threshold and then becomes IDLE. An agent that
-    awaits its first contact keeps its status.
+    heartbeat before it is launched, so it is checked after another stale threshold and becomes IDLE if it holds no
+    task. An agent that awaits its first contact keeps its status.
     """
     if agent.status is State.TERMINATED or (awaits_first_contact(agent) and now >= stale_at(agent)):
         return _with_status(agent, agent.status, agent.status_reason, None, now)
@@ -137,22 +137,22 @@ def _with_status(agent: Agent, status: State, reason: str | None, look_at: Milli
         return AgentChange(agent, after)
     verb = next(verb for verb in Verb if AGENT_STATES.next_state(verb, agent.status) is status)
     data: tuple[tuple[str, object], ...] = (("heldTasks", agent.held),)
-    if verb is Verb.LOSE:
+    if verb is Verb.MARK_STALE:
         data += (("reason", STALE), ("silentSeconds", (now - agent.last_seen_at) // SECOND))
     return AgentChange(agent, after, EVENT_TYPES[verb], data)
 
 
 def terminate(agent: Agent, reason: str | None, now: Millis, *, graceful: bool) -> AgentChange:
-    """Terminate an agent at once, or let it drain if `graceful` and it still holds tasks."""
+    """Terminate an agent, or set it to draining if `graceful` and it still holds tasks."""
     if agent.status is State.TERMINATED:
         return AgentChange(agent, agent)
     if graceful and agent.held > 0:
         if agent.draining:
             return AgentChange(agent, agent)
-        draining = msgspec.structs.replace(agent, draining=1, status_reason=reason, updated_at=now)
+        after = msgspec.structs.replace(agent, draining=1, status_reason=reason, updated_at=now)
         data = (("reason", reason), ("heldTasks", agent.held))
-        return AgentChange(agent, draining, "agent.draining", data)
-    ended = msgspec.structs.replace(
+        return AgentChange(agent, after, "agent.draining", data)
+    after = msgspec.structs.replace(
         agent,
         status=State.TERMINATED,
         status_reason=reason,
@@ -161,14 +161,14 @@ def terminate(agent: Agent, reason: str | None, now: Millis, *, graceful: bool) 
         terminated_at=now,
         updated_at=now,
     )
-    return AgentChange(agent, ended, EVENT_TYPES[Verb.TERMINATE], (("graceful", graceful), ("reason", reason)))
+    return AgentChange(agent, after, EVENT_TYPES[Verb.TERMINATE], (("graceful", graceful), ("reason", reason)))
 
 
 # -- heartbeats --------------------------------------------------------------------------------------------------
 
 
 def apply_heartbeat(agent: Agent, command: RecordHeartbeat, now: Millis) -> Agent:
-    """The agent after a heartbeat. Its values replace all values of the last one."""
+    """Return the agent after a heartbeat. A value that the heartbeat omits is cleared."""
     return msgspec.structs.replace(
         agent,
         pulse_status=command.status,
@@ -183,15 +183,15 @@ def apply_heartbeat(agent: Agent, command: RecordHeartbeat, now: Millis) -> Agen
 
 
 def was_just_seen(agent: Agent, now: Millis) -> bool:
-    """Whether `last_seen_at` is recent enough to skip the write."""
+    """Whether the agent was seen so recently that `last_seen_at` need not be written again."""
     return now - agent.last_seen_at < min(RECENTLY_SEEN, agent.stale_threshold_seconds * SECOND // 4)
 
 
-def contact_due_in(agent: WaitingAgent, now: Millis) -> Millis:
-    """Milliseconds until an agent with a waiting claim must be marked as seen again: half the stale threshold.
+def ms_until_contact(agent: WaitingAgent, now: Millis) -> Millis:
+    """Milliseconds until an agent with a waiting claim must be marked as seen again.
 
-    0 if it is stale, draining or terminated: then the claim is submitted again, which revives the agent or returns the
-    reason.
+    It is due half a stale threshold after its last contact, and at once if it is stale, draining or terminated: the
+    claim is then submitted again, which revives the agent or returns why it may not claim.
     """
     if agent.draining or agent.status in (State.ERROR, State.TERMINATED):
         return 0
@@ -199,7 +199,7 @@ def contact_due_in(agent: WaitingAgent, now: Millis) -> Millis:
 
 
 def belongs_in_history(agent: Agent, command: RecordHeartbeat, now: Millis) -> bool:
-    """Whether to store a heartbeat in the history: it has a change, or the last stored one is old."""
+    """Whether to store a heartbeat in the history: its health or current task is new, or the last stored one is old."""
     return (
         command.status is not agent.pulse_status
         or command.current_task_id != agent.current_task_id
@@ -219,7 +219,7 @@ def free_slots(agent: Agent, *, is_claiming: bool = False) -> int:
 
 
 def claim_problem(agent: Agent) -> Problem | None:
-    """Why the agent may get no task, regardless of its free slots, or None."""
+    """Why the agent may get no task even with a free slot, or None."""
     if agent.status is State.TERMINATED:
         return errors.agent_terminated(agent.id)
     return errors.agent_draining(agent.id) if agent.draining else None

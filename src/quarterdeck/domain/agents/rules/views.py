@@ -54,7 +54,7 @@ def health_view(history: AgentHistory) -> HealthView:
         last_seen_at=iso(agent.last_seen_at),
         next_expected_at=iso(agent.last_seen_at + states.next_heartbeat_seconds(agent) * SECOND),
         age_seconds=max(0, history.at - agent.last_seen_at) / SECOND,
-        # Computed now: the stored status may not be updated yet.
+        # Computed at each read, because the stored status may not be updated yet.
         is_stale=agent.status is not State.TERMINATED
         and (agent.status is State.ERROR or states.is_stale(agent, history.at)),
         held_tasks=agent.held,

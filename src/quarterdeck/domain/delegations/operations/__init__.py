@@ -1,18 +1,18 @@
-"""The operations of delegations, each over a batch: load under the zones' locks, decide with `rules`, persist.
+"""Operations of delegations. A write loads a batch under the zones' locks, decides with `rules`, and writes the result.
 
 | module            | holds                                                                                      |
 |-------------------|--------------------------------------------------------------------------------------------|
-| create            | delegate                                                                                   |
+| create            | create edges                                                                               |
 | topological_order | loads, rebuilds and respaces the ranks by which `create` detects cycles                    |
-| revoke            | revoke, including the sessions that it terminates                                          |
-| on_session_ended  | the listener that revokes the edges of ended sessions, in the transaction of their end     |
+| revoke            | revoke edges, and terminate the sessions that have no other                                |
+| on_session_ended  | the listener that revokes the edges of a session in the transaction that ends the session  |
 | expiry            | marks edges as expired, and deletes edges that ended long ago                              |
-| end_edges         | shared by these three: state change of edges, their events, and the zone's epoch           |
+| end_edges         | shared by these three: changes the state of edges, writes events, raises the zone's epoch  |
 | reads             | show, list, traverse, authority and explain; also finds orphaned edges                     |
 """
 
 from quarterdeck.domain.delegations.operations.create import create_edges
-from quarterdeck.domain.delegations.operations.expiry import delete_expired, expire_edges, find_expired
+from quarterdeck.domain.delegations.operations.expiry import delete_past_retention, expire_edges, find_expired
 from quarterdeck.domain.delegations.operations.on_session_ended import on_session_ended
 from quarterdeck.domain.delegations.operations.reads import (
     explain,
@@ -27,7 +27,7 @@ from quarterdeck.domain.delegations.operations.revoke import Revoker
 __all__ = [
     "Revoker",
     "create_edges",
-    "delete_expired",
+    "delete_past_retention",
     "expire_edges",
     "explain",
     "find_expired",

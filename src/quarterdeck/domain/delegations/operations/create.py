@@ -1,4 +1,4 @@
-"""Create delegations: load under the zones' locks, decide with `rules.creation`, persist."""
+"""Creates delegations: loads under the zones' locks, decides with `rules.creation`, writes the result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quarterdeck.domain.delegations.operations.end_edges import (
 from quarterdeck.domain.delegations.operations.reads import load_orphaned
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import DelegationBatchInput, DelegationDecider, Ref
-from quarterdeck.domain.delegations.rules.creation import key_scope
+from quarterdeck.domain.delegations.rules.creation import creation_key
 from quarterdeck.domain.delegations.rules.topological_order import RespaceRequest, WalkRequest
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.operations.caller_session import bearer_refs
@@ -34,10 +34,10 @@ from quarterdeck.store.sql import SqlRows
 
 
 async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[DelegatedEdge | Problem | Busy]:
-    """Create edges.
+    """Create edges, in order of arrival.
 
-    Needs one read round trip. Further reads are needed for idempotency keys, for an edge from a higher to a lower rank,
-    and while a cascade is unfinished. A zone that could not be locked causes none of them.
+    Usually reads once. It reads again for idempotency keys, for an edge from a higher to a lower rank, while a cascade
+    is unfinished, and to rebuild ranks that are not valid.
     """
     zone_ids = zones_of(commands)
     source_refs: SqlRows = [*sorted({(command.zone_id, command.source_session_id) for command in commands})]
@@ -53,11 +53,11 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
         Q.delegation_target_sessions(batch=source_refs),
         Q.delegation_ranks_get(batch=[*sorted(endpoint_refs)]),
         zone_epochs_statement(zone_ids),
-        sessions.get_statement(sorted(endpoint_refs | bearer_refs(commands))),
+        sessions.load_statement(sorted(endpoint_refs | bearer_refs(commands))),
     )
     lock_failures = await zones.lock_failures(tx, zone_ids - zones.decode_zones(locked_rows).keys())
-    blocked = [sessions.blocked(command, lock_failures) if lock_failures else None for command in commands]
-    accepted = [command for command, problem in zip(commands, blocked, strict=True) if problem is None]
+    lock_problems = [sessions.lock_problem(command, lock_failures) if lock_failures else None for command in commands]
+    accepted = [command for command, problem in zip(commands, lock_problems, strict=True) if problem is None]
     zone_epochs = decode_zone_epochs(zone_rows)
     edges = _edges_by_ref([*named_rows, *inbound_rows])
     loaded = DelegationBatchInput(
@@ -65,16 +65,16 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
         sessions=sessions.decode_sessions(session_rows),
         edges=edges,
         orphaned=await load_orphaned(tx, _refs_in_zones(edges, accepted), zone_epochs),
-        target_sessions={(str(zone_id), str(session_id)) for zone_id, session_id in target_rows},
-        ranks={(str(zone_id), str(session_id)): int(str(rank)) for zone_id, session_id, rank in rank_rows},
+        ever_delegated_to={(str(zone_id), str(session_id)) for zone_id, session_id in target_rows},
+        topological_ranks={(str(zone_id), str(session_id)): int(str(rank)) for zone_id, session_id, rank in rank_rows},
         rank_bounds={zone_id: zone_epoch.rank_bounds for zone_id, zone_epoch in zone_epochs.items()},
     )
     decider = rules.DelegationDecider(await _load_keys(tx, accepted, loaded))
     for zone_id in sorted({command.zone_id for command in accepted}):
         if zone_epochs[zone_id].ranked != zone_epochs[zone_id].epoch:
-            await topological_order.build_order(tx, zone_id, decider.order)
+            await topological_order.rebuild_order(tx, zone_id, decider.order)
     decisions = iter([await _decide_one(tx, decider, command) for command in accepted])
-    outcomes = [problem or next(decisions) for problem in blocked]
+    outcomes = [problem or next(decisions) for problem in lock_problems]
     _persist(tx, decider)
     _record_created(tx, commands, outcomes, zone_epochs)
     return outcomes
@@ -94,7 +94,7 @@ def _refs_in_zones(edges: Iterable[Ref], commands: Sequence[Delegate]) -> list[R
 
 
 def _named_edge_refs(commands: Iterable[Delegate]) -> SqlRows:
-    """The edges named as parents, and the edges that callers' tokens name."""
+    """The edges that the commands name as parents, and those that the callers' tokens name."""
     refs = {
         (command.zone_id, edge_id)
         for command in commands
@@ -111,12 +111,12 @@ def _edges_by_ref(rows: Sequence[Row]) -> dict[Ref, Edge]:
 async def _load_keys(
     tx: Transaction, commands: Sequence[Delegate], loaded: DelegationBatchInput
 ) -> DelegationBatchInput:
-    """Add the records of idempotency keys. A second read, because a key is scoped to its source's application."""
+    """Add the records of idempotency keys. A second read, because the key contains the source's application."""
     keys: set[Key] = set()
     for command in commands:
         source = loaded.sessions.get((command.zone_id, command.source_session_id))
         if command.idempotency_key is not None and source is not None:
-            keys.add(key_scope(command, source))
+            keys.add(creation_key(command, source))
     if not keys:
         return loaded
     key_rows, edge_rows = await tx.read(

@@ -19,7 +19,7 @@ EVENT_PREFIX = "delegation."
 
 
 class EndedEdge(msgspec.Struct, frozen=True):
-    """An edge that ends, and what its event contains."""
+    """An edge that ends, and the contents of its event."""
 
     edge: GraphEdge
     verb: EdgeVerb
@@ -30,7 +30,7 @@ class EndedEdge(msgspec.Struct, frozen=True):
 
 
 async def end_edges(tx: Transaction, ended_edges: Sequence[EndedEdge], zone_epochs: Mapping[str, ZoneEpoch]) -> None:
-    """Update active edges, raise the epochs of their zones, and emit an event per edge."""
+    """Change active edges to their end state, raise the epochs of their zones, and emit an event per edge."""
     batch: list[tuple[object, ...]] = [
         (ended.edge.zone_id, ended.edge.id, EdgeState.ACTIVE, _end_state(ended), ended.reason, ended.ended_at)
         for ended in ended_edges
@@ -98,7 +98,11 @@ class _EpochData(msgspec.Struct):
 
 
 def raise_epochs(tx: Transaction, zone_ids: Iterable[str], zone_epochs: Mapping[str, ZoneEpoch]) -> dict[str, int]:
-    """The new epoch per zone. A transaction raises an epoch only once, however often this is called."""
+    """Raise the epochs of zones, and return the new ones.
+
+    A transaction raises the epoch of a zone only once, however often it calls this. It must emit its events after each
+    call, because they show which epochs are already raised.
+    """
     already_raised: dict[str, int] = {}
     for event in tx.events:
         if event.type.startswith(EVENT_PREFIX) and event.zone_id not in already_raised:

@@ -26,13 +26,13 @@ SWEEP_ACTOR = "sweep"
 
 
 async def find_expired(tx: Transaction, limit: int) -> list[Ref]:
-    """Edges of all zones that are past `expires_at` but still marked active."""
+    """Return edges of all zones that are past `expires_at` but still marked active."""
     [rows] = await tx.read(Q.delegations_expired(limit=limit))
     return [(str(zone_id), str(edge_id)) for zone_id, edge_id in rows]
 
 
 async def expire_edges(tx: Transaction, commands: Sequence[Expire]) -> list[Edge | Problem | Busy]:
-    """Mark edges as expired. An edge that was revoked in the meantime is left unchanged."""
+    """Mark edges as expired, and return them as they were before. A revoked edge is not changed."""
     refs: list[tuple[object, ...]] = [*sorted({(command.zone_id, command.edge_id) for command in commands})]
     locked_rows, edge_rows, zone_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)),
@@ -42,15 +42,15 @@ async def expire_edges(tx: Transaction, commands: Sequence[Expire]) -> list[Edge
     locked = zones.decode_zones(locked_rows)
     lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
     edges = {(edge.zone_id, edge.id): edge for edge in decode(edge_rows, Edge)}
-    expired = [
+    expired_edges = [
         edge
         for edge in edges.values()
         if edge.zone_id in locked and edge.status is EdgeState.ACTIVE and edge.expires_at <= tx.now
     ]
-    if expired:
+    if expired_edges:
         ended_edges = [
             EndedEdge(to_graph_edge(edge), EdgeVerb.EXPIRE, EXPIRED_REASON, SWEEP_ACTOR, edge.expires_at)
-            for edge in expired
+            for edge in expired_edges
         ]
         await end_edges(tx, ended_edges, decode_zone_epochs(zone_rows))
     return [
@@ -61,9 +61,9 @@ async def expire_edges(tx: Transaction, commands: Sequence[Expire]) -> list[Edge
     ]
 
 
-async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> int:
+async def delete_past_retention(tx: Transaction, retention_ms: Millis, limit: int) -> int:
     """Delete up to `limit` edges that ended more than `retention_ms` ago."""
-    # Reads only the clock: `tx.now` is the database's time, which decides what is old enough.
+    # An empty read sets `tx.now`, so that the database's clock decides what is old enough.
     await tx.read()
     [deleted_rows] = await tx.read(Q.delegations_delete_expired(before=tx.now - retention_ms, limit=limit))
     return len(deleted_rows)

@@ -1,4 +1,4 @@
-"""Revokes the edges of sessions that end, in the same transaction, so that no edge outlasts its sessions."""
+"""Revokes the edges of a session in the transaction that ends the session."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SESSION_ENDED_EVENT = "session.terminate"
 
 
 async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
-    """Listener: revokes the edges from and to ended sessions, and all edges derived from them.
+    """A transaction listener. Revokes the edges from and to ended sessions, and all edges derived from them.
 
-    It terminates no further session; only a requested revocation does that.
+    It terminates no further session. Only a requested revocation does that.
     """
     ended_sessions = {(event.zone_id, event.subject): event for event in events if event.type == SESSION_ENDED_EVENT}
     if not ended_sessions:
@@ -43,7 +43,7 @@ async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     ended_edges = []
     for edge in edges:
         refs = [(edge.zone_id, edge.source_session_id), (edge.zone_id, edge.target_session_id)]
-        # A derived edge may have neither session among these: it names the cause of the zone's first termination.
+        # A derived edge may connect two other sessions. Its event then names the cause of the zone's first termination.
         cause = next((ended_sessions[ref] for ref in refs if ref in ended_sessions), first_by_zone[edge.zone_id])
         ended_edges.append(EndedEdge(edge, EdgeVerb.REVOKE, SESSION_ENDED, cause.actor, tx.now, cause.trace))
     await end_edges(tx, ended_edges, zone_epochs)

@@ -44,7 +44,7 @@ from quarterdeck.store.interface import decode
 
 
 async def show(tx: Transaction, refs: Sequence[EdgeRef]) -> list[Edge | Problem | Busy]:
-    """Edges by id, with their current status."""
+    """Return edges by id, with their current status."""
     [rows] = await tx.read(Q.delegations_get(batch=sorted({(ref.zone_id, ref.edge_id) for ref in refs})))
     found = {(edge.zone_id, edge.id): edge for edge in decode(rows, Edge)}
     outcomes: list[Edge | Problem | Busy] = []
@@ -55,7 +55,7 @@ async def show(tx: Transaction, refs: Sequence[EdgeRef]) -> list[Edge | Problem 
 
 
 async def list_edges(tx: Transaction, filters: EdgeFilter) -> list[Edge]:
-    """Up to `limit` edges, newest first, by the most selective index."""
+    """Return up to `limit` edges, newest first."""
     await sessions.require_bearer(tx, filters.bearer)
     edges = await _select_page(tx, filters)
     if not edges:
@@ -64,7 +64,7 @@ async def list_edges(tx: Transaction, filters: EdgeFilter) -> list[Edge]:
 
 
 async def list_session_edges(tx: Transaction, ref: SessionRef, filters: EdgeFilter) -> list[Edge]:
-    """`list_edges` for a session. Raises if it does not exist: an empty page would hide a mistyped id."""
+    """`list_edges` for one session. Raises a Problem if it does not exist: an empty page would hide a mistyped id."""
     await _require_session(tx, ref)
     return await _select_page(tx, filters)
 
@@ -86,11 +86,11 @@ async def _select_page(tx: Transaction, filters: EdgeFilter) -> list[Edge]:
 
 
 async def traverse(tx: Transaction, ref: EdgeRef, limit: int) -> Traversal:
-    """An edge and the edges reachable from it, nearest first, at most `limit` in total."""
+    """Return an edge and the edges reachable from it, nearest first, at most `limit` in total."""
     first = await _require_edge(tx, ref)
     # One more than is returned, to detect truncation.
     [rows] = await tx.read(
-        Q.delegations_reachable(zone_id=ref.zone_id, id=ref.edge_id, limit=limit + 1, most=limit + 1)
+        Q.delegations_reachable(zone_id=ref.zone_id, id=ref.edge_id, session_limit=limit + 1, limit=limit + 1)
     )
     graph_edges = [graph_edge for graph_edge in decode(rows, GraphEdge) if graph_edge.expires_at > tx.now]
     reachable = rules.edges_by_level(to_graph_edge(first), graph_edges if rules.is_active(first, tx.now) else [])
@@ -106,7 +106,7 @@ async def traverse(tx: Transaction, ref: EdgeRef, limit: int) -> Traversal:
 
 
 async def read_authority(tx: Transaction, ref: SessionRef) -> Authority:
-    """What a session may do, and the edges that allow it."""
+    """Return the authority of a session, and the edges that grant it."""
     session = await _require_session(tx, ref)
     batch: list[tuple[object, ...]] = [(ref.zone_id, ref.session_id)]
     inbound_rows, zone_rows = await tx.read(Q.delegations_inbound(batch=batch), zone_epochs_statement([ref.zone_id]))
@@ -116,11 +116,11 @@ async def read_authority(tx: Transaction, ref: SessionRef) -> Authority:
 
 
 async def explain(tx: Transaction, ref: EdgeRef) -> EdgeExplanation:
-    """Why an edge is in its state, its chain of parents, and what cannot be derived from it."""
+    """Return why an edge is in its state, its chain of parents, and what cannot be derived from it."""
     edge = await _require_edge(tx, ref)
     # One parent more than is returned, to detect truncation.
     rows, zone_rows = await tx.read(
-        Q.delegations_chain(zone_id=ref.zone_id, id=ref.edge_id, most=CHAIN_MAX + 1),
+        Q.delegations_chain(zone_id=ref.zone_id, id=ref.edge_id, max_parents=CHAIN_MAX + 1),
         zone_epochs_statement([ref.zone_id]),
     )
     _, *ancestors = decode(rows, Edge)
@@ -165,7 +165,7 @@ async def _read_ended_by(tx: Transaction, edge: Edge) -> dict[str, object] | Non
 
 
 async def load_orphaned(tx: Transaction, edges: Iterable[Ref], zone_epochs: Mapping[str, ZoneEpoch]) -> set[Ref]:
-    """All orphaned edges among these edges and their chains. Only an unfinished cascade can leave any."""
+    """Return all orphaned edges among these edges and their chains. Only an unfinished cascade can leave any."""
     refs: list[tuple[object, ...]] = [*sorted({ref for ref in edges if zone_epochs[ref[0]].has_open_cascade})]
     if not refs:
         return set()

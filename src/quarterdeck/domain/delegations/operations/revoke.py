@@ -1,8 +1,8 @@
-"""Revoke delegations: decided from the graph under the zone's lock, written in one transaction.
+"""Revokes delegations: decides from the graph under the zone's lock, and writes the result in one transaction.
 
-First the edges derived from the named edges are loaded, with all other inbound edges of their targets. If a session
-ends, everything reachable from it and its subtree is loaded. This repeats for the sessions that end as a result: a
-session in their subtrees may be the source of further edges.
+First it loads the edges derived from the named edges, with all other inbound edges of their targets. If a session ends,
+it loads everything reachable from the session and its subtree. It repeats this for the sessions that end as a result,
+because a session in their subtrees may be the source of further edges.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Revoker:
         self._terminator = terminator
 
     async def revoke(self, tx: Transaction, commands: Sequence[Revoke]) -> list[RevokeResult | Problem | Busy]:
-        """Revoke edges. A repeat changes nothing."""
+        """Revoke edges, and terminate sessions unless `keep_sessions`. A repeated command changes nothing."""
         zone_ids = zones_of(commands)
         refs: SqlRows = [*sorted({(command.zone_id, command.edge_id) for command in commands})]
         locked_rows, edge_rows, zone_rows, session_rows = await tx.read(
             zones.lock_statement(tx, zone_ids),
             Q.delegations_get(batch=refs),
             zone_epochs_statement(zone_ids),
-            sessions.get_statement(sorted(bearer_refs(commands))),
+            sessions.load_statement(sorted(bearer_refs(commands))),
         )
         edges = {(edge.zone_id, edge.id): edge for edge in decode(edge_rows, Edge)}
         bearers = sessions.decode_sessions(session_rows)
@@ -53,7 +53,7 @@ class Revoker:
         for command in commands:
             caller_problem = bearer_problem(command.bearer, bearers, tx.now)
             outcomes.append(
-                sessions.blocked(command, lock_failures)
+                sessions.lock_problem(command, lock_failures)
                 or caller_problem
                 or _revoke_problem(command, edges)
                 or RevokeResult()
@@ -78,9 +78,9 @@ class Revoker:
     async def _terminate_sessions(
         self, tx: Transaction, commands: Sequence[Revoke], revocations: dict[int, Revocation]
     ) -> dict[int, TerminateResult]:
-        """Terminate the sessions that end, one cascade per revocation.
+        """Terminate the sessions that end, one cascade per revocation. Return the results by command index.
 
-        In one call for the whole batch, because the limit of sessions per transaction applies to the batch.
+        One call terminates all of them, because the limit of sessions per transaction applies to the whole batch.
         """
         indexes = [index for index, revocation in revocations.items() if revocation.ended_sessions]
         if not indexes:
@@ -114,7 +114,7 @@ def _revoke_problem(command: Revoke, edges: dict[Ref, Edge]) -> Problem | None:
 
 
 class _GraphLoader:
-    """Loads the parts of the graph that the revocations of a batch reach."""
+    """Decides the revocations of a batch, and loads the parts of the graph that they reach."""
 
     def __init__(self, tx: Transaction, zone_epochs: Mapping[str, ZoneEpoch]) -> None:
         self._tx = tx
@@ -122,7 +122,7 @@ class _GraphLoader:
         self._graph = RevocationGraph(tx.now)
 
     async def revoke_all(self, accepted: Mapping[int, Revoke]) -> dict[int, Revocation]:
-        """The revocation of each command, by its index, in order of arrival."""
+        """Decide the commands in order of arrival. Return the revocation of each by its index."""
         if not accepted:
             return {}
         refs: SqlRows = [*sorted({(command.zone_id, command.edge_id) for command in accepted.values()})]

@@ -1,4 +1,4 @@
-"""Loads, rebuilds and respaces the ranks of a zone, as `rules.topological_order` requests."""
+"""Loads, rebuilds and respaces the ranks of a zone's sessions (`rules.topological_order`)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ log = logging.getLogger("quarterdeck.delegations")
 
 
 async def resolve_missing(tx: Transaction, order: TopologicalOrder, missing: WalkRequest | RespaceRequest) -> None:
-    """Load or do what `order` needs. The caller has written its earlier decisions, so they are visible here."""
+    """Run the walk or the respacing that `order` requests. The caller must have written its earlier decisions."""
     if isinstance(missing, WalkRequest):
         order.add_walk_result(missing, await _load_walk_result(tx, missing))
         return
-    # Rare: it takes tens of thousands of edges that need ranks in the same gap.
+    # Rare: tens of thousands of edges must have needed ranks in the same gap.
     log.warning("respacing the delegation ranks of a zone", extra={"zone": missing.zone_id})
     [rows] = await tx.read(Q.delegation_ranks_of_zone(zone_id=missing.zone_id))
     order.replace_ranks(missing.zone_id, _assign_ranks(tx, missing.zone_id, [str(row[0]) for row in rows], order))
 
 
-async def build_order(tx: Transaction, zone_id: str, order: TopologicalOrder) -> None:
+async def rebuild_order(tx: Transaction, zone_id: str, order: TopologicalOrder) -> None:
     """Rebuild the ranks of a zone whose edges were changed by a writer that does not maintain ranks."""
     _, rows = await tx.read(
         Q.delegation_ranks_delete_of_zone(zone_id=zone_id), Q.delegation_pairs(zone_id=zone_id, now=tx.now)
@@ -56,7 +56,7 @@ def _assign_ranks(tx: Transaction, zone_id: str, session_ids: Sequence[str], ord
 
 
 async def _load_walk_result(tx: Transaction, walk: WalkRequest) -> WalkResult:
-    common: dict[str, str | int] = {"zone_id": walk.zone_id, "now": tx.now, "most": walk.limit}
+    common: dict[str, str | int] = {"zone_id": walk.zone_id, "now": tx.now, "limit": walk.limit}
     forward_rows, backward_rows, [(rank_below, rank_above)] = await tx.read(
         Q.delegations_forward_region(target=walk.target, high=walk.source_rank, **common),
         Q.delegations_backward_region(source=walk.source, low=walk.target_rank, **common),

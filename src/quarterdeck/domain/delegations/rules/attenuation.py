@@ -1,6 +1,6 @@
-"""Whether one edge covers another. This is the specification of "authority only narrows".
+"""Whether an edge or a token covers a requested edge. This module defines what "authority only narrows" means.
 
-An edge lends six parts. Each is compared separately, and each can only become smaller along a chain of edges:
+The terms of an edge have six parts. Each part is compared separately, and can only become narrower along a chain:
 
 | part      | within the parent's if                                     | if omitted                             |
 |-----------|------------------------------------------------------------|----------------------------------------|
@@ -11,8 +11,8 @@ An edge lends six parts. Each is compared separately, and each can only become s
 | hops      | fewer than the parent's                                    | one fewer than the parent's            |
 | expiry    | not after the parent's                                     | the parent's                           |
 
-A caller's token counts as an edge for all resources and actions, without budget or expiry and with unlimited hops. In
-every case an edge ends with the first of its two sessions (`creation`).
+A caller's token is treated as an edge for all resources and actions, without budget or expiry and with unlimited hops.
+An edge never expires after one of its two sessions (`creation`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _decode = msgspec.json.Decoder(Constraints).decode
 
 @dataclass(frozen=True, slots=True)
 class GrantTerms:
-    """What an edge or a token can lend. None means unlimited: all scopes, resources or actions, any budget."""
+    """What an edge, a token or a request lends. None means unlimited: all scopes, resources or actions, any budget."""
 
     scopes: frozenset[str] | None
     resources: frozenset[str] | None
@@ -57,13 +57,13 @@ def edge_terms(edge: Edge) -> GrantTerms:
 
 
 def token_terms(caller: Caller) -> GrantTerms:
-    """What a caller may lend without a parent edge. An administrator of the zone may lend any scope."""
+    """What a caller may lend without a parent edge. An administrator may lend any scope."""
     can_delegate_any = COORDINATOR_ADMIN in caller.scopes or caller.is_admin
     return GrantTerms(None if can_delegate_any else caller.scopes, None, None, None, UNLIMITED_HOPS, NO_EXPIRY)
 
 
 def requested_expiry(command: Delegate, now: Millis) -> Millis | None:
-    """The earlier of `expires_at` and `ttl_seconds` of a request, or None if it gives neither."""
+    """The earlier of the times that `expires_at` and `ttl_seconds` of a request give, or None if it has neither."""
     times = [command.expires_at] if command.expires_at is not None else []
     times += [now + command.ttl_seconds * SECOND] if command.ttl_seconds is not None else []
     return min(times, default=None)
@@ -84,7 +84,7 @@ def requested_terms(command: Delegate, parent: GrantTerms, now: Millis) -> Grant
 
 
 def find_excess(requested: GrantTerms, parent: GrantTerms) -> list[str]:
-    """One sentence per part in which `requested` exceeds the parent. Empty if the parent covers it."""
+    """Return one sentence per part in which `requested` exceeds the parent. Empty if the parent covers it."""
     return [*_set_excess(requested, parent), *_limit_excess(requested, parent)]
 
 
@@ -117,7 +117,7 @@ def _limit_excess(requested: GrantTerms, parent: GrantTerms) -> Iterator[str]:
 def _within_budget(requested: object, allowed: object) -> bool:
     if _is_number(allowed):
         return _is_number(requested) and requested <= allowed
-    # The server cannot compare other values, so they must be equal. Compared as text, because in Python True == 1.
+    # The server cannot order other values, so they must be equal. They are compared as text, because True == 1.
     return _json_text(requested) == _json_text(allowed)
 
 
@@ -126,7 +126,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _format_names(names: frozenset[str]) -> str:
-    """At most five names, to keep error texts short."""
+    """List at most five names, to keep error texts short."""
     first = sorted(names)[:5]
     remaining = len(names) - len(first)
     return ", ".join(first) + (f" and {remaining} more" if remaining else "") if first else "none"

@@ -1,4 +1,4 @@
-"""What a session may do by its inbound edges."""
+"""The authority that a session has from its inbound edges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarterdeck.domain.sessions.model import Session, State
 def session_authority(
     session: Session, edges: Sequence[Edge], orphaned: Collection[Ref], epoch: int, now: Millis
 ) -> Authority:
-    """`session` has its current status; `edges` are its inbound edges."""
+    """Return the authority of a session. `session` must have its current status; `edges` are its inbound edges."""
     active_edges = [edge for edge in edges if is_active(edge, now) and (edge.zone_id, edge.id) not in orphaned]
     why_none = _no_authority_reason(session, active_edges)
     if why_none is not None:

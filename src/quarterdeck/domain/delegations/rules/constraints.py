@@ -1,4 +1,4 @@
-"""Parses a delegation request. The same limit may be given in several places; the narrowest applies."""
+"""Parses a delegation request. If a limit is given in several fields, the narrowest applies."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _FIELD_PATH = re.compile(r" - at `\$\.?(.*)`$")
 
 
 def normalize_body(body: DelegateBody) -> DelegateBody:
-    """The body without alias fields and key, so that equal requests have equal digests."""
+    """Return the body without alias fields and idempotency key, so that equal requests have equal digests."""
     return msgspec.structs.replace(
         body, constraints=dict(_given_constraints(body)), constraints_json=None, idempotency_key=None
     )
 
 
 def build_command(body: DelegateBody, base: Delegate) -> Delegate:
-    """Add the fields of the body to `base`. Raises Invalid if they contradict each other."""
+    """Add the fields of the body to `base`. Raises Invalid if the body is not valid."""
     if body.source_session_id == body.target_session_id:
         raise self_delegation()
     if ADMIN in body.scopes:

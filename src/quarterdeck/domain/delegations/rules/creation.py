@@ -1,7 +1,7 @@
 """Decides which edges are created.
 
-A `DelegationDecider` decides the commands of a batch in order of arrival. If it needs more of the graph, `decide`
-returns a request; the caller resolves it and calls `decide` again.
+A `DelegationDecider` decides the commands of a batch in order of arrival. If the graph must be walked or the ranks
+respaced first, `decide` returns a request. The caller does this and calls `decide` again.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from quarterdeck.domain.sessions.model import Session, State
 from quarterdeck.domain.sessions.rules import bearer_problem, is_live, ownership_required, suspended_caller_problem
 
 CREATE_OPERATION = "delegation.create"
-"""The operation in the scope of an idempotency key."""
+"""The operation in the idempotency keys of new delegations."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelegationBatchInput:
-    """What was read under the zones' locks."""
+    """The rows from which new edges are decided, read under the zones' locks."""
 
     now: Millis
     sessions: Mapping[Ref, Session]
-    """Sources, targets, and the sessions that callers' tokens act for."""
+    """The sources, the targets, and the sessions that the callers' tokens act for."""
     edges: Mapping[Ref, Edge] = field(default_factory=dict)
-    """Active edges into the sources, edges named as parents, and edges that tokens and keys refer to."""
+    """Active edges into the sources, edges named as parents, and edges that tokens and idempotency keys refer to."""
     orphaned: Collection[Ref] = ()
     """Edges whose source session, or one further up their chain, has ended."""
-    target_sessions: Collection[Ref] = ()
-    """Those of the sources that were ever the target of an edge."""
-    ranks: Mapping[Ref, int] = field(default_factory=dict)
+    ever_delegated_to: Collection[Ref] = ()
+    """The sources that were ever the target of an edge, in any state."""
+    topological_ranks: Mapping[Ref, int] = field(default_factory=dict)
     """Ranks of the sources and targets that have one."""
     rank_bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """The lowest and the highest rank of each zone."""
@@ -60,20 +60,19 @@ class _Endpoints:
 
     @property
     def expires_at(self) -> Millis:
-        """When the first of both sessions expires."""
+        """When the first of the two sessions expires."""
         return min(self.source.expires_at, self.target.expires_at)
 
 
 class DelegationDecider:
-    """The loaded rows plus the edges this batch has created: later commands can derive from them, and they count for
-    cycles."""
+    """Decides the commands of a batch. Each decision sees the edges that earlier commands have created."""
 
     def __init__(self, loaded: DelegationBatchInput) -> None:
         self._loaded = loaded
         self._now = loaded.now
         self._edges = {**loaded.edges}
-        self._target_sessions = {*loaded.target_sessions}
-        self.order = TopologicalOrder(loaded.ranks, loaded.rank_bounds)
+        self._ever_delegated_to = {*loaded.ever_delegated_to}
+        self.order = TopologicalOrder(loaded.topological_ranks, loaded.rank_bounds)
         self._inbound: dict[Ref, list[Edge]] = {}
         for edge in loaded.edges.values():
             self._inbound.setdefault((edge.zone_id, edge.target_session_id), []).append(edge)
@@ -81,12 +80,12 @@ class DelegationDecider:
         self._created: list[Edge] = []
 
     def take_created(self) -> list[Edge]:
-        """The edges created since the last call, to be written."""
+        """Return the edges created since the last call, to be written."""
         created, self._created = self._created, []
         return created
 
     def decide(self, command: Delegate) -> DelegatedEdge | Problem | WalkRequest | RespaceRequest:
-        """The result of a command, or what `order` needs first."""
+        """Return the result of a command, or what the caller must do for `order` first."""
         if caller_problem := bearer_problem(command.bearer, self._loaded.sessions, self._now):
             return caller_problem
         endpoints = self._find_endpoints(command)
@@ -113,19 +112,19 @@ class DelegationDecider:
         return _Endpoints(*endpoints)
 
     def _idempotent_result(self, command: Delegate, endpoints: _Endpoints) -> DelegatedEdge | Problem | None:
-        """The edge that the idempotency key created, while it is active."""
+        """Return the edge that the idempotency key created, or a conflict. None if there is none or it has ended."""
         if command.idempotency_key is None:
             return None
-        scope = key_scope(command, endpoints.source)
-        found = self._keyed_edges.get(scope)
-        if found is None and (key_record := self._loaded.keys.get(scope)):
+        key = creation_key(command, endpoints.source)
+        found = self._keyed_edges.get(key)
+        if found is None and (key_record := self._loaded.keys.get(key)):
             edge = self._edges.get((command.zone_id, key_record.subject_id))
             if edge is not None and states.is_active(edge, self._now):
                 found = (key_record.digest, edge)
         if found is None:
             return None
         digest, edge = found
-        return DelegatedEdge(edge, created=False) if digest == command.request_digest else key_conflict(scope)
+        return DelegatedEdge(edge, created=False) if digest == command.request_digest else key_conflict(key)
 
     # -- refusals
 
@@ -148,7 +147,7 @@ class DelegationDecider:
     # -- authority
 
     def _find_parent(self, command: Delegate) -> Edge | Problem | None:
-        """The parent edge, or None if the caller's token covers the request."""
+        """Return the parent edge, None if the caller's token covers the request, or why neither does."""
         token_edge_id = command.caller.delegation_edge_id
         if token_edge_id is not None:
             return self._parent_from_token(command, token_edge_id)
@@ -158,12 +157,10 @@ class DelegationDecider:
                 return states.not_found(command.parent_edge_id)
             return self._check_parent(command, parent)
         source = (command.zone_id, command.source_session_id)
-        if source in self._target_sessions:
+        if source in self._ever_delegated_to:
             return self._find_covering_parent(command, self._inbound.get(source, ()))
-        problems = find_excess(self._requested_terms(command, None), token_terms(command.caller))
-        return (
-            states.exceeds_authority("The request exceeds what the token may delegate.", problems) if problems else None
-        )
+        excess = find_excess(self._requested_terms(command, None), token_terms(command.caller))
+        return states.exceeds_authority("The request exceeds what the token may delegate.", excess) if excess else None
 
     def _parent_from_token(self, command: Delegate, edge_id: str) -> Edge | Problem:
         """A token that names an edge can delegate only from that edge."""
@@ -181,28 +178,27 @@ class DelegationDecider:
                 f"Delegation {parent.id!r} does not lead to the source. Name an inbound delegation of the source.",
                 field="parent_edge_id",
             )
-        if problems := self._parent_problems(command, parent):
-            return states.exceeds_authority(
-                f"Delegation {parent.id!r} does not cover the request.", problems, parent.id
-            )
+        if excess := self._excess_over_parent(command, parent):
+            return states.exceeds_authority(f"Delegation {parent.id!r} does not cover the request.", excess, parent.id)
         return parent
 
     def _find_covering_parent(self, command: Delegate, inbound: Sequence[Edge]) -> Edge | Problem:
-        """The covering edge that expires last; among equals the one with the lowest id."""
+        """Return the covering edge that expires last, and among equals the one with the lowest id."""
         candidates = sorted(inbound, key=lambda edge: (-edge.expires_at, edge.id))
         closest: tuple[Edge, list[str]] | None = None
         for edge in candidates:
-            problems = self._parent_problems(command, edge)
-            if not problems:
+            excess = self._excess_over_parent(command, edge)
+            if not excess:
                 return edge
-            if closest is None or len(problems) < len(closest[1]):
-                closest = (edge, problems)
+            if closest is None or len(excess) < len(closest[1]):
+                closest = (edge, excess)
         if closest is None:
-            detail = "All delegations to the source have ended, and it can delegate only from those."
+            detail = "The source can delegate only from its inbound delegations, and all of them have ended."
             return states.exceeds_authority(detail, ["The source has no active inbound delegation."])
         return states.exceeds_authority("No delegation to the source covers the request.", closest[1], closest[0].id)
 
-    def _parent_problems(self, command: Delegate, parent: Edge) -> list[str]:
+    def _excess_over_parent(self, command: Delegate, parent: Edge) -> list[str]:
+        """Return sentences that say why the parent does not cover the request. Empty if it does."""
         if not states.is_active(parent, self._now):
             return [f"The delegation is {states.with_current_status(parent, self._now).status}."]
         if (parent.zone_id, parent.id) in self._loaded.orphaned:
@@ -224,21 +220,21 @@ class DelegationDecider:
         self._created.append(edge)
         self._edges[edge.zone_id, edge.id] = edge
         self._inbound.setdefault(target, []).append(edge)
-        self._target_sessions.add(target)
+        self._ever_delegated_to.add(target)
         self.order.add_edge(edge.zone_id, edge.source_session_id, edge.target_session_id)
         if command.idempotency_key is not None:
-            self._keyed_edges[key_scope(command, endpoints.source)] = (command.request_digest, edge)
+            self._keyed_edges[creation_key(command, endpoints.source)] = (command.request_digest, edge)
         return DelegatedEdge(edge, created=True)
 
 
-def key_scope(command: Delegate, source: Session) -> Key:
-    """Keys are scoped to the application of the source session."""
+def creation_key(command: Delegate, source: Session) -> Key:
+    """The idempotency key of a command. It belongs to the application of the source session."""
     return Key(command.zone_id, source.application_id, CREATE_OPERATION, command.idempotency_key or "")
 
 
 def _ownership_problem(command: Delegate, endpoints: _Endpoints) -> Problem | None:
-    for session, permission in ((endpoints.source, "delegate_from"), (endpoints.target, "delegate_to")):
-        if not command.caller.can_act_for(session.application_id, permission):
+    for session, action in ((endpoints.source, "delegate_from"), (endpoints.target, "delegate_to")):
+        if not command.caller.can_act_for(session.application_id, action):
             return ownership_required(session.application_id)
     if command.issuer_application_id not in (None, endpoints.source.application_id):
         return Invalid(
@@ -275,8 +271,8 @@ def _new_edge(command: Delegate, endpoints: _Endpoints, parent: Edge | None, ter
         constraints_json=_stored_constraints(command, terms),
         parent_edge_id=parent.id if parent else None,
         status=DELEGATION_STATES.initial,
-        # Capped by the sessions: an edge that outlasted one of them would read as active but lend nothing, and so would
-        # all edges derived from it. The expiry of a session is never extended.
+        # An edge that expired after one of its sessions would be shown as active but lend nothing, and so would all
+        # edges derived from it. The expiry of a session is never extended.
         expires_at=min(terms.expires_at, endpoints.expires_at),
         edge_version=1,
         created_by=command.caller.subject,
@@ -289,7 +285,7 @@ def _new_edge(command: Delegate, endpoints: _Endpoints, parent: Edge | None, ter
 
 
 def _stored_constraints(command: Delegate, terms: GrantTerms) -> str:
-    """The given constraints plus those inherited from the parent, so that each edge states all its own limits."""
+    """The given constraints, with actions and budget of the parent added, so that each edge has all its limits."""
     inherited: dict[str, object] = {}
     if command.actions is None and terms.actions is not None:
         inherited["actions"] = sorted(terms.actions)

@@ -1,4 +1,4 @@
-"""Explains an edge in sentences, from the rows and with the rules that decide."""
+"""Sentences that explain the state of an edge, and what cannot be derived from it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from quarterdeck.domain.delegations.rules.states import with_current_status
 
 
 def explain_state(edge: Edge, chain: Sequence[Edge], *, is_orphaned: bool, truncated: bool, now: Millis) -> list[str]:
-    """Why an edge is in its state, the most important sentence first.
+    """Return sentences on why an edge is in its state, the most important first.
 
-    `chain` is its parent, the parent of that, and so on; `truncated` if it is not complete.
+    `chain` is its parent, the parent's parent, and so on. `truncated` means that the chain is longer.
     """
     current = with_current_status(edge, now)
     sentences = (
@@ -25,9 +25,9 @@ def explain_state(edge: Edge, chain: Sequence[Edge], *, is_orphaned: bool, trunc
     if not chain and edge.parent_edge_id is None:
         return [*sentences, "It has no parent: it was created from a caller's token."]
     if truncated:
-        return [*sentences, f"Distance to the first edge of its chain: more than {len(chain)}."]
+        return [*sentences, f"Its chain has more than {len(chain)} parents."]
     first = chain[-1] if chain else edge
-    sentences.append(f"Distance to the first edge of its chain, {first.id}: {len(chain)}.")
+    sentences.append(f"Its chain has {len(chain)} parents and starts at {first.id}.")
     if first.parent_edge_id is not None:
         sentences.append(f"The parent of that edge, {first.parent_edge_id}, is no longer stored.")
     return sentences
@@ -35,25 +35,25 @@ def explain_state(edge: Edge, chain: Sequence[Edge], *, is_orphaned: bool, trunc
 
 def _explain_active(edge: Edge, is_orphaned: bool) -> list[str]:
     if is_orphaned:
-        return ["It is active, but a source session in its chain has ended: it lends nothing and is revoked shortly."]
-    return [f"It is active until {iso(edge.expires_at)}, unless it is revoked or one of its sessions ends before."]
+        return ["It is active, but a source session in its chain has ended: it lends nothing and will be revoked soon."]
+    return [f"It is active until {iso(edge.expires_at)}, unless it is revoked or one of its sessions ends earlier."]
 
 
 def _explain_ended(edge: Edge, now: Millis) -> str:
     if edge.status is EdgeState.ACTIVE:
-        return f"It expired at {iso(edge.expires_at)}; the next sweep records that."
+        return f"It expired at {iso(edge.expires_at)}. The next sweep records this."
     at = iso(edge.ended_at if edge.ended_at is not None else now)
     return {
         states.REQUESTED: f"It was revoked at {at}.",
         states.PARENT_REVOKED: f"It was revoked at {at}, together with an edge it is derived from.",
-        states.SESSION_ENDED: f"It was revoked at {at}, because its source or target session ended, or one of an edge "
-        "it is derived from.",
+        states.SESSION_ENDED: f"It was revoked at {at}, because its source or target session, or that of an edge it is "
+        "derived from, ended.",
         states.EXPIRED_REASON: f"It expired at {iso(edge.expires_at)}.",
     }.get(edge.ended_reason or "", f"It was {edge.status} at {at}.")
 
 
 def explain_limits(edge: Edge, is_orphaned: bool, now: Millis) -> list[str]:
-    """What cannot be derived from an edge now."""
+    """Return sentences on what cannot be derived from an edge now."""
     if not states.is_active(edge, now):
         return [f"Everything: it is {with_current_status(edge, now).status}."]
     if is_orphaned:

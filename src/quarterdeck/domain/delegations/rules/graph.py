@@ -1,7 +1,7 @@
-"""The graph of active edges: revocations, orphaned edges and distances. Every walk visits each edge once.
+"""Walks of the graph of active edges: what a revocation ends, which edges are orphaned, which edges are reachable.
 
-A loaded part of the graph is complete per session: for every session in it, all its active inbound edges are loaded.
-So `RevocationGraph` can decide that a session has no inbound edge left.
+Every walk visits each edge at most once. For every target in a loaded part of the graph, all its active inbound edges
+are loaded. So `RevocationGraph` can decide that a session has no inbound edge left.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from quarterdeck.domain.delegations.rules.states import PARENT_REVOKED, REQUESTE
 
 @dataclass(slots=True)
 class Revocation:
-    """What one revocation ends."""
+    """The edges and sessions that one command ends."""
 
     edges: list[tuple[GraphEdge, str]] = field(default_factory=list)
     """(edge, reason)"""
     ended_sessions: list[Ref] = field(default_factory=list)
-    """Sessions without a supporting inbound edge. They are terminated."""
+    """Sessions to terminate, because they have no inbound edge left that keeps them alive."""
 
     @property
     def affected_sessions(self) -> set[Ref]:
@@ -30,7 +30,7 @@ class Revocation:
 
 
 class RevocationGraph:
-    """A part of the graph while edges are revoked. Each command sees the revocations of those before it."""
+    """The loaded part of the graph. Each revocation sees those before it."""
 
     def __init__(self, now: Millis) -> None:
         self._now = now
@@ -43,9 +43,10 @@ class RevocationGraph:
         self._ended_sessions: set[Ref] = set()
 
     def add_edges(self, edges: Iterable[GraphEdge], orphaned: Collection[Ref] = ()) -> None:
-        """Add more of the graph.
+        """Add loaded edges.
 
-        Expired edges are skipped: expiry terminates no session. Orphaned edges can be revoked but support no session.
+        Expired edges are skipped: expiry terminates no session. Orphaned edges can be revoked, but do not keep their
+        target alive.
         """
         for edge in edges:
             ref = (edge.zone_id, edge.id)
@@ -63,16 +64,16 @@ class RevocationGraph:
     def revoke(self, edge_ref: Ref, *, ends_sessions: bool) -> Revocation:
         """Revoke an edge and all edges derived from it.
 
-        With `ends_sessions`, each session without a supporting inbound edge ends, and so do all its edges.
+        With `ends_sessions`, each target that no other edge keeps alive ends, and so do all its edges.
         """
         revocation = Revocation()
         self._revoke_all([(edge_ref, REQUESTED)], revocation, ends_sessions=ends_sessions)
         return revocation
 
     def end_sessions(self, sessions: Iterable[Ref], revocation: Revocation) -> None:
-        """End sessions: they have no inbound edge left, or are below a session that ends.
+        """End sessions that have no inbound edge left or are below a session that ends.
 
-        What follows for the edges loaded by now is added to `revocation`.
+        Their loaded edges, and everything that ends as a result, are added to `revocation`.
         """
         pending: list[tuple[Ref, str]] = []
         for session in sessions:
@@ -97,7 +98,7 @@ class RevocationGraph:
                 self._ended_sessions.add(target)
                 revocation.ended_sessions.append(target)
                 pending += self._edges_of(target)
-            # Pushed last, so popped first: a derived edge gets this reason even if its source ends too.
+            # Derived edges are pushed last, so they are popped first and get this reason even if their source ends too.
             derived_reason = SESSION_ENDED if reason == SESSION_ENDED else PARENT_REVOKED
             pending += [(derived_ref, derived_reason) for derived_ref in self._derived.get(ref, ())]
 
@@ -107,7 +108,10 @@ class RevocationGraph:
 
 
 def find_orphaned(chains: Iterable[ChainEdge]) -> set[Ref]:
-    """Edges whose source session, or one further up their chain, has ended. `chains` has complete chains."""
+    """Return the edges whose source session, or a source session further up their chain, has ended.
+
+    `chains` must contain complete chains.
+    """
     by_ref = {(edge.zone_id, edge.id): edge for edge in chains}
     found: dict[Ref, bool] = {}
     for ref in by_ref:
@@ -124,7 +128,7 @@ def find_orphaned(chains: Iterable[ChainEdge]) -> set[Ref]:
 
 
 def edges_by_level(first: GraphEdge, edges: Sequence[GraphEdge]) -> list[tuple[int, bool, GraphEdge]]:
-    """Edges reachable from the first, nearest first, as (distance, derived from the first, edge)."""
+    """Return the first edge and those reachable from it, nearest first, as (distance, is derived from it, edge)."""
     outbound: dict[str, list[GraphEdge]] = {}
     for edge in edges:
         if edge.id != first.id:
@@ -143,7 +147,10 @@ def edges_by_level(first: GraphEdge, edges: Sequence[GraphEdge]) -> list[tuple[i
 
 
 def _derived_from(first: GraphEdge, edges: Sequence[GraphEdge]) -> set[str]:
-    """A separate walk: with two paths to a session, its outgoing edges may be derived along the longer one."""
+    """Return the ids of the first edge and of all edges derived from it.
+
+    A separate walk, because if two paths lead to a session, its edges may be derived along the longer one.
+    """
     children: dict[str | None, list[str]] = {}
     for edge in edges:
         children.setdefault(edge.parent_edge_id, []).append(edge.id)

@@ -1,4 +1,4 @@
-"""The states of an edge, its current status, its response, and the errors of delegations."""
+"""The states of an edge, its current status, its view, and the errors of delegations."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DELEGATION_STATES: StateMachine[EdgeState, EdgeVerb] = StateMachine(
 REQUESTED = "requested"
 """A caller revoked this edge."""
 PARENT_REVOKED = "parent_revoked"
-"""An edge it is derived from was revoked."""
+"""The edge was derived from an edge that was revoked."""
 SESSION_ENDED = "session_ended"
-"""Its source or target session has ended, or one of an edge it is derived from."""
+"""The source or target session of the edge, or of an edge it was derived from, has ended."""
 EXPIRED_REASON = "expired"
 DELEGATION_REVOKED = "delegation_revoked"
 """Termination reason of a session that has no active inbound edge left."""
@@ -40,12 +40,12 @@ class ExpiringEdge(Protocol):
 
 
 def is_active(edge: ExpiringEdge, now: Millis) -> bool:
-    """Active and not past `expires_at`, even if no sweep has marked it yet."""
+    """Whether the edge is marked active and not past `expires_at`. A sweep may not have marked it as expired yet."""
     return edge.status is EdgeState.ACTIVE and edge.expires_at > now
 
 
 def with_current_status(edge: Edge, now: Millis) -> Edge:
-    """The edge with the status it has now: expired if it is past `expires_at`."""
+    """Return the edge as expired if it is past `expires_at`, even if no sweep has marked it yet."""
     if edge.status is not EdgeState.ACTIVE or edge.expires_at > now:
         return edge
     return msgspec.structs.replace(
@@ -55,7 +55,7 @@ def with_current_status(edge: Edge, now: Millis) -> Edge:
 
 @lru_cache(maxsize=4096)
 def decode_names(encoded: str) -> frozenset[str]:
-    """A stored list of scopes or resources. Cached, because the same lists recur."""
+    """Decode a stored list of scopes or resources. Cached, because the same lists recur."""
     return frozenset(msgspec.json.decode(encoded, type=list[str]))
 
 
@@ -116,7 +116,7 @@ def exceeds_authority(detail: str, excess: list[str], parent_edge_id: str | None
 
 
 def view(edge: Edge) -> EdgeView:
-    """The response for an edge. Stored JSON is passed through without decoding."""
+    """Return the view of an edge. Stored constraints are passed through without decoding."""
     return EdgeView(
         id=edge.id,
         delegation_edge_id=edge.id,

@@ -1,18 +1,18 @@
 """Ranks of a zone's sessions. They increase along every active edge, so active edges cannot form a cycle.
 
 An edge from a lower to a higher rank closes no cycle. The graph is walked only if the source ranks above the target,
-and only between the two: *forward* from the target up to the source's rank, and *backward* from the source down to the
-target's rank. If neither region contains the other end, the smaller region moves, keeping its own order: the
+and only between the two ranks: *forward* from the target up to the source's rank, and *backward* from the source down
+to the target's rank. If neither region contains the other end, the smaller region moves and keeps its own order: the
 backward region to just below the target, or the forward region to just above the source. Nothing else has to move:
 sources of edges into the backward region already rank below the target, and targets of edges out of the forward region
 already rank above the source.
 
 Ranks have gaps, so there is nearly always a free one. If there is none, all ranks of the zone are respaced
-(`spaced_ranks`). A moved region is placed at the far end of its gap in small steps, because the next region usually
-moves to the same place.
+(`spaced_ranks`). A moved region takes ranks in small steps at the far end of its gap, because the next region usually
+moves into the same gap.
 
-`TopologicalOrder` decides and collects the ranks to write; its caller runs the walks. An edge that ends cannot break
-the order.
+`TopologicalOrder` decides, and collects the ranks to write; its caller runs the walks. The end of an edge cannot break
+the order, so it needs no new ranks.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from dataclasses import dataclass
 from quarterdeck.domain.delegations.rules.states import Ref
 
 RANK_GAP = 2**32
+"""Distance between new ranks outside the existing ones."""
 RANK_STEP = 2**16
+"""Maximum distance between ranks that move into a gap."""
 RANK_LIMIT = 2**61
-"""A zone whose ranks exceed this is respaced."""
+"""A zone with a rank above this, or below its negative, is respaced."""
 FIRST_WALK_LIMIT = 64
 WALK_LIMIT_FACTOR = 8
 
@@ -41,7 +43,7 @@ class WalkRequest:
     source_rank: int
     """Above the target's rank."""
     limit: int
-    """Maximum sessions per direction. A result with fewer is complete."""
+    """Maximum number of sessions per direction. A direction that finds fewer is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class WalkResult:
 
 @dataclass(frozen=True, slots=True)
 class RespaceRequest:
-    """Respace the ranks of this zone: there are no free ranks where some are needed."""
+    """Respace the ranks of this zone: there are not enough free ranks in a gap, or a rank exceeds `RANK_LIMIT`."""
 
     zone_id: str
 
@@ -81,7 +83,7 @@ class TopologicalOrder:
         self._full_zones: set[str] = set()
 
     def missing_input(self, zone_id: str, source: str, target: str) -> WalkRequest | RespaceRequest | None:
-        """What must be loaded or done before this edge can be decided, or None."""
+        """Return the walk or the respacing that this edge needs before it can be decided, or None."""
         lowest, highest = self.rank_bounds(zone_id)
         if zone_id in self._full_zones or lowest < -RANK_LIMIT or highest > RANK_LIMIT:
             return RespaceRequest(zone_id)
@@ -100,7 +102,7 @@ class TopologicalOrder:
         )
 
     def add_walk_result(self, walk: WalkRequest, result: WalkResult) -> None:
-        """Add the result of a walk. If neither direction was complete, the next walk has a higher limit."""
+        """Add the result of a walk. If neither direction is complete, `missing_input` requests a larger walk."""
         key = (walk.zone_id, walk.source, walk.target)
         if walk.source in result.forward or walk.target in result.backward:
             self._cycles.add(key)
@@ -151,16 +153,16 @@ class TopologicalOrder:
         self._walk_limits.clear()
 
     def take_changes(self) -> list[tuple[str, str, int]]:
-        """The ranks that changed since the last call, to be written."""
+        """Return (zone id, session id, rank) for ranks that changed since the last call, to be written."""
         changed, self._changed = self._changed, {}
         return [(*ref, rank) for ref, rank in sorted(changed.items())]
 
 
 @dataclass(frozen=True, slots=True)
 class _MoveCandidate:
-    """Sessions that could move, lowest first, and the gap between two ranks they would move into.
+    """Sessions that could move, lowest rank first, and the gap between two ranks that they would move into.
 
-    None means that the gap is open on that side.
+    A bound of None means that the gap has no end on that side.
     """
 
     session_ids: Sequence[str]
@@ -186,12 +188,12 @@ class _MoveCandidate:
         if self.rank_above is None:
             return self.rank_below, RANK_GAP
         step = min(RANK_STEP, (self.rank_above - self.rank_below) // (count + 1))
-        # The far end of the gap, so that the ranks next to the source or target stay free for the next region.
+        # Use the far end of the gap, so that the ranks next to the source or target stay free for the next region.
         return (self.rank_above - step * (count + 1) if self.moves_up else self.rank_below), step
 
 
 def _move_candidates(walk: WalkRequest, result: WalkResult) -> list[_MoveCandidate]:
-    """The regions that the walk found completely: none, one or both."""
+    """Return the regions that the walk found completely: none, one or both."""
     candidates: list[_MoveCandidate] = []
     if len(result.backward) < walk.limit:
         candidates.append(
@@ -210,10 +212,10 @@ def _by_rank(ranks: Mapping[str, int]) -> list[str]:
 
 
 def spaced_ranks(count: int, lowest: int, highest: int) -> list[int]:
-    """`count` evenly spaced ranks outside the range from `lowest` to `highest`.
+    """Return `count` evenly spaced ranks outside the range from `lowest` to `highest`.
 
-    Outside, because they are written in chunks in any order, and ranks are unique: a new rank must not equal an old one
-    that is not replaced yet. They are on the side of the range that is towards zero.
+    They must not equal an old rank: ranks are unique, and the new ones are written in chunks. They are below a range
+    whose center is positive and above any other, so that ranks stay near zero.
     """
     if lowest + highest > 0:
         top = min(lowest - RANK_GAP, 0)
@@ -223,9 +225,9 @@ def spaced_ranks(count: int, lowest: int, highest: int) -> list[int]:
 
 
 def topological_sort(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """All sessions of these (source, target) pairs, each source before its targets.
+    """Return all sessions of these (source, target) pairs, each source before its targets.
 
-    Sessions in a cycle come last. Only a manual change in the database can have closed one.
+    Sessions in a cycle, and those after one, come last. Only a manual change of the database can close a cycle.
     """
     targets_of: dict[str, set[str]] = {}
     for source, target in pairs:

@@ -76,7 +76,7 @@ async def change_fleets(tx: Transaction, commands: Sequence[FleetCommand]) -> li
         key_records=key_records,
     )
     batch = FleetBatch(loaded)
-    outcomes = [sessions.blocked(command, lock_failures) or batch.decide(command) for command in commands]
+    outcomes = [sessions.lock_problem(command, lock_failures) or batch.decide(command) for command in commands]
     await _persist(tx, loaded, batch)
     return outcomes
 

@@ -90,7 +90,7 @@ class MessageBatchRunner:
                 key_records,
             )
         )
-        outcomes = [sessions.blocked(command, lock_failures) or batch.decide(command) for command in commands]
+        outcomes = [sessions.lock_problem(command, lock_failures) or batch.decide(command) for command in commands]
         await self._persist(tx, batch, last_ids)
         return outcomes
 

@@ -1,11 +1,11 @@
-"""The operations of invocations, each over a batch: load under the zones' locks, decide with `rules`, persist.
+"""The operations of invocations: functions that run in a transaction.
 
 | module           | holds                                                                                        |
 |------------------|----------------------------------------------------------------------------------------------|
 | batch            | enqueue, claim, start, complete, heartbeat, cancel, release, check overdue: one lane         |
 | long_poll        | the waiting claims of this process, and the reads for them                                   |
-| on_session_ended | listeners for the end and suspension of sessions and the end of services; the backlog        |
-| reads            | show, list, explain, and what sweeps and push delivery search                                |
+| on_session_ended | listeners for sessions that end, suspend or resume and services that end; their backlogs     |
+| reads            | show, list and explain; the searches of sweeps and push delivery; the retention delete       |
 | persist          | writes the rows and events that were decided                                                 |
 """
 
@@ -20,7 +20,7 @@ from quarterdeck.domain.invocations.operations.on_session_ended import (
 )
 from quarterdeck.domain.invocations.operations.reads import (
     SCAN_START,
-    delete_expired,
+    delete_past_retention,
     explain,
     find_orphaned,
     find_overdue,
@@ -36,7 +36,7 @@ __all__ = [
     "ClaimPolls",
     "ReadyPollWaker",
     "add_backlogs",
-    "delete_expired",
+    "delete_past_retention",
     "explain",
     "find_orphaned",
     "find_overdue",

@@ -35,11 +35,11 @@ from quarterdeck.store.sql import BoundStatement, SqlRows
 NO_INVOCATIONS = ClaimedInvocations(())
 NOT_PARKED = 0
 EXTRA_DUE_MAX = 64
-"""Maximum older invocations of a service that a batch assigns to waiting claims, besides its new ones."""
+"""Maximum older invocations of a service that a batch assigns to waiting claims, in addition to its new ones."""
 
 
 class BatchRunner:
-    """The operation of the invocation lane, and the long polls of this process."""
+    """Runs the batches of the invocation lane, and assigns due invocations to the long polls of this process."""
 
     def __init__(self, lease_ms: int, polls: ClaimPolls) -> None:
         self._lease_ms = lease_ms
@@ -53,10 +53,10 @@ class BatchRunner:
         lock_failures = await zones.lock_failures(tx, zone_ids - locked)
         decider = BatchDecider(loaded)
         outcomes: list[InvocationResult | Problem | Busy] = [
-            sessions.blocked(command, lock_failures) or decider.decide(command) for command in commands
+            sessions.lock_problem(command, lock_failures) or decider.decide(command) for command in commands
         ]
         self._wait_after_commit(tx, commands, outcomes)
-        self._offer(tx, decider, commands, locked)
+        self._assign_to_polls(tx, decider, commands, locked)
         await self._persist(tx, decider)
         return outcomes
 
@@ -75,7 +75,7 @@ class BatchRunner:
         statements: list[BoundStatement | None] = [
             zones.lock_statement(tx, zone_ids),
             services.load_statement(_service_refs(enqueues, claims)) if enqueues or claims else None,
-            sessions.get_statement(session_refs)
+            sessions.load_statement(session_refs)
             if (session_refs := _session_refs(commands, enqueues, waiting_claims))
             else None,
             Q.invocations_of_keys(batch=_key_refs(enqueues)) if enqueues else None,
@@ -129,10 +129,10 @@ class BatchRunner:
             if isinstance(command, Claim) and isinstance(command.waiter, LongPoll) and outcome == NO_INVOCATIONS:
                 tx.on_commit(partial(self._polls.add, command.waiter))
 
-    def _offer(
+    def _assign_to_polls(
         self, tx: Transaction, decider: BatchDecider, commands: Sequence[InvocationCommand], locked: set[str]
     ) -> None:
-        """Claim due invocations for long polls, in the commit that creates them."""
+        """Claim due invocations for long polls, in the transaction that creates some of them."""
         for ref, polls in self._polls_for(command for command in commands if isinstance(command, Enqueue)).items():
             for poll in polls:
                 if not decider.has_due(ref):
@@ -142,17 +142,18 @@ class BatchRunner:
                 if isinstance(claimed, ClaimedInvocations) and claimed.items:
                     tx.on_commit(partial(self._polls.deliver, poll, claimed.items))
                 else:
-                    # Its session has ended or is suspended, or its zone is not locked here. Empty means: claim again.
+                    # The claim is refused, none of the due invocations can start, or the zone of the caller's session
+                    # is not locked here. An empty delivery makes the poll claim again.
                     tx.on_commit(partial(self._polls.deliver, poll, ()))
 
     @staticmethod
     async def _persist(tx: Transaction, decider: BatchDecider) -> None:
-        if decider.created:
-            persist.insert_rows(tx, decider.rows(decider.created))
-        if decider.changed:
-            await persist.update_rows(tx, zip(decider.changed.values(), decider.rows(decider.changed), strict=True))
-        for pending in decider.events:
-            tx.emit(persist.to_new_event(pending))
+        if decider.created_refs:
+            persist.insert_rows(tx, decider.rows(decider.created_refs))
+        if before := decider.rows_before_change:
+            await persist.update_rows(tx, zip(before.values(), decider.rows(before), strict=True))
+        for pending_event in decider.events:
+            tx.emit(persist.to_new_event(pending_event))
 
 
 def _service_refs(enqueues: Iterable[Enqueue], claims: Iterable[Claim]) -> list[ServiceKey]:
@@ -207,7 +208,7 @@ def _due_statements(limits: Mapping[ServiceKey, int]) -> list[BoundStatement]:
         while limit < requested:
             limit *= 4
         by_size.setdefault(limit, []).append((*ref, State.PENDING, NOT_PARKED))
-    return [Q.invocations_due(batch=batch, most=limit) for limit, batch in sorted(by_size.items())]
+    return [Q.invocations_due(batch=batch, limit=limit) for limit, batch in sorted(by_size.items())]
 
 
 def _decode_with_context(rows: Sequence[Row]) -> list[tuple[Invocation, InvocationContext]]:

@@ -34,11 +34,12 @@ async def wait_for_invocations(
 
 @dataclass(slots=True)
 class ReadyService:
-    """When the next invocation of a service may start, by the database's clock."""
+    """A service, and when its next pending invocation may start. `next_at` is None if it has none."""
 
     service: ServiceKey
     next_at: Millis | None
     now: Millis
+    """The time of the read, by the database's clock."""
     is_registered: bool = True
 
 
@@ -56,8 +57,10 @@ async def load_ready_services(tx: Transaction, services: Iterable[ServiceKey]) -
 
 
 class ReadyPollWaker:
-    """One read for all waiting claims: lets those that can be served claim again. Returns the seconds until the next
-    check."""
+    """Finds the services whose waiting claims can be served, in one read, and lets these claims claim again.
+
+    A call returns the seconds until the next check.
+    """
 
     def __init__(self, engine: Engine, polls: ClaimPolls, poll_seconds: float) -> None:
         self._engine = engine
@@ -71,12 +74,12 @@ class ReadyPollWaker:
         pause = self._poll_seconds
         for ready in found:
             if not ready.is_registered:
-                # No work will ever come: all claim again and get the error.
+                # No work will come for these polls: all claim again and get the error.
                 self._polls.retry_first(ready.service, len(self._polls))
             if ready.next_at is None:
                 continue
             if ready.next_at <= ready.now:
-                # One poll claims again and takes what it can; the next check finds whether there is more.
+                # One poll claims again and takes up to its limit; the next check finds whether there is more.
                 self._polls.retry_first(ready.service, 1)
                 self._polls.wakeup.set()
             else:

@@ -1,9 +1,9 @@
-"""What the end or suspension of a session, or the end of a service, means for its invocations.
+"""Cancels, parks and unparks invocations when a session ends, suspends or resumes, or when a service ends.
 
-The listeners run in the transaction that caused it. A session may have 100,000 open invocations and must still end at
-once. So one transaction handles 1,000, and an owner with more is recorded in `invocation_backlogs`; a sweep handles the
-rest. Correctness does not depend on its progress: every claim and every report checks whether the sessions of the
-invocation are live and not suspended, and whether its service was unregistered (`model.InvocationContext`).
+The listeners run in the transaction that changes the session or service. A session may have 100,000 open invocations
+and must still end at once. So that transaction handles the first 1,000 or so and records an owner that may have more in
+`invocation_backlogs`; a sweep handles the rest. Correctness does not depend on the sweep: before an attempt starts and
+at each report, the decider checks the sessions and the service of the invocation (`model.InvocationContext`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import SqlRows, chunks
 
 INVOCATIONS_PER_TRANSACTION = 1_000
-"""Maximum invocations per transaction and statement: by source session, by target session, by service."""
+"""Maximum invocations that a transaction handles per statement: by source session, by target session, by service."""
 NOT_PARKED, PARKED = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What the event of a cancellation names as its cause."""
+    """The actor and the trace of the event that ended the session or service, for the `invocation.canceled` events."""
 
     actor: str = "server"
     trace: str | None = None
@@ -61,7 +61,7 @@ _SESSION_EVENTS = ("session.terminate", "session.suspend", "session.resume")
 
 
 async def on_service_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
-    """Cancel the open invocations of unregistered services: no worker will ever claim them."""
+    """Cancel the open invocations of unregistered services: no worker can claim them any more."""
     causes = {
         (event.zone_id, event.subject): Cause(event.actor, event.trace)
         for event in events
@@ -72,7 +72,7 @@ async def on_service_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
 
 
 def add_backlogs(tx: Transaction, kind: OwnerKind, owners: Collection[Ref]) -> None:
-    """Record owners that may have more invocations than were handled, for the sweep."""
+    """Record sessions or services that may have more invocations than this transaction handles, for the sweep."""
     batch: SqlRows = [(zone_id, kind, owner_id, tx.now) for zone_id, owner_id in sorted(owners)]
     for piece in chunks(batch):
         tx.write(Q.backlogs_upsert(batch=piece))
@@ -88,7 +88,7 @@ async def load_oldest_backlogs(tx: Transaction, limit: int) -> list[ProcessBackl
 
 
 async def process_backlogs(tx: Transaction, commands: Sequence[ProcessBacklog]) -> list[BacklogResult | Problem | Busy]:
-    """One more pass over the invocations of these sessions and services, by their current state."""
+    """Cancel, park or unpark the next invocations of these sessions and services, by the current state of each."""
     backlog_refs: SqlRows = [*sorted({(command.zone_id, command.kind, command.owner_id) for command in commands})]
     session_refs = sorted(
         {(command.zone_id, command.owner_id) for command in commands if command.kind is OwnerKind.SESSION}
@@ -96,15 +96,17 @@ async def process_backlogs(tx: Transaction, commands: Sequence[ProcessBacklog]) 
     locked_rows, backlog_rows, session_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)),
         Q.backlogs_get(batch=backlog_refs),
-        sessions.get_statement(session_refs),
+        sessions.load_statement(session_refs),
     )
     locked = zones.decode_zones(locked_rows)
     lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
     backlogs = [backlog for backlog in decode(backlog_rows, Backlog) if backlog.zone_id in locked]
-    unfinished = await _process(tx, backlogs, session_rows)
-    if finished := [backlog for backlog in backlogs if backlog not in unfinished]:
-        tx.write(Q.backlogs_delete(batch=[(backlog.zone_id, backlog.kind, backlog.owner_id) for backlog in finished]))
-    unfinished_refs = {(backlog.zone_id, backlog.kind, backlog.owner_id) for backlog in unfinished}
+    unfinished_backlogs = await _process_next(tx, backlogs, session_rows)
+    unfinished_refs = {(backlog.zone_id, backlog.kind, backlog.owner_id) for backlog in unfinished_backlogs}
+    if finished_refs := [
+        ref for backlog in backlogs if (ref := (backlog.zone_id, backlog.kind, backlog.owner_id)) not in unfinished_refs
+    ]:
+        tx.write(Q.backlogs_delete(batch=[*finished_refs]))
     return [
         lock_failures.get(command.zone_id)
         or BacklogResult((command.zone_id, command.kind, command.owner_id) not in unfinished_refs)
@@ -112,8 +114,8 @@ async def process_backlogs(tx: Transaction, commands: Sequence[ProcessBacklog]) 
     ]
 
 
-async def _process(tx: Transaction, backlogs: Sequence[Backlog], session_rows: Sequence[Row]) -> set[Backlog]:
-    """Handle some invocations of each backlog, and return the backlogs that may have more."""
+async def _process_next(tx: Transaction, backlogs: Sequence[Backlog], session_rows: Sequence[Row]) -> set[Backlog]:
+    """Handle the next invocations of each backlog. Return the backlogs that may have more."""
     sessions_by_ref = sessions.decode_sessions(session_rows)
     by_state: dict[SessionState, list[Backlog]] = {}
     for backlog in backlogs:
@@ -122,15 +124,15 @@ async def _process(tx: Transaction, backlogs: Sequence[Backlog], session_rows: S
             is_live = session is not None and session_rules.is_live(session, tx.now)
             state = session.status if session is not None and is_live else SessionState.TERMINATED
             by_state.setdefault(state, []).append(backlog)
-    unfinished: set[Backlog] = set()
+    unfinished_backlogs: set[Backlog] = set()
     for state, group in by_state.items():
         if not await _apply_session_state(tx, state, dict.fromkeys(_owner_refs(group), SWEEP_CAUSE)):
-            unfinished |= {*group}
+            unfinished_backlogs |= {*group}
     service_backlogs = [backlog for backlog in backlogs if backlog.kind is OwnerKind.SERVICE]
     since = {(backlog.zone_id, backlog.owner_id): backlog.since for backlog in service_backlogs}
     if service_backlogs and not await _cancel_service_invocations(tx, since, dict.fromkeys(since, SWEEP_CAUSE)):
-        unfinished |= {*service_backlogs}
-    return unfinished
+        unfinished_backlogs |= {*service_backlogs}
+    return unfinished_backlogs
 
 
 def _owner_refs(backlogs: Iterable[Backlog]) -> list[Ref]:
@@ -148,32 +150,34 @@ async def _apply_session_state(tx: Transaction, state: SessionState, causes: Cau
         SessionState.TERMINATED: (NOT_PARKED, PARKED),
     }[state]
     batch: SqlRows = [(*ref, parked) for ref in sorted(causes) for parked in parked_values]
-    finished = True
+    is_finished = True
     for piece in chunks(batch):
-        [rows] = await tx.read(Q.invocations_of_sessions(batch=piece, most=INVOCATIONS_PER_TRANSACTION))
+        [rows] = await tx.read(Q.invocations_of_sessions(batch=piece, limit=INVOCATIONS_PER_TRANSACTION))
         found = decode(rows, OpenInvocation)
         if state is SessionState.TERMINATED:
             await _cancel_invocations(tx, found, SESSION_ENDED, lambda row: _find_cause(row, causes))
         else:
-            # Its other session may still be suspended: then the next claim parks it again.
+            # The other session of an invocation may still be suspended. Then the next claim parks the invocation again.
             await _set_parked(tx, found, PARKED if state is SessionState.SUSPENDED else NOT_PARKED)
-        finished = finished and len(found) < INVOCATIONS_PER_TRANSACTION
-    return finished
+        is_finished = is_finished and len(found) < INVOCATIONS_PER_TRANSACTION
+    return is_finished
 
 
 async def _cancel_service_invocations(tx: Transaction, since: Mapping[Ref, int], causes: Causes) -> bool:
-    batch: SqlRows = [(*ref, state, since[ref]) for ref in sorted(since) for state in INVOCATION_STATES.live_states()]
-    finished = True
+    batch: SqlRows = [
+        (*ref, state, since[ref]) for ref in sorted(since) for state in INVOCATION_STATES.nonterminal_states()
+    ]
+    is_finished = True
     for piece in chunks(batch):
-        [rows] = await tx.read(Q.invocations_of_services(batch=piece, most=INVOCATIONS_PER_TRANSACTION))
+        [rows] = await tx.read(Q.invocations_of_services(batch=piece, limit=INVOCATIONS_PER_TRANSACTION))
         found = decode(rows, OpenInvocation)
         await _cancel_invocations(tx, found, SERVICE_UNREGISTERED, lambda row: causes[row.zone_id, row.service_id])
-        finished = finished and len(found) < INVOCATIONS_PER_TRANSACTION
-    return finished
+        is_finished = is_finished and len(found) < INVOCATIONS_PER_TRANSACTION
+    return is_finished
 
 
 def _find_cause(row: OpenInvocation, causes: Causes) -> Cause:
-    """The cause of the session that ended: the source's, else the target's."""
+    """The cause of the end of the source session if that ended, else of the target session."""
     source = causes.get((row.zone_id, row.source_session_id or ""))
     return source or causes[row.zone_id, row.target_session_id or ""]
 

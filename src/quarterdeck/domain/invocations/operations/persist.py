@@ -20,14 +20,14 @@ def insert_rows(tx: Transaction, rows: Sequence[Invocation]) -> None:
 
 
 async def update_rows(tx: Transaction, changes: Iterable[tuple[Invocation, Invocation]]) -> None:
-    """`changes` are (before, after). A row that is not updated was read without the zone's lock: that is a bug."""
+    """`changes` are (before, after). Raises RuntimeError if another transaction has changed a row in between."""
     for piece in chunks([_update_row(before, after) for before, after in changes]):
         await update_checked(tx, Q.invocations_update(batch=piece), len(piece))
 
 
-async def update_checked(tx: Transaction, statement: BoundStatement, expected: int) -> None:
+async def update_checked(tx: Transaction, statement: BoundStatement, expected_count: int) -> None:
     [rows] = await tx.read(statement)
-    if len(rows) != expected:
+    if len(rows) != expected_count:
         raise RuntimeError("invocations were changed by another transaction despite the zone's lock")
 
 
@@ -57,31 +57,31 @@ def _update_row(before: Invocation, after: Invocation) -> tuple[object, ...]:
     )
 
 
-def to_new_event(pending: PendingEvent) -> NewEvent:
-    row = pending.row
+def to_new_event(pending_event: PendingEvent) -> NewEvent:
+    row = pending_event.row
     data = _event_data(row)
-    if pending.type == "invocation.created":
+    if pending_event.type == "invocation.created":
         data |= {"idempotency_key": row.idempotency_key, "max_attempts": row.max_attempts}
-    elif pending.type == "invocation.started":
+    elif pending_event.type == "invocation.started":
         data |= {"holder": row.holder, "begun_by": row.begun_by, "deadline_at": row.deadline_at}
     elif row.status is State.PENDING:
         data["available_at"] = row.available_at
-    if pending.reason is not None:
-        data["reason"] = pending.reason
+    if pending_event.reason is not None:
+        data["reason"] = pending_event.reason
     return NewEvent(
-        pending.type,
+        pending_event.type,
         row.zone_id,
         row.id,
-        pending.actor,
-        pending.from_state,
+        pending_event.actor,
+        pending_event.from_state,
         row.status,
         msgspec.json.encode(data).decode(),
-        pending.trace,
+        pending_event.trace,
     )
 
 
 def canceled_event(row: OpenInvocation, reason: str, actor: str, trace: str | None) -> NewEvent:
-    """The event of an invocation that was canceled with others, of which only some columns were read."""
+    """The event of an invocation that was canceled with its session or service."""
     data = msgspec.json.encode({**_event_data(row), "reason": reason}).decode()
     return NewEvent("invocation.canceled", row.zone_id, row.id, actor, row.status, State.CANCELED, data, trace)
 

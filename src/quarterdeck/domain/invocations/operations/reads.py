@@ -1,4 +1,4 @@
-"""Reads of invocations: show, list, explain, and what sweeps and push delivery search."""
+"""Show, list and explain invocations; search for sweeps and push delivery; delete rows past retention."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from quarterdeck.domain.invocations.model import (
     Invocation,
     InvocationExplanation,
     InvocationFilter,
-    InvocationRef,
     Ref,
+    ShowInvocation,
     State,
 )
 from quarterdeck.domain.invocations.operations.long_poll import ReadyService
@@ -29,22 +29,22 @@ from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement
 
 MAX_ID = "~"
-"""Greater than every id."""
+"""Sorts after every id."""
 
 
-async def show(tx: Transaction, refs: Sequence[InvocationRef]) -> list[Invocation | Problem | Busy]:
-    """Batched: one statement serves all clients that poll for results."""
-    bearer_refs = sessions.bearer_refs(refs)
-    statements = [Q.invocations_get(batch=sorted({(ref.zone_id, ref.id) for ref in refs}))]
-    statements += [sessions.get_statement(sorted(bearer_refs))] if bearer_refs else []
+async def show(tx: Transaction, commands: Sequence[ShowInvocation]) -> list[Invocation | Problem | Busy]:
+    """One statement serves all clients that poll for results."""
+    bearer_refs = sessions.bearer_refs(commands)
+    statements = [Q.invocations_get(batch=sorted({(command.zone_id, command.id) for command in commands}))]
+    statements += [sessions.load_statement(sorted(bearer_refs))] if bearer_refs else []
     rows, *session_rows = await tx.read(*statements)
     found = {(row.zone_id, row.id): row for row in decode(rows, Invocation)}
     bearers = sessions.decode_sessions([row for group in session_rows for row in group])
     return [
-        session_rules.bearer_problem(ref.bearer, bearers, tx.now)
-        or found.get((ref.zone_id, ref.id))
-        or rules.not_found(ref.id)
-        for ref in refs
+        session_rules.bearer_problem(command.bearer, bearers, tx.now)
+        or found.get((command.zone_id, command.id))
+        or rules.not_found(command.id)
+        for command in commands
     ]
 
 
@@ -61,8 +61,8 @@ async def list_invocations(tx: Transaction, filters: InvocationFilter) -> list[I
 def _page_statements(filters: InvocationFilter) -> list[BoundStatement]:
     """The statements that find a page.
 
-    For one service, one statement per state reads its newest rows by index: a few running invocations must not be
-    searched among all ended ones.
+    For one service, one statement per state reads the newest rows by an index. Otherwise a few running invocations
+    would have to be found among all ended ones.
     """
     common: dict[str, str | int | None] = {
         "zone_id": filters.zone_id,
@@ -79,36 +79,36 @@ def _page_statements(filters: InvocationFilter) -> list[BoundStatement]:
     return [Q.invocations_page(**common, **session_filters, status=filters.status)]
 
 
-async def explain(tx: Transaction, ref: InvocationRef) -> InvocationExplanation:
-    await sessions.require_bearer(tx, ref.bearer)
-    [rows] = await tx.read(Q.invocations_get(batch=[(ref.zone_id, ref.id)]))
+async def explain(tx: Transaction, command: ShowInvocation) -> InvocationExplanation:
+    await sessions.require_bearer(tx, command.bearer)
+    [rows] = await tx.read(Q.invocations_get(batch=[(command.zone_id, command.id)]))
     if not rows:
-        raise rules.not_found(ref.id)
+        raise rules.not_found(command.id)
     [row] = decode(rows, Invocation)
     session_ids = [
         session_id for session_id in (row.source_session_id, row.target_session_id) if session_id is not None
     ]
-    [session_rows] = await tx.read(sessions.get_statement([(row.zone_id, session_id) for session_id in session_ids]))
+    [session_rows] = await tx.read(sessions.load_statement([(row.zone_id, session_id) for session_id in session_ids]))
     sessions_by_ref = sessions.decode_sessions(session_rows)
-    found = {session_id: sessions_by_ref.get((row.zone_id, session_id)) for session_id in session_ids}
-    ended = [
+    found_sessions = {session_id: sessions_by_ref.get((row.zone_id, session_id)) for session_id in session_ids}
+    ended_ids = [
         session_id
-        for session_id, session in found.items()
+        for session_id, session in found_sessions.items()
         if session is None or not session_rules.is_live(session, tx.now)
     ]
-    suspended = [
+    suspended_ids = [
         session_id
-        for session_id, session in found.items()
+        for session_id, session in found_sessions.items()
         if session is not None and session.status is SessionState.SUSPENDED
     ]
-    return rules.explain(row, tx.now, next(iter(ended), None), next(iter(suspended), None))
+    return rules.explain(row, tx.now, next(iter(ended_ids), None), next(iter(suspended_ids), None))
 
 
 # -- across zones -------------------------------------------------------------------------------------------------
 
 
 async def find_overdue(tx: Transaction, limit: int) -> list[Ref]:
-    """Attempts whose deadline or lease has passed."""
+    """Invocations whose attempt is past its deadline or lease, at most `limit` of each kind."""
     return _decode_refs(*await tx.read(Q.invocations_overdue(limit=limit)))
 
 
@@ -125,8 +125,8 @@ SCAN_START = ScanPosition()
 
 
 async def find_orphaned(tx: Transaction, position: ScanPosition, limit: int) -> tuple[list[Ref], ScanPosition]:
-    """Read `limit` invocations from `position`. Returns those whose session has ended or is deleted, and the next
-    position."""
+    """Read up to `limit` open invocations after `position`. Return those whose session has ended or is deleted, and the
+    next position."""
     statement = Q.invocations_slice_by_target if position.by_target else Q.invocations_slice_by_source
     [rows] = await tx.read(
         statement(session_id=position.session_id, parked=position.parked, id=position.id, limit=limit)
@@ -141,13 +141,13 @@ async def find_orphaned(tx: Transaction, position: ScanPosition, limit: int) -> 
 
 
 async def find_services_to_push(
-    tx: Transaction, limit: int, skipped: Iterable[tuple[str, str | None]] = ()
+    tx: Transaction, limit: int, excluded: Iterable[tuple[str, str | None]] = ()
 ) -> list[ReadyService]:
-    """Push services with pending invocations, earliest first.
+    """Push services with pending invocations, in the order in which their next invocations become due.
 
-    `skipped` excludes (zone id, service id), or the whole zone if the service id is None.
+    `excluded` are (zone id, service id), or (zone id, None) for a whole zone.
     """
-    [rows] = await tx.read(Q.invocations_to_push(full=[*skipped], limit=limit))
+    [rows] = await tx.read(Q.invocations_to_push(excluded=[*excluded], limit=limit))
     return [
         ReadyService((str(zone_id), str(service_id)), int(str(next_at)), int(str(now)))
         for zone_id, service_id, next_at, now in rows
@@ -159,7 +159,7 @@ async def find_unreferenced_services(tx: Transaction, before: Millis, limit: int
     return _decode_refs(*await tx.read(Q.services_without_invocations(before=before, limit=limit)))
 
 
-async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> int:
+async def delete_past_retention(tx: Transaction, retention_ms: Millis, limit: int) -> int:
     """Delete up to `limit` invocations that ended more than `retention_ms` ago."""
     # Reads only the clock: `tx.now` is the database's time, which decides what is old enough.
     await tx.read()

@@ -45,8 +45,8 @@ ClaimKey = tuple[str, str, str, str]
 PUSH = "push"
 SESSION_ENDED = "session_ended"
 SERVICE_UNREGISTERED = "service_unregistered"
-SERVE_PERMISSION = "serve_for"
-"""The permission to claim and report invocations of an application's services."""
+SERVE_ACTION = "serve_for"
+"""The action of claiming invocations of an application's services and reporting on them."""
 
 
 class ServiceInfo(Protocol):
@@ -64,25 +64,25 @@ class ServiceInfo(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InvocationBatchInput:
-    """What was loaded under the zones' locks."""
+    """The input of a batch, loaded under the zones' locks."""
 
     now: Millis
     lease_ms: int
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    """Per locked zone: why nothing new may start in it, or None."""
+    """Per locked zone: the problem that refuses new invocations, or None."""
     services: Mapping[ServiceKey, ServiceInfo] = field(default_factory=dict)
     sessions: Mapping[Ref, Session] = field(default_factory=dict)
     """Sessions that new invocations name, and sessions that callers act for."""
     rows: Iterable[Invocation] = ()
     """Invocations that commands name by id, by idempotency key or by claim id."""
     due: Sequence[Invocation] = ()
-    """Invocations that may start, in order."""
+    """Pending invocations that may start now, in the order in which they became due."""
     contexts: Mapping[Ref, InvocationContext] = field(default_factory=dict)
     """For invocations named by id, and for those in `due`."""
 
 
 DEFAULT_CONTEXT = InvocationContext()
-"""For an invocation created in this batch: its sessions and service were checked under the same locks."""
+"""For an invocation created in this batch: its sessions and service are checked when it is created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ class BatchDecider:
         self._by_key: dict[tuple[str, str, str], Ref] = {}
         self._by_claim: dict[ClaimKey, dict[Ref, None]] = {}
         self._due: dict[ServiceKey, deque[Ref]] = {}
-        self.created: dict[Ref, None] = {}
-        self.changed: dict[Ref, Invocation] = {}
-        """The rows as loaded; `rows` returns their current values."""
+        self.created_refs: dict[Ref, None] = {}
+        self.rows_before_change: dict[Ref, Invocation] = {}
+        """The changed rows as loaded; `rows` returns their current values."""
         self.events: list[PendingEvent] = []
         for row in loaded.rows:
             self._add_row(row)
@@ -132,7 +132,7 @@ class BatchDecider:
         self._due.setdefault((row.zone_id, row.service_id), deque()).append(ref)
 
     def rows(self, refs: Iterable[Ref]) -> list[Invocation]:
-        """Current values."""
+        """The current values of these rows."""
         return [self._rows[ref] for ref in refs]
 
     def decide(self, command: InvocationCommand) -> InvocationResult | Problem:
@@ -180,7 +180,7 @@ class BatchDecider:
             return problem
         row = states.new_invocation(command, service.application_id, command.caller.client_id, self._now)
         ref = self._add_row(row)
-        self.created[ref] = None
+        self.created_refs[ref] = None
         self._emit("invocation.created", None, row, command)
         self._queue(ref)
         return EnqueuedInvocation(row, True)
@@ -212,7 +212,7 @@ class BatchDecider:
         service = self._find_service(command.zone_id, command.service_id)
         if isinstance(service, Problem):
             return service
-        if not _is_allowed(command.caller, service.application_id, SERVE_PERMISSION):
+        if not _is_allowed(command.caller, service.application_id, SERVE_ACTION):
             return errors.service_ownership_required(service.application_id)
         if (service.delivery == PUSH) is not command.is_push:
             return errors.service_is_pushed(command.service_id)
@@ -221,20 +221,23 @@ class BatchDecider:
         return ClaimedInvocations(self._repeat_claim(command) or self.claim_due(command))
 
     def _repeat_claim(self, command: Claim) -> tuple[Invocation, ...]:
-        """What the same claim got before, with renewed leases: the first response may be being released right now."""
+        """The attempts that the same claim got before and that still run, with renewed leases.
+
+        The renewal makes a late release of the first response ineffective.
+        """
         if command.claim_id is None:
             return ()
         claim = (command.zone_id, command.service_id, command.claim_id, _holder_name(command.caller))
-        held = [
+        held_refs = [
             ref
             for ref in self._by_claim.get(claim, ())
             if (row := self._rows[ref]).status is State.RUNNING
             and row.begun_by is AttemptOrigin.CLAIM
             and row.claim_id == command.claim_id
         ]
-        for ref in held:
+        for ref in held_refs:
             self._update(ref, states.renew_lease(self._rows[ref], self._loaded.lease_ms, self._now))
-        return tuple(self.rows(held))
+        return tuple(self.rows(held_refs))
 
     def claim_due(self, command: Claim) -> tuple[Invocation, ...]:
         """Start due invocations for a claim, in the order in which they became due."""
@@ -247,7 +250,7 @@ class BatchDecider:
                 continue
             if reason := self._end_reason(ref):
                 # Its session or service has ended, and the sweep has not canceled it yet.
-                self._cancel_ended(ref, reason, command)
+                self._cancel_orphaned(ref, reason, command)
                 continue
             if self._context(ref).is_suspended:
                 self._update(ref, states.park(row))
@@ -262,13 +265,13 @@ class BatchDecider:
         return bool(self._due.get(service))
 
     def _start(self, command: Start) -> InvocationResult | Problem:
-        row = self._find_row(command)
+        row = self._row_for_worker(command)
         if isinstance(row, Problem):
             return row
         holder = _holder_name(command.caller)
-        is_started = row.status is State.RUNNING and row.begun_by is AttemptOrigin.START and row.claim_id is not None
-        if is_started and (row.claim_id, row.holder) == (command.claim_id, holder):
-            # Only for a repeat with the same claim id: two workers with the same credential are two holders.
+        was_started = row.status is State.RUNNING and row.begun_by is AttemptOrigin.START and row.claim_id is not None
+        if was_started and (row.claim_id, row.holder) == (command.claim_id, holder):
+            # An equal holder is not enough: two workers may use the same credential.
             return row
         if problem := session_rules.suspended_caller_problem(
             command.caller, self._loaded.sessions
@@ -281,7 +284,7 @@ class BatchDecider:
         if row.status is not State.PENDING:
             return errors.not_startable(row, f"it is {row.status}")
         if self._context((row.zone_id, row.id)).is_suspended:
-            return errors.not_startable(row, "a session it belongs to is suspended")
+            return errors.not_startable(row, "one of its sessions is suspended")
         if row.available_at > self._now:
             return errors.not_startable(row, f"its backoff ends in {row.available_at - self._now} ms")
         return None
@@ -294,7 +297,7 @@ class BatchDecider:
     # -- reports -------------------------------------------------------------------------------------------------
 
     def _complete(self, command: Complete) -> InvocationResult | Problem:
-        row = self._find_row(command)
+        row = self._row_for_worker(command)
         if isinstance(row, Problem):
             return row
         if problem := self._attempt_problem(row, command.attempt_token, command.caller):
@@ -331,7 +334,7 @@ class BatchDecider:
         return errors.not_completable(row) if row.status in states.ENDED_STATES else errors.stale_attempt(row)
 
     def _heartbeat(self, command: Heartbeat) -> InvocationResult | Problem:
-        row = self._find_row(command)
+        row = self._row_for_worker(command)
         if isinstance(row, Problem):
             return row
         if problem := self._attempt_problem(row, command.attempt_token, command.caller):
@@ -341,7 +344,7 @@ class BatchDecider:
         return after
 
     def _release(self, command: Release) -> InvocationResult | Problem:
-        row = self._find_row(command)
+        row = self._row_for_worker(command)
         if isinstance(row, Problem):
             return row
         if problem := self._attempt_problem(row, command.attempt_token, command.caller):
@@ -364,7 +367,7 @@ class BatchDecider:
             return errors.not_found(command.id)
         if not (
             _is_allowed(command.caller, row.invoker, "invoke_from")
-            or _is_allowed(command.caller, row.application_id, SERVE_PERMISSION)
+            or _is_allowed(command.caller, row.application_id, SERVE_ACTION)
         ):
             return errors.invoker_required(row.invoker)
         ref = (row.zone_id, row.id)
@@ -386,7 +389,7 @@ class BatchDecider:
             return errors.not_found(command.id)
         ref = (row.zone_id, row.id)
         if reason := self._end_reason(ref):
-            self._cancel_ended(ref, reason, command)
+            self._cancel_orphaned(ref, reason, command)
         elif states.is_overdue(row, self._now):
             self._finish_attempt(ref, states.fail_overdue(row, self._now), command)
         return self._rows[ref]
@@ -395,8 +398,8 @@ class BatchDecider:
         return self._loaded.contexts.get(ref, DEFAULT_CONTEXT)
 
     def _end_reason(self, ref: Ref) -> str | None:
-        """Why an open invocation must be canceled, or None: its service or a session has ended, even if the sweep has
-        not canceled it yet."""
+        """Why the invocation must be canceled: its service or one of its sessions has ended, and no sweep has canceled
+        the invocation yet. None if none of them has ended, or if the invocation itself has ended."""
         context = self._context(ref)
         if self._rows[ref].status in states.ENDED_STATES:
             return None
@@ -405,27 +408,28 @@ class BatchDecider:
         has_ended = context.sessions_expire_at is not None and context.sessions_expire_at <= self._now
         return SESSION_ENDED if has_ended else None
 
-    def _cancel_ended(self, ref: Ref, reason: str, command: InvocationCommand) -> None:
+    def _cancel_orphaned(self, ref: Ref, reason: str, command: InvocationCommand) -> None:
         after = states.cancel(self._rows[ref], reason, self._now)
         self._transition(ref, after, "invocation.canceled", command, reason)
 
     # -- rows and events -----------------------------------------------------------------------------------------
 
-    def _find_row(self, command: Start | Complete | Heartbeat | Release) -> Invocation | Problem:
+    def _row_for_worker(self, command: Start | Complete | Heartbeat | Release) -> Invocation | Problem:
+        """The row that a worker's command names, after it is canceled if its service or a session has ended."""
         row = self._rows.get((command.zone_id, command.id))
         if row is None:
             return errors.not_found(command.id)
-        if not _is_allowed(command.caller, row.application_id, SERVE_PERMISSION):
+        if not _is_allowed(command.caller, row.application_id, SERVE_ACTION):
             return errors.service_ownership_required(row.application_id)
         ref = (row.zone_id, row.id)
         if reason := self._end_reason(ref):
-            self._cancel_ended(ref, reason, command)
+            self._cancel_orphaned(ref, reason, command)
         return self._rows[ref]
 
     def _finish_attempt(
         self, ref: Ref, after: Invocation, command: InvocationCommand, pending_event_type: str = "invocation.retried"
     ) -> None:
-        """Record the end of an attempt. If the invocation is pending again, it may be due at once."""
+        """Record the end of an attempt. If the invocation is pending and due again, claims of this batch can get it."""
         self._transition(
             ref, after, pending_event_type if after.status is State.PENDING else f"invocation.{after.status}", command
         )
@@ -440,8 +444,8 @@ class BatchDecider:
         self._emit(event_type, before, after, command, reason)
 
     def _update(self, ref: Ref, after: Invocation) -> None:
-        if ref not in self.created:
-            self.changed.setdefault(ref, self._rows[ref])
+        if ref not in self.created_refs:
+            self.rows_before_change.setdefault(ref, self._rows[ref])
         self._rows[ref] = after
         self._index_claim(after)
 
@@ -456,12 +460,12 @@ class BatchDecider:
         self.events.append(PendingEvent(event_type, from_state, row, command.actor, command.trace or row.trace, reason))
 
 
-def _is_allowed(caller: Caller | None, application_id: str, permission: str) -> bool:
-    return caller is None or caller.can_act_for(application_id, permission)
+def _is_allowed(caller: Caller | None, application_id: str, action: str) -> bool:
+    return caller is None or caller.can_act_for(application_id, action)
 
 
 def _holder_name(caller: Caller | None) -> str:
-    """The holder of an attempt, from the caller's credential. Spaces are escaped, so that the join is unambiguous."""
+    """The name of an attempt's holder, from the caller's credential. Spaces are escaped, so that it is unambiguous."""
     if caller is None:
         return PUSH
     names = (caller.client_id, caller.subject, caller.session_id)
@@ -469,7 +473,7 @@ def _holder_name(caller: Caller | None) -> str:
 
 
 def _is_repeated_report(row: Invocation, command: Complete) -> bool:
-    """Whether the report repeats the stored outcome, because the worker did not get the first response."""
+    """Whether the report repeats the stored outcome. A worker that did not get the first response sends it again."""
     if command.attempt_token is None or command.attempt_token != row.attempt_token:
         return False
     is_retryable_failure = command.status == "failed" and command.retryable
@@ -477,6 +481,7 @@ def _is_repeated_report(row: Invocation, command: Complete) -> bool:
         return is_retryable_failure and row.error_json == (command.error or "null")
     if row.status is State.CANCELED and command.status != "canceled":
         # After a cancel request the reported result or error is stored, but the state is CANCELED.
-        stored = row.result_json if command.status == "succeeded" else row.error_json
-        return stored is not None and stored == (command.result if command.status == "succeeded" else command.error)
+        stored_json = row.result_json if command.status == "succeeded" else row.error_json
+        reported_json = command.result if command.status == "succeeded" else command.error
+        return stored_json is not None and stored_json == reported_json
     return row.status is (State.DEAD if is_retryable_failure else State(command.status))

@@ -21,13 +21,17 @@ def session_not_found(session_id: str) -> NotFound:
 
 
 def invoker_required(application_id: str) -> Forbidden:
-    return Forbidden("invoker_ownership_required", f"This token may not invoke for application {application_id!r}.")
+    return Forbidden(
+        "invoker_ownership_required",
+        f"The caller may not invoke services for application {application_id!r} or cancel its invocations.",
+    )
 
 
 def service_ownership_required(application_id: str) -> Forbidden:
     return Forbidden(
         "service_ownership_required",
-        f"The service belongs to application {application_id!r}. Only its tokens may claim and report invocations.",
+        f"The service belongs to application {application_id!r}. Only callers that may act for it can claim the "
+        "service's invocations and report on them.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Explains the state of an invocation in sentences."""
+"""Explains in sentences why an invocation is in its state, and what changes it next."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ORIGIN_TEXTS = {
 
 
 def explain(
-    row: Invocation, now: Millis, ended_session: str | None = None, suspended_session: str | None = None
+    row: Invocation, now: Millis, ended_session_id: str | None = None, suspended_session_id: str | None = None
 ) -> InvocationExplanation:
     sentences, next_steps = _explain_state(row, now)
-    if suspended_session is not None and row.status is State.PENDING:
-        sentences.insert(0, f"Its session {suspended_session} is suspended, so it cannot be claimed.")
+    if suspended_session_id is not None and row.status is State.PENDING:
+        sentences.insert(0, f"It cannot be claimed, because its session {suspended_session_id} is suspended.")
         next_steps = ["Resume the session."]
-    if ended_session is not None and row.status not in states.ENDED_STATES:
-        sentences.insert(0, f"Its session {ended_session} has ended, so it cannot be started.")
+    if ended_session_id is not None and row.status not in states.ENDED_STATES:
+        sentences.insert(0, f"It will be canceled, because its session {ended_session_id} has ended.")
         next_steps = ["A sweep cancels it."]
     if row.error_json is not None and row.status is not State.SUCCEEDED:
         sentences.append(f"The last error was {row.error_json[:500]}.")

@@ -8,8 +8,8 @@
 | a blocked address, no connection      | a failed attempt, retried; the error code says which    |
 | the deadline passed                   | an overdue attempt (`states.is_overdue`)                |
 
-A result must be complete. A 2xx response above the size limit is therefore a failed attempt. A 4xx response is failed
-whatever its size.
+A result must be complete. A 2xx response above the size limit is therefore a failed attempt and retried. A 4xx response
+is not retried, whatever its size.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from quarterdeck.core.clock import iso_or_none
 from quarterdeck.domain.invocations.model import Invocation, PushPayload
 
 DEPTH_MAX = 64
-"""Maximum nesting of a result, the same as for results that workers report."""
-EXCERPT_MAX = 4_096
+"""Maximum nesting of a result, the same as for request bodies."""
+EXCERPT_MAX_BYTES = 4_096
 """Maximum bytes of a response that an error quotes."""
 
 
 class PushOutcome(msgspec.Struct, frozen=True):
-    """The outcome of an attempt, as it is reported."""
+    """The outcome of a push, as the server reports it to the invocation lane."""
 
     code: str
-    """One of CODES, which are counted in metrics."""
+    """One of CODES. Metrics count pushes by it."""
     status: Literal["succeeded", "failed"]
     result: str | None = None
     error: str | None = None
@@ -53,15 +53,15 @@ CODES = (SUCCEEDED, REJECTED, FAILED, REDIRECTED, REFUSED, UNREACHABLE, TOO_LARG
 
 
 def secret_numbers(newest: int) -> Sequence[int]:
-    """The secrets to sign with: the newest and the one before it.
+    """The numbers of the secrets to sign with: the newest and the one before it.
 
-    The older one lets the endpoint verify pushes until the new secret is deployed.
+    By the older one, the endpoint can verify pushes until the new secret is deployed there.
     """
     return (newest, newest - 1) if newest > 1 else (newest,)
 
 
 def build_request(row: Invocation, secrets: Sequence[str]) -> tuple[list[tuple[str, str]], bytes]:
-    """Headers and body of a started attempt. They depend only on the row, so a repeated request is identical."""
+    """The headers and the body of the push of a running attempt. They depend only on the row and the secrets."""
     body = msgspec.json.encode(
         PushPayload(
             id=row.id,
@@ -94,7 +94,7 @@ def response_outcome(status: int, content_type: str | None, body: bytes) -> Push
 
 
 def oversized_outcome(status: int | None) -> PushOutcome:
-    """The outcome of a response above the size limit. `status` is None if not even that was read."""
+    """The outcome of a response above the size limit. `status` is None if it could not be read."""
     if status is not None and 400 <= status < 500:
         return _status_outcome(status, None)
     return failed_outcome(TOO_LARGE, "the response is too large")
@@ -105,7 +105,7 @@ def failed_outcome(code: str, detail: str) -> PushOutcome:
 
 
 def body_to_json(content_type: str | None, body: bytes) -> str:
-    """A body as JSON text: JSON as it is, other content as a JSON string, an empty body as null."""
+    """A body as JSON text: valid JSON with the same value, other content as a JSON string, an empty body as null."""
     if not body:
         return "null"
     return (_normalize_json(body) if _may_be_json(content_type) else None) or _json_text(body.decode(errors="replace"))
@@ -122,9 +122,9 @@ def _status_outcome(status: int, excerpt: str | None) -> PushOutcome:
 
 def _excerpt(content_type: str | None, body: bytes) -> str:
     """The part of a response that an error quotes: all of it if it is short, else its first bytes."""
-    if len(body) <= EXCERPT_MAX:
+    if len(body) <= EXCERPT_MAX_BYTES:
         return body_to_json(content_type, body)
-    return _json_text(body[:EXCERPT_MAX].decode(errors="ignore"))
+    return _json_text(body[:EXCERPT_MAX_BYTES].decode(errors="ignore"))
 
 
 def _may_be_json(content_type: str | None) -> bool:
@@ -136,15 +136,15 @@ def _may_be_json(content_type: str | None) -> bool:
 
 
 def _normalize_json(body: bytes) -> str | None:
-    """Decode and encode again, so that clients only get JSON that this server wrote. None if it is not valid."""
+    """Decode and encode again, so that clients only get JSON that this server wrote. None if invalid or too deep."""
     try:
         value: object = msgspec.json.decode(body)
-        return _json_text(value) if _is_shallow(value) else None
+        return _json_text(value) if _is_within_depth(value) else None
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
 
-def _is_shallow(value: object) -> bool:
+def _is_within_depth(value: object) -> bool:
     level = [value]
     for _ in range(DEPTH_MAX + 1):
         level = [child for parent in level for child in _children(parent)]

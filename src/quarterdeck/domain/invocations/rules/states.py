@@ -1,4 +1,4 @@
-"""Invocation states and transitions. Each function returns the row after one transition."""
+"""The states and transitions of an invocation, the functions that compute a changed row, and the response views."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def request_cancel(row: Invocation, reason: str, now: Millis) -> Invocation:
 
 
 def fail_attempt(row: Invocation, error: str, now: Millis, *, deadline_passed: bool = False) -> Invocation:
-    """End a failed attempt: retry after a backoff, or end the invocation if no attempts are left."""
+    """Retry after a backoff, or end the invocation if no attempts are left or a cancel was requested."""
     if row.cancel_requested_at is not None:
         return end(row, State.CANCELED, now, error=error)
     policy = msgspec.json.decode(row.retry_policy_json, type=RetryPolicy)

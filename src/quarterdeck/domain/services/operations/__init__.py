@@ -1,10 +1,12 @@
-"""The operations of services, each over a batch: load under the zones' locks, decide with `rules`, persist.
+"""Operations of services.
+
+A write takes a batch of commands, loads their rows under the zones' locks, decides with `rules` and writes the result.
 
 | module     | holds                                                                                 |
 |------------|---------------------------------------------------------------------------------------|
-| load       | what every operation but `register` reads first, in one round trip                    |
-| register   | register                                                                              |
-| update     | update and heartbeat                                                                  |
+| load       | the first read of `show`, `unregister`, updates and heartbeats                        |
+| register   | register services                                                                     |
+| update     | update services and record their heartbeats                                           |
 | unregister | unregister, and the listener for ended sessions and zones                             |
 | retention  | deletes services that were unregistered long ago                                      |
 | reads      | show, list, and the statement and decoder with which other components load services   |
@@ -13,18 +15,18 @@
 
 from quarterdeck.domain.services.operations.reads import decode_registered, list_services, load_statement, show
 from quarterdeck.domain.services.operations.register import Registrar
-from quarterdeck.domain.services.operations.retention import delete_expired
-from quarterdeck.domain.services.operations.unregister import on_session_ended, unregister
+from quarterdeck.domain.services.operations.retention import delete_past_retention
+from quarterdeck.domain.services.operations.unregister import on_session_or_zone_ended, unregister
 from quarterdeck.domain.services.operations.update import Updater, record_heartbeats
 
 __all__ = [
     "Registrar",
     "Updater",
     "decode_registered",
-    "delete_expired",
+    "delete_past_retention",
     "list_services",
     "load_statement",
-    "on_session_ended",
+    "on_session_or_zone_ended",
     "record_heartbeats",
     "show",
     "unregister",

@@ -1,4 +1,4 @@
-"""Loads what a batch of commands about existing services needs, in one round trip."""
+"""Loads the rows for a batch of commands about existing services."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class ServiceRequest(Protocol):
 class LoadedServices:
     input: ServiceBatchInput
     lock_failures: Mapping[str, Problem | Busy] = field(default_factory=dict)
-    """Per zone that could not be locked: why."""
+    """For each zone that was not locked: why not."""
     services_by_session: Mapping[Ref, Sequence[Ref]] = field(default_factory=dict)
-    """All services of a session, for requests that name a session and no service."""
+    """For each session of a request that names no service: its services."""
 
     def precondition_problem(self, request: ServiceRequest) -> Problem | Busy | None:
-        """Why the request is not decided: its zone is not locked, or its bearer has ended."""
+        """Why the request cannot be decided, or None: its zone is not locked, or its bearer has ended."""
         caller_problem = session_rules.bearer_problem(request.bearer, self.input.sessions, self.input.now)
-        return sessions.blocked(request, self.lock_failures) or caller_problem
+        return sessions.lock_problem(request, self.lock_failures) or caller_problem
 
 
 async def load(tx: Transaction, requests: Sequence[ServiceRequest], *, lock_zones: bool) -> LoadedServices:
@@ -60,7 +60,7 @@ async def load(tx: Transaction, requests: Sequence[ServiceRequest], *, lock_zone
     session_refs = path_sessions | sessions.bearer_refs(requests)
     statements: list[BoundStatement | None] = [
         zones.lock_statement(tx, zones_of(requests)) if lock_zones else None,
-        sessions.get_statement(sorted(session_refs)) if session_refs else None,
+        sessions.load_statement(sorted(session_refs)) if session_refs else None,
         Q.services_get(batch=[*sorted(service_refs)]) if service_refs else None,
         Q.services_of_sessions(batch=[*sorted(listed_sessions)]) if listed_sessions else None,
         Q.registrations_get(batch=[*sorted(registrations)]) if registrations else None,

@@ -12,6 +12,7 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.sql import BoundStatement, chunks
 
 UNREGISTERED = "unregistered"
+"""The new state in the event of an unregistered service. In other events the state is the health."""
 
 
 async def write_services(tx: Transaction, changes: BatchChanges) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.services import rules
-from quarterdeck.domain.services.model import Ref, Service, ServiceFilter, ServiceRef
+from quarterdeck.domain.services.model import Ref, Service, ServiceFilter, ShowService
 from quarterdeck.domain.services.operations.load import decode_services, load
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.sessions import operations as sessions
@@ -19,7 +19,7 @@ from quarterdeck.store.sql import BoundStatement
 
 
 def load_statement(refs: Iterable[Ref]) -> BoundStatement:
-    """The statement that loads services, for other components to run in their own round trip."""
+    """The statement that loads services, for the first round trip of another component."""
     return Q.services_get(batch=[*refs])
 
 
@@ -28,17 +28,17 @@ def decode_registered(rows: Sequence[Row]) -> dict[Ref, Service]:
     return {service.ref: service for service in decode_services(rows) if rules.is_registered(service)}
 
 
-async def show(tx: Transaction, refs: Sequence[ServiceRef]) -> list[Service | Problem | Busy]:
-    loaded = await load(tx, refs, lock_zones=False)
+async def show(tx: Transaction, commands: Sequence[ShowService]) -> list[Service | Problem | Busy]:
+    loaded = await load(tx, commands, lock_zones=False)
     return [
-        loaded.precondition_problem(ref)
-        or rules.resolve_service(loaded.input, (ref.zone_id, ref.service_id), ref.session_id)
-        for ref in refs
+        loaded.precondition_problem(command)
+        or rules.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
+        for command in commands
     ]
 
 
 async def list_services(tx: Transaction, filters: ServiceFilter) -> list[Service]:
-    """Up to `limit` services, newest first."""
+    """Return up to `limit` services, newest first."""
     await sessions.require_bearer(tx, filters.bearer)
     common = {"zone_id": filters.zone_id, "before": filters.before, "limit": filters.limit}
     if filters.session_id is not None:
@@ -52,7 +52,7 @@ async def list_services(tx: Transaction, filters: ServiceFilter) -> list[Service
 
 
 async def _require_session_or_zone(tx: Transaction, filters: ServiceFilter) -> None:
-    """Raise if the session or zone does not exist: an empty page would hide a mistyped id."""
+    """Raise a Problem if the session or zone does not exist. An empty page would hide a mistyped id."""
     if filters.session_id is None:
         await zones.require_zone(tx, filters.zone_id)
         return

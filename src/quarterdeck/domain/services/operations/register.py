@@ -1,4 +1,4 @@
-"""Register services: load under the zones' locks, decide with `rules.registration`, persist."""
+"""Registers services: loads under the zones' locks, decides with `rules.registration`, persists the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Registrar:
         }
         locked_rows, session_rows = await tx.read(
             zones.lock_statement(tx, zones_of(commands)),
-            sessions.get_statement(sorted(named_sessions | sessions.bearer_refs(commands))),
+            sessions.load_statement(sorted(named_sessions | sessions.bearer_refs(commands))),
         )
         locked = zones.decode_zones(locked_rows)
         lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
@@ -37,7 +37,7 @@ class Registrar:
             tx.now, zone_rules.ended_zone_problems(locked.values()), sessions.decode_sessions(session_rows)
         )
         problems = [
-            sessions.blocked(command, lock_failures)
+            sessions.lock_problem(command, lock_failures)
             or session_rules.bearer_problem(command.bearer, loaded.sessions, tx.now)
             for command in commands
         ]
@@ -50,9 +50,10 @@ class Registrar:
     async def _load_decider(
         self, tx: Transaction, commands: Sequence[Register], loaded: RegistrationBatchInput
     ) -> RegistrationDecider:
-        """Load the services that the commands name.
+        """Load the services that the commands name, and return the decider for the batch.
 
-        A service is found by its application, which its session determines, so sessions are loaded first.
+        A service is found by application and endpoint. The session of a command determines the application, so `loaded`
+        already has the sessions.
         """
         preliminary = RegistrationDecider(loaded, private_allowed=self._private_allowed)
         requested: set[tuple[str, str, str, str]] = set()

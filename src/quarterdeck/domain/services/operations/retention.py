@@ -1,7 +1,7 @@
 """Deletes services that were unregistered long ago.
 
-Needs the zone's lock, unlike the retention of objects that have ended for good: a service can be reactivated under its
-id, and must not be deleted between the moment a registration finds it and the commit.
+Takes the zone's lock, because a registration can reactivate a service. The service must not be deleted between the
+moment a registration finds it and the commit.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.services.model import DeleteExpired, DeleteResult
+from quarterdeck.domain.services.model import DeleteResult, DeleteService
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 
 
-async def delete_expired(tx: Transaction, commands: Sequence[DeleteExpired]) -> list[DeleteResult | Problem | Busy]:
+async def delete_past_retention(
+    tx: Transaction, commands: Sequence[DeleteService]
+) -> list[DeleteResult | Problem | Busy]:
     [rows] = await tx.read(zones.lock_statement(tx, zones_of(commands)))
     locked = zones.decode_zones(rows)
     lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())

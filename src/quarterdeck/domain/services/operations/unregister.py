@@ -1,4 +1,4 @@
-"""Unregister services, by request and when a session or a zone ends."""
+"""Unregisters services, by request and when a session or a zone ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ZONE_ENDED = "zone_ended"
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What the event of a removal names as its cause."""
+    """Why registrations were deleted, for the event."""
 
     actor: str
     trace: str | None
@@ -34,22 +34,22 @@ class Cause:
 
 
 async def unregister(tx: Transaction, commands: Sequence[Unregister]) -> list[UnregisterResult | Problem | Busy]:
-    """Delete all registrations of services, or one session's registration. A repeat changes nothing."""
+    """Delete all registrations of services, or those of single sessions. A repeated command changes nothing."""
     loaded = await load(tx, commands, lock_zones=True)
     outcomes = [loaded.precondition_problem(command) or _decide_one(loaded, command) for command in commands]
     accepted = [
         command for command, outcome in zip(commands, outcomes, strict=True) if isinstance(outcome, UnregisterResult)
     ]
-    removed = _sessions_by_service(await _delete_registrations(tx, accepted))
+    removed_sessions = _sessions_by_service(await _delete_registrations(tx, accepted))
     for command in accepted:
         if command.session_id is None:
-            # Also without registrations: they may have been deleted by hand in the database.
-            removed.setdefault((command.zone_id, command.service_id), set())
+            # Unregister the service even if it has no registrations: an operator may have deleted them by hand.
+            removed_sessions.setdefault((command.zone_id, command.service_id), set())
     causes = {
         (command.zone_id, command.service_id): Cause(command.caller.subject, command.trace, REQUESTED)
         for command in accepted
     }
-    await _apply_removals(tx, removed, causes)
+    await _apply_removals(tx, removed_sessions, causes)
     return outcomes
 
 
@@ -67,7 +67,7 @@ def _decide_one(loaded: LoadedServices, command: Unregister) -> UnregisterResult
 
 
 async def _delete_registrations(tx: Transaction, commands: Sequence[Unregister]) -> list[Row]:
-    """Returns the deleted rows: (zone id, service id, session id)."""
+    """Return the deleted rows as (zone id, service id, session id)."""
     whole_services: SqlRows = [
         *sorted({(command.zone_id, command.service_id) for command in commands if command.session_id is None})
     ]
@@ -88,10 +88,10 @@ async def _delete_registrations(tx: Transaction, commands: Sequence[Unregister])
     return [row for rows in results for row in rows]
 
 
-async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
-    """Listener: runs in the transaction of the events.
+async def on_session_or_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
+    """A transaction listener, called in the transaction that emits the events.
 
-    Deletes the registrations of ended sessions and unregisters services that have no other. When a zone ends, the
+    Deletes the registrations of ended sessions, and unregisters services that have no other. When a zone ends, the
     registrations that its applications made themselves are deleted too.
     """
     causes: dict[Ref, Cause] = {}
@@ -103,28 +103,36 @@ async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     rows: list[Row] = []
     for piece in chunks(sorted(causes)):
         rows += (await tx.read(Q.registrations_delete_of_sessions(batch=piece)))[0]
-    removed = _sessions_by_service(rows)
-    await _apply_removals(tx, removed, {ref: causes[ref[0], min(session_ids)] for ref, session_ids in removed.items()})
+    removed_sessions = _sessions_by_service(rows)
+    # If several registrations of a service were deleted, the event names the cause of the first.
+    service_causes = {ref: causes[ref[0], min(session_ids)] for ref, session_ids in removed_sessions.items()}
+    await _apply_removals(tx, removed_sessions, service_causes)
 
 
 def _sessions_by_service(rows: Iterable[Row]) -> dict[Ref, set[str]]:
-    """The sessions whose registrations were deleted, by service."""
-    removed: dict[Ref, set[str]] = {}
+    sessions: dict[Ref, set[str]] = {}
     for zone_id, service_id, session_id in rows:
-        removed.setdefault((str(zone_id), str(service_id)), set()).add(str(session_id))
-    return removed
+        sessions.setdefault((str(zone_id), str(service_id)), set()).add(str(session_id))
+    return sessions
 
 
-async def _apply_removals(tx: Transaction, removed: Mapping[Ref, set[str]], causes: Mapping[Ref, Cause]) -> None:
-    """Unregister the services that have no registration left, and update the others."""
-    for piece in chunks(sorted(removed)):
+async def _apply_removals(
+    tx: Transaction, removed_sessions: Mapping[Ref, set[str]], causes: Mapping[Ref, Cause]
+) -> None:
+    """Unregister the services that have no registration left, and update the others.
+
+    `removed_sessions` has for each service the sessions whose registrations were deleted.
+    """
+    for piece in chunks(sorted(removed_sessions)):
         [rows] = await tx.read(Q.services_registration_state(batch=piece))
         services = decode_services(row[:-1] for row in rows)
         changes = BatchChanges(services)
         for service, row in zip(services, rows, strict=True):
             successor = None if row[-1] is None else str(row[-1])
             cause = causes[service.ref]
-            removal = RegistrationRemoval(service, removed[service.ref], bool(service.is_live), successor)
+            # `services_registration_state` returns here whether any registration is left, live or not.
+            has_registration = bool(service.is_live)
+            removal = RegistrationRemoval(service, removed_sessions[service.ref], has_registration, successor)
             if pending := rules.apply_removal(removal, cause.reason, tx.now):
                 changes.put(pending.service)
                 tx.emit(persist.to_new_event(pending, cause.actor, cause.trace))

@@ -1,4 +1,4 @@
-"""Updates and heartbeats: load under the zones' locks, decide with `rules.update`, persist."""
+"""Updates services and records their heartbeats, under the zones' locks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _record_heartbeat(tx: Transaction, loaded: LoadedServices, command: Heartbea
 
 
 def _target_services(loaded: LoadedServices, command: Heartbeat) -> list[Service] | Problem:
-    """The service that the heartbeat names, or all services of its session."""
+    """Return the service that the heartbeat names, or all services of its session."""
     if command.service_id is not None:
         service = rules.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
         return service if isinstance(service, Problem) else [service]
@@ -90,7 +90,7 @@ def _apply_heartbeat(tx: Transaction, changes: BatchChanges, command: Heartbeat,
 
 
 async def _persist(tx: Transaction, changes: BatchChanges) -> None:
-    """A heartbeat that changes nothing else uses a statement that writes only two columns."""
+    """Write the services. For heartbeats that did not change `updated_at`, a cheaper statement writes two columns."""
     heartbeat_only: SqlRows = []
     others = BatchChanges()
     for before, after in changes.updates():

@@ -3,8 +3,8 @@
 | module        | decides                                                                              |
 |---------------|--------------------------------------------------------------------------------------|
 | endpoint_urls | which URLs may be registered, and which of them the server may push to               |
-| states        | whether a service is registered, which path reaches it, and its response             |
-| batch_changes | keeps the services of a batch: as loaded, as changed, and what must be written       |
+| states        | whether a service is registered, which service a path names, and its view            |
+| batch_changes | (holds the services of a batch, as loaded and as changed)                            |
 | registration  | the result of a registration: a new service, an existing one, or a reactivated one   |
 | update        | the result of an update and of a heartbeat                                           |
 | unregister    | what follows for a service when some of its registrations are deleted                |

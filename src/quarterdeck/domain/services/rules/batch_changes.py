@@ -1,4 +1,4 @@
-"""The services of a batch, as loaded and as changed, and the events about them."""
+"""The services of a batch, as loaded and as changed, and the type of their events."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Which URLs may be registered, and which of them the server may push to.
 
-The accepted form is narrower than that of URL libraries. The check here and the client that connects must find the same
-host in a URL. Libraries differ on backslashes, a second @, spaces, tabs and non-ASCII letters, so none of these is
-accepted.
+The accepted syntax is narrower than that of URL libraries. This check and the HTTP client must find the same host in a
+URL. Libraries differ on backslashes, a second @, spaces, tabs and non-ASCII letters, so none of these is accepted.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def endpoint_problem(url: str) -> Invalid | None:
 
 
 def push_problem(url: str, *, private_allowed: bool) -> Invalid | None:
-    """Why the server may not push to this URL, judged by its spelling, or None."""
+    """Why the server may not push to this URL, or None. Checks only the URL itself and resolves no name."""
     match = _URL.fullmatch(url)
     reason = ssrf.blocked_host_reason(match["host"]) if match else ssrf.MALFORMED_HOST
     if reason is None or (private_allowed and reason != ssrf.MALFORMED_HOST):

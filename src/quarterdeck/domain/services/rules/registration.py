@@ -1,4 +1,4 @@
-"""Decides registrations. The result is a new service, an existing one, or a reactivated one.
+"""Decides registrations. The result is a new, an existing or a reactivated service.
 
 Application and endpoint identify a service. A repeated registration adds its registrant, replaces the fields that it
 gives, and leaves the other fields unchanged. A service that was unregistered is reactivated under its old id, with the
@@ -38,7 +38,7 @@ SESSION_ENDED = "session_ended"
 
 @dataclass(frozen=True, slots=True)
 class RegistrationBatchInput:
-    """What was read under the zones' locks."""
+    """The rows from which registrations are decided, read under the zones' locks."""
 
     now: Millis
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class RegistrationBatchInput:
 
 
 class RegistrationDecider:
-    """Decides the registrations of a batch in order; each sees the changes of those before it."""
+    """Decides the registrations of a batch in order. Each decision sees the changes of the earlier ones."""
 
     def __init__(self, loaded: RegistrationBatchInput, *, private_allowed: bool) -> None:
         self._loaded = loaded
@@ -63,11 +63,11 @@ class RegistrationDecider:
         self.changes = BatchChanges(loaded.services)
         self.new_registrations: list[Registration] = []
         self.stale_registrations: list[Ref] = []
-        """Reactivated services that still have registrations of ended sessions. Those are deleted first."""
+        """Reactivated services that still have registrations of ended sessions, which must be deleted first."""
         self.events: list[tuple[Register, PendingEvent]] = []
 
     def resolve_application(self, command: Register) -> str | Problem:
-        """The application that will own the service, or why this caller may not register it."""
+        """Return the id of the application that will own the service, or why the caller may not register it."""
         if problem := self._loaded.zone_problems[command.zone_id] or session_rules.suspended_caller_problem(
             command.caller, self._loaded.sessions
         ):
@@ -145,7 +145,7 @@ class RegistrationDecider:
         self._with_live_agent.discard(previous.ref)
 
     def _with_agent(self, command: Register, service: Service) -> Service:
-        """`agent_id` stays the first session that registered, while that is live; otherwise this session takes over."""
+        """Set `agent_id` to the session of the command, unless `agent_id` already is a live session."""
         if command.session_id is None or (service.agent_id and service.ref in self._with_live_agent):
             return service
         self._with_live_agent.add(service.ref)
@@ -177,6 +177,6 @@ def _endpoint_key(service: Service) -> EndpointKey:
 def _application_mismatch(session: Session) -> Invalid:
     return Invalid(
         "application_mismatch",
-        f"Session {session.id!r} belongs to application {session.application_id!r}. Omit `application_id` or send it.",
+        f"Session {session.id!r} belongs to application {session.application_id!r}. Send that id, or omit the field.",
         field="application_id",
     )

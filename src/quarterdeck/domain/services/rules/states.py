@@ -1,4 +1,4 @@
-"""Whether a service is registered, which path reaches it, and its response."""
+"""Whether a service is registered, which service a path names, who may change it, and its view."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from quarterdeck.domain.sessions.model import Session
 Registration = tuple[str, str, str]
 """(zone id, service id, session id)"""
 SPAWN_FOR = "spawn_for"
-"""The permission that changing services needs: callers that may spawn an application's sessions may register for it."""
+"""The action for changes of services. A caller that may spawn an application's sessions may change its services."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceBatchInput:
-    """What was loaded for a batch of commands that name services and, in their paths, sessions."""
+    """The rows that were loaded for a batch of commands about services."""
 
     now: Millis
     sessions: Mapping[Ref, Session]
@@ -37,8 +37,10 @@ def is_registered(service: Service) -> bool:
 
 
 def resolve_service(loaded: ServiceBatchInput, ref: Ref, session_id: str | None) -> Service | Problem:
-    """The service that a path names. A path through a session reaches only what that session registered, while it is
-    live."""
+    """Return the service that a path names, or why it is not found.
+
+    A path with a session reaches only services that this session has registered, and only while it is live.
+    """
     zone_id, service_id = ref
     if session_id is not None:
         session = loaded.sessions.get((zone_id, session_id))
@@ -52,7 +54,7 @@ def resolve_service(loaded: ServiceBatchInput, ref: Ref, session_id: str | None)
 
 
 def no_services_problem(loaded: ServiceBatchInput, zone_id: str, session_id: str) -> NotFound:
-    """The error for a session that has no service, has ended, or never existed."""
+    """The error for a heartbeat of a session that has no service, has ended, or does not exist."""
     if (zone_id, session_id) not in loaded.sessions:
         return session_rules.session_not_found(session_id)
     return NotFound("agent_service_not_found", f"Session {session_id!r} has no registered service.")
@@ -69,7 +71,7 @@ def not_found(service_id: str) -> NotFound:
 
 
 def view(service: Service, secret: str | None = None) -> ServiceView:
-    """The response for a service. Stored JSON is passed through without decoding."""
+    """Return the view of a service. Stored JSON is passed through without decoding."""
     return ServiceView(
         id=service.id,
         zone_id=service.zone_id,

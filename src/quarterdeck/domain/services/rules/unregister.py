@@ -1,4 +1,4 @@
-"""What follows for a service when some of its registrations are deleted."""
+"""How a service changes when some or all of its registrations are deleted."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from quarterdeck.domain.services.rules.batch_changes import PendingEvent
 
 @dataclass(frozen=True, slots=True)
 class RegistrationRemoval:
-    """A service whose registrations were just deleted, all or some."""
+    """A service of which some or all registrations were just deleted."""
 
     service: Service
     removed_sessions: Collection[str]
-    """Sessions whose registrations were deleted. May be empty if the service was unregistered by name."""
+    """Ids of the sessions whose registrations were deleted. May be empty if all registrations were to be deleted."""
     is_registered: bool
-    """Whether a registration is left. One of an expired session counts until its end is processed."""
+    """Whether a registration is left. The registration of an expired session counts until it is deleted."""
     successor: str | None
-    """The first live session among the remaining registrants."""
+    """The id of the first live session among the remaining registrants, or None."""
 
 
 def apply_removal(removal: RegistrationRemoval, reason: str, now: Millis) -> PendingEvent | None:
-    """The event of the removal, or None if the service was already unregistered."""
+    """Return the event of the removal, with the changed service. None if the service was already unregistered."""
     service = removal.service
     if service.unregistered_at is not None:
         return None

@@ -1,4 +1,4 @@
-"""The result of an update and of a heartbeat."""
+"""How updates and heartbeats change a service."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def update_from_body(body: ServiceDescription | ServiceHeartbeatBody) -> ServiceUpdate:
-    """The fields of a body in stored form. Fields with two names may be given under either."""
+    """Convert a body to stored values. A field with two names may have either."""
     if isinstance(body, ServiceHeartbeatBody):
         return ServiceUpdate(
             health=_merge_alias("status", body.status, body.health),
@@ -69,7 +69,7 @@ def apply_update(service: Service, update: ServiceUpdate) -> Service:
 
 
 def changed_fields(before: Service, after: Service) -> tuple[str, ...]:
-    """Names of the fields that differ."""
+    """Names of the fields that differ, except timestamps and `is_live`."""
     return tuple(
         name
         for name in Service.__struct_fields__
@@ -92,12 +92,12 @@ def update_service(
 
 
 def starts_push(before: Service | None, after: Service) -> bool:
-    """Whether delivery becomes push with this change."""
+    """Whether this change sets delivery to push."""
     return after.delivery is DeliveryMode.PUSH and (before is None or before.delivery is not DeliveryMode.PUSH)
 
 
 def with_next_secret(service: Service) -> Service:
-    """Switch to the next secret, so that no secret is returned twice. The previous one still signs too."""
+    """Switch to the next secret, so that no secret is returned twice. Pushes are also signed with the previous one."""
     return msgspec.structs.replace(service, secret_number=service.secret_number + 1)
 
 

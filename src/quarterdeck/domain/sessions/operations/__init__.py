@@ -15,9 +15,9 @@
 
 from quarterdeck.domain.sessions.operations.caller_session import (
     bearer_refs,
-    blocked,
     decode_sessions,
-    get_statement,
+    load_statement,
+    lock_problem,
     require_bearer,
     with_bearer_check,
 )
@@ -32,7 +32,7 @@ from quarterdeck.domain.sessions.operations.reads import (
     show_sessions,
 )
 from quarterdeck.domain.sessions.operations.repair_counts import has_mismatched_counts, repair_zone_counts
-from quarterdeck.domain.sessions.operations.retention import delete_expired
+from quarterdeck.domain.sessions.operations.retention import delete_past_retention
 from quarterdeck.domain.sessions.operations.slot_counts import SlotCounts
 from quarterdeck.domain.sessions.operations.spawn import Spawner
 from quarterdeck.domain.sessions.operations.suspend import suspend_or_resume
@@ -45,17 +45,17 @@ __all__ = [
     "Spawner",
     "Terminator",
     "bearer_refs",
-    "blocked",
     "build_receipt",
     "decode_sessions",
-    "delete_expired",
+    "delete_past_retention",
     "find_expired",
     "find_orphaned",
     "find_unfinished_cascades",
-    "get_statement",
     "has_mismatched_counts",
     "list_sessions",
     "list_subtree",
+    "load_statement",
+    "lock_problem",
     "repair_zone_counts",
     "require_bearer",
     "show_sessions",

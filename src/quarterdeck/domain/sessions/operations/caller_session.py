@@ -45,7 +45,7 @@ def _bearer_refs_of(bearer: Bearer) -> set[Ref]:
     return {(bearer.zone_id, bearer_id) for bearer_id in (bearer.session_id, bearer.agent_id) if bearer_id is not None}
 
 
-def get_statement(refs: Sequence[Ref]) -> BoundStatement:
+def load_statement(refs: Sequence[Ref]) -> BoundStatement:
     """The statement that loads sessions, for the first round trip of a higher component."""
     return Q.sessions_get(batch=[*refs])
 
@@ -54,7 +54,7 @@ def decode_sessions(rows: Sequence[Row]) -> dict[Ref, Session]:
     return {(session.zone_id, session.id): session for session in decode(rows, Session)}
 
 
-def blocked(command: BearerCommand, lock_failures: Mapping[str, Problem | Busy]) -> Problem | Busy | None:
+def lock_problem(command: BearerCommand, lock_failures: Mapping[str, Problem | Busy]) -> Problem | Busy | None:
     """Why a command cannot be decided in this transaction, or None.
 
     Its zone was not locked, or the zone of its caller's session was busy, so that the session could end before the
@@ -95,7 +95,7 @@ def with_bearer_check(operation: Operation[A, R], *, writes: bool = True) -> Ope
         sessions = decode_sessions(rows)
         problems = [
             rules.bearer_problem(command.bearer, sessions, tx.now)
-            or (blocked(command, lock_failures) if writes else None)
+            or (lock_problem(command, lock_failures) if writes else None)
             for command in commands
         ]
         allowed = [command for command, problem in zip(commands, problems, strict=True) if problem is None]

@@ -12,7 +12,7 @@ from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.engine.transaction import Transaction
 
 
-async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> int:
+async def delete_past_retention(tx: Transaction, retention_ms: Millis, limit: int) -> int:
     """Delete up to `limit` sessions, and up to `limit` cascades, that ended before the retention time."""
     # An empty read sets `tx.now`, so that the database's clock decides what is old.
     await tx.read()

@@ -12,7 +12,7 @@ from quarterdeck.core.errors import LimitReached, Problem
 from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned
-from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, blocked
+from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, lock_problem
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, SpawnBatchInput
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
@@ -33,7 +33,7 @@ class Spawner:
         zone_ids = zones_of(commands)
         loaded = await self._load(tx, commands, zones.lock_statement(tx, zone_ids))
         lock_failures = await zones.lock_failures(tx, zone_ids - loaded.zones.keys())
-        refusals = [blocked(command, lock_failures) if lock_failures else None for command in commands]
+        refusals = [lock_problem(command, lock_failures) if lock_failures else None for command in commands]
         decidable = [command for command, refusal in zip(commands, refusals, strict=True) if refusal is None]
         decisions = iter(await _admit(tx, decidable, loaded))
         outcomes = [refusal or next(decisions) for refusal in refusals]
@@ -42,7 +42,7 @@ class Spawner:
 
     async def load_unlocked(self, tx: Transaction, command: Spawn) -> SpawnBatchInput:
         """Load the input without a lock, to explain a spawn."""
-        loaded = await self._load(tx, [command], zones.get_statement(command.zone_id))
+        loaded = await self._load(tx, [command], zones.load_statement(command.zone_id))
         if command.zone_id not in loaded.zones:
             raise zone_rules.zone_not_found(command.zone_id)
         return loaded

@@ -9,7 +9,7 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import State, Suspend, SuspendResult, TreeNode
-from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, blocked, decode_sessions
+from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, decode_sessions, lock_problem
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.cascade import Ref
 from quarterdeck.domain.sessions.rules.suspension import SessionTrees, SuspensionChange
@@ -38,7 +38,7 @@ async def suspend_or_resume(tx: Transaction, commands: Sequence[Suspend]) -> lis
     changes = _BatchChanges()
     outcomes: list[SuspendResult | Problem | Busy] = []
     for command in commands:
-        problem = blocked(command, lock_failures) or rules.bearer_problem(command.bearer, sessions, tx.now)
+        problem = lock_problem(command, lock_failures) or rules.bearer_problem(command.bearer, sessions, tx.now)
         target = sessions.get((command.zone_id, command.session_id))
         if problem is None and target is None:
             problem = rules.session_not_found(command.session_id)

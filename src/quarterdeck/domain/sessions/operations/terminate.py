@@ -25,7 +25,7 @@ from quarterdeck.domain.sessions.model import (
     TerminateResult,
     TreeNode,
 )
-from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, blocked, decode_sessions
+from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, decode_sessions, lock_problem
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.cascade import (
     Ref,
@@ -74,7 +74,7 @@ class Terminator:
         outcomes: list[TerminateResult | Problem | Busy] = []
         for command in commands:
             caller_problem = rules.bearer_problem(command.bearer, sessions, tx.now)
-            outcomes.append(blocked(command, lock_failures) or caller_problem or decider.decide(command, new_id()))
+            outcomes.append(lock_problem(command, lock_failures) or caller_problem or decider.decide(command, new_id()))
         await _persist(tx, decider)
         return outcomes
 
@@ -97,7 +97,7 @@ class Terminator:
         )
         outcomes: list[TerminateResult | Problem | Busy] = []
         for command in commands:
-            problem = blocked(command, lock_failures) or rules.bearer_problem(command.bearer, sessions, tx.now)
+            problem = lock_problem(command, lock_failures) or rules.bearer_problem(command.bearer, sessions, tx.now)
             if problem is None:
                 locked[command.zone_id] = _freeze_or_end(tx, locked[command.zone_id], command)
             outcomes.append(problem or decider.decide(command, new_id()))

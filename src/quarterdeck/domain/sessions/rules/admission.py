@@ -18,7 +18,7 @@ from quarterdeck.core.errors import Forbidden, Frozen, LimitReached, NotFound, P
 from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State, TreeNode
 from quarterdeck.domain.sessions.rules.states import SESSION_STATES, bearer_problem, is_live, suspended_caller_problem
-from quarterdeck.domain.zones.model import CEILINGS, Limits, ZoneAdmission
+from quarterdeck.domain.zones.model import CEILINGS, Limits, ZoneAdmissionState
 
 SPAWN = "spawn"
 """The operation in the scope of an idempotency key."""
@@ -153,7 +153,7 @@ class SpawnBatchInput:
     """What is loaded for a batch, under the zones' locks."""
 
     now: Millis
-    zones: Mapping[str, ZoneAdmission]
+    zones: Mapping[str, ZoneAdmissionState]
     sessions: Mapping[tuple[str, str], Session] = field(default_factory=dict)
     """By (zone, id): parents, the sessions of callers' tokens, and the sessions that keys created."""
     keys: Mapping[Key, KeyRecord] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Request bodies and queries, in camelCase."""
+"""Request bodies and queries. Fields are camelCase on the wire."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from quarterdeck.domain.tasks.model.rows import State
 BULK_MAX = 1_000
 CLAIM_MAX = 500
 DEPENDENCIES_MAX = 10_000
-"""Dependencies per task."""
+"""Maximum number of dependencies per task."""
 REQUEST_DEPENDENCIES_MAX = 20_000
-"""Dependencies per bulk request, over all its tasks. Each is looked up and written under the zone's lock."""
+"""Maximum total number of dependencies of the tasks in one bulk request. Each is read and written under the zone's
+lock."""
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 Title = Annotated[str, Meta(min_length=1, max_length=255)]
 Text = Annotated[str, Meta(max_length=65_536)]
@@ -63,7 +64,9 @@ class TaskFields(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forb
     retry_backoff_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 300
     estimated_duration_minutes: Annotated[int, Meta(ge=1, le=525_600)] | None = None
     run_at: Annotated[datetime, Meta(tz=True, description="earliest start time")] | None = None
-    timeout_seconds: Annotated[int, Meta(ge=1, le=2_592_000, description="per attempt")] | None = None
+    timeout_seconds: Annotated[int, Meta(ge=1, le=2_592_000, description="maximum duration of an attempt")] | None = (
+        None
+    )
     required_capabilities: Capabilities = []
     metadata: dict[str, object] = {}
     tags: Tags = []
@@ -96,7 +99,7 @@ class PatchBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbi
 class ClaimBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     max: Annotated[int, Meta(ge=1, le=CLAIM_MAX, description="maximum number of tasks")] = 1
     wait_ms: Annotated[int, Meta(ge=0, le=300_000, description="how long to wait if no task is ready")] = 0
-    task_types: Annotated[list[Name], Meta(max_length=64, description="only of these types")] | None = None
+    task_types: Annotated[list[Name], Meta(max_length=64, description="claim only tasks of these types")] | None = None
     capabilities: (
         Annotated[list[Name], Meta(max_length=64, description="the agent's capabilities to use; default: all")] | None
     ) = None
@@ -183,8 +186,8 @@ class ListQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     cursor: Annotated[str, Meta(max_length=512)] | None = None
     status: State | None = None
     priority: Priority | None = None
-    min_priority: Annotated[Priority | None, Meta(description="`priority>=8`")] = msgspec.field(
-        default=None, name="priority>"
+    min_priority: Annotated[Priority | None, Meta(description="minimum priority, written as `priority>=8`")] = (
+        msgspec.field(default=None, name="priority>")
     )
     tags: (
         Annotated[

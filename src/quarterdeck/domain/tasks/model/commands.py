@@ -49,7 +49,7 @@ class Claim(BaseCommand, frozen=True, kw_only=True):
     agent_id: str
     limit: int
     attempt_tokens: tuple[str, ...]
-    """One for each task it may receive. Generated before the batch, so that a retried batch uses the same."""
+    """One for each task it may receive. Generated before the batch, so that a retried batch uses the same tokens."""
     task_types: frozenset[str] | None = None
     capabilities: frozenset[str] | None = None
     """Use only these of the agent's capabilities."""
@@ -57,8 +57,8 @@ class Claim(BaseCommand, frozen=True, kw_only=True):
     waiter: object = None
     """The long poll behind this claim, if there is one."""
     not_before: float = 0.0
-    """On the monotonic clock of the process. Ready tasks exist, but the agent is full or a budget is spent, so do not
-    offer them to this long poll before then."""
+    """Offer no tasks to this long poll before this time, in seconds on the monotonic clock of the process. Set if tasks
+    are ready but the agent has no free slot or a budget is spent."""
 
 
 class TaskUpdate(BaseCommand, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Progress(TaskUpdate, frozen=True, kw_only=True):
     costs: tuple[Cost, ...] = ()
     is_reset: bool = False
     idempotency_key: str | None = None
-    """Recognises a repeated report, so that its costs are charged once."""
+    """Identifies a repeated report, so that its costs are charged once."""
     request_digest: str = ""
 
 
@@ -111,7 +111,7 @@ class Cancel(TaskUpdate, frozen=True, kw_only=True):
 
 
 class Retry(TaskUpdate, frozen=True, kw_only=True):
-    """Queue a failed or canceled task again, with all its retries. Sent by a user."""
+    """Sent by a user: queue a FAILED or ABORTED task again and reset its retry count."""
 
 
 class Pause(TaskUpdate, frozen=True, kw_only=True):
@@ -177,11 +177,11 @@ class MakeAvailable(TaskUpdate, frozen=True, kw_only=True):
 
 
 class Warn(TaskUpdate, frozen=True, kw_only=True):
-    """Sent by the coordinator: the attempt is long past its estimate."""
+    """Sent by the coordinator: the attempt has exceeded its estimate by `task_overdue_minutes`."""
 
 
 class UnblockDependents(TaskUpdate, frozen=True, kw_only=True):
-    """Sent by the coordinator for an ended task that still has blocked dependents."""
+    """Sent by the coordinator for an ended task whose dependents have not all been unblocked or failed."""
 
 
 class FailForCycle(TaskUpdate, frozen=True, kw_only=True):

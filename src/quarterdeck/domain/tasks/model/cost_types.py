@@ -1,4 +1,7 @@
-"""Costs and budgets. Money is an integer number of micro-dollars, never a fraction."""
+"""Types of costs and budgets.
+
+Rows and commands hold money as an integer number of micro-dollars; requests and responses hold it in dollars.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from quarterdeck.core.clock import Millis
 
 MICROS_PER_USD = 1_000_000
 BUDGETS_MAX = 1_000
-"""Budgets per zone."""
+"""Maximum number of budgets per zone."""
 GroupBy = Literal["task", "agent", "model", "taskType", "day", "workspace"]
 Day = Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$(?!\n)", description="2026-01-31, in UTC")]
 
@@ -27,7 +30,7 @@ class Scope(StrEnum):
 
 
 class Period(StrEnum):
-    """The calendar period, in UTC, after which a budget starts again at zero."""
+    """The calendar period, in UTC, over which a budget sums costs. `total` never resets."""
 
     DAY = "day"
     WEEK = "week"
@@ -89,7 +92,7 @@ class Charge(msgspec.Struct, frozen=True):
     usd_micros: int
     tokens: int
     is_newly_spent: bool
-    """This charge exhausts the budget."""
+    """The budget was not spent before this charge and is spent after it."""
 
 
 # -- commands and filters ----------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ class TreeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Node(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `tasks_nodes`, in column order."""
+    """A row of the statement `tasks_nodes`, in column order."""
 
     id: str
     title: str
@@ -50,14 +50,14 @@ class TaskTree(msgspec.Struct, frozen=True):
     """A task with its direct and indirect dependencies and dependents."""
 
     items: list[NodeView]
-    truncated: Annotated[bool, Meta(description="more tasks exist; the farthest were left out")]
+    truncated: Annotated[bool, Meta(description="whether the tree leaves out dependencies or dependents")]
 
 
 # -- explanation -------------------------------------------------------------------------------------------------
 
 
 class UnmetDependency(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `task_dependencies_unmet`, in column order."""
+    """A row of the statement `task_dependencies_unmet`, in column order."""
 
     id: str
     title: str
@@ -69,12 +69,12 @@ class UnmetDependency(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """The part of an agent that decides whether it can take a task."""
+    """The fields of an agent that determine whether it can take a task."""
 
     id: str
     capabilities: frozenset[str]
     free_slots: int
-    is_live: bool
+    accepts_tasks: bool
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -92,10 +92,10 @@ class ExplainInput(msgspec.Struct, frozen=True, kw_only=True):
     required_capabilities: frozenset[str]
     now: Millis
     dependencies: tuple[UnmetDependency, ...] = ()
-    """The first of the unmet dependencies."""
+    """The first unmet dependencies, ordered by id."""
     candidates: tuple[Candidate, ...] = ()
     ranked_before: int = 0
-    """Ready tasks of the same class with a lower rank."""
+    """Ready tasks of the same class that are claimed before this one, counted up to 1,000."""
     spent_budget: SpentBudgetView | None = None
     holder: Holder | None = None
 
@@ -124,8 +124,8 @@ class AgentsView(msgspec.Struct, frozen=True, rename="camel"):
     """Agents that could take the task."""
 
     required_capabilities: list[str]
-    missing_capabilities: Annotated[list[str], Meta(description="capabilities that no live agent has")]
-    suited: Annotated[int, Meta(description="live agents that have all required capabilities")]
+    missing_capabilities: Annotated[list[str], Meta(description="capabilities that no agent that accepts tasks has")]
+    suited: Annotated[int, Meta(description="agents that accept tasks and have all required capabilities")]
     free: Annotated[int, Meta(description="suited agents with a free slot")]
 
 
@@ -146,16 +146,22 @@ class TaskExplanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     code: Annotated[
         str,
         Meta(
-            description="dependencies, moment, backoff, budget_spent, no_agent, agents_busy, turn, assigned, running, "
-            "paused, completed, failed, aborted, archived"
+            description="one of dependencies, moment, backoff, budget_spent, no_agent, agents_busy, turn, assigned, "
+            "running, paused, completed, failed, aborted, archived"
         ),
     ]
     why: Annotated[list[str], Meta(description="reasons as sentences, the most important first")]
     next: Annotated[list[str], Meta(description="what would change the state")]
-    until: Annotated[str | None, Meta(description="when the state changes without a request, if known")] = None
+    until: Annotated[str | None, Meta(description="time from which the task can be claimed, if known")] = None
     unmet: Annotated[int, Meta(description="number of unmet dependencies")] = 0
     waits_for: Annotated[list[DependencyView], Meta(description="the first unmet dependencies")] = []
-    before: Annotated[int, Meta(description="ready tasks of the same class with a lower rank, counted up to 1,000")] = 0
+    before: Annotated[
+        int,
+        Meta(
+            description="ready tasks with the same type and required capabilities that are claimed before this one, "
+            "counted up to 1,000"
+        ),
+    ] = 0
     agents: AgentsView | None = None
     budget: SpentBudgetView | None = None
     holder: HolderView | None = None

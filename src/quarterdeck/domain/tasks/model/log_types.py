@@ -1,4 +1,4 @@
-"""The log of a task: its transitions (from the event log) and the lines that its agents add."""
+"""Types of the log of a task, which consists of its events in the event log and the lines that its agents add."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.domain.tasks.model.bodies import Name, Text, Token
 
 LINES_MAX = 10_000
-"""Lines per task."""
+"""Maximum number of lines that agents may add per task. Stack traces of failed attempts are added beyond it."""
 LINES_PER_REQUEST_MAX = 100
 DETAILS_BYTES_MAX = 65_536
-"""Size of the `details` of a line."""
+"""Maximum size of the `details` of a line."""
 PAGE_BYTES_MAX = 4 << 20
-"""Size of the lines on one page. A page ends early rather than exceed it."""
+"""A page ends with the line that brings the total size of its lines to this limit or above."""
 
 
 class Level(StrEnum):
@@ -52,10 +52,10 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NewLogLine(msgspec.Struct, frozen=True):
-    """A line to add. Its secrets are already redacted."""
+    """A line to add. Secret-like values are already redacted; `LogWriter` then redacts the secrets of the task."""
 
     id: str
-    """Generated before the batch, so that a retried batch adds the same line."""
+    """Generated before the batch, so that a retried batch recognises lines that are already stored."""
     level: Level
     event: str
     message: str | None
@@ -102,7 +102,7 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A transition or a line."""
+    """An entry of the merged log: a transition or a line."""
 
     pos: int | None
     """Position in the event log, if it is a transition."""

@@ -46,7 +46,10 @@ class Verb(StrEnum):
 
 
 class WaitsFor:
-    """What a task needs before it can be claimed. An integer, so that a partial index can use it."""
+    """What a PENDING task needs before it can be claimed, or a failed one before its retry.
+
+    Stored as an integer, on which partial indexes are defined.
+    """
 
     NOTHING = 0
     TIME = 1
@@ -77,7 +80,9 @@ class TaskSettings(msgspec.Struct, frozen=True):
     ] = 30.0
     task_hung_minutes: Annotated[
         float,
-        Meta(gt=0, le=525_600, description="time without progress after that warning until an attempt is aborted"),
+        Meta(
+            gt=0, le=525_600, description="time without progress after an overdue warning until an attempt is aborted"
+        ),
     ] = 10.0
     task_archive_days: Annotated[
         float, Meta(gt=0, le=36_500, description="days after its end until a task is archived")
@@ -148,13 +153,14 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     timeout_at: Millis | None
     attempt: int
     attempt_token: str | None
-    """Token of the latest attempt. Kept after the attempt ends, to recognise a repeated report."""
+    """Token of the latest attempt. Kept after a completion or failure, to recognise a repeated report; None after a
+    release, a pause or the cancellation of an open attempt."""
     claim_id: str | None
     final: int
-    """1 if the task is FAILED or ABORTED and no retry follows."""
+    """1 if the task failed or was canceled and no retry follows. Stays 1 when the task is archived."""
     reason: str | None
     dependents_pending: int
-    """Column `spreads`. 1 if the task has ended and some dependents are still to be unblocked."""
+    """Column `spreads`. 1 if the task has ended and its dependents have not all been unblocked or failed."""
     warned_at: Millis | None
     progress_at: Millis | None
     overdue_at: Millis | None
@@ -198,7 +204,7 @@ class FullTask(msgspec.Struct, frozen=True):
 class CreatedTask(msgspec.Struct, frozen=True):
     task: Task
     created: bool
-    """False if the idempotency key had already created it."""
+    """False if an earlier request with the same idempotency key created the task."""
     content: Content | None = None
     """None if it was not created."""
 
@@ -214,7 +220,7 @@ class ClaimedTask(msgspec.Struct, frozen=True):
 class ClaimedTasks(msgspec.Struct, frozen=True):
     items: tuple[ClaimedTask, ...]
     stop_waiting: bool = False
-    """The tasks of this claim have ended. It will never get others, however long it waits."""
+    """An earlier claim with the same claim id got tasks, and they have ended. This claim will never get a task."""
 
 
 # -- rows for the coordinator, across zones ----------------------------------------------------------------------

@@ -56,7 +56,7 @@ class BatchRunner:
         lock_failures = await zones.lock_failures(tx, zones_of(commands) - loaded.locked_zones)
         decider = BatchDecider(loaded.input)
         outcomes: list[TaskResult | Problem | Busy] = [
-            sessions.blocked(command, lock_failures) or _term_problem(command, loaded) or decider.decide(command)
+            sessions.lock_problem(command, lock_failures) or _term_problem(command, loaded) or decider.decide(command)
             for command in commands
         ]
         _log_conflicts(commands, outcomes)

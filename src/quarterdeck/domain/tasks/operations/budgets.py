@@ -66,7 +66,7 @@ async def change_budgets(
     outcomes: list[Budget | Problem | Busy] = []
     for command in commands:
         problem = (
-            sessions.blocked(command, lock_failures)
+            sessions.lock_problem(command, lock_failures)
             or caller_state.problem(command, CHANGE_PERMISSION)
             or zone_problems.get(command.zone_id)
             or _unknown_task(command, existing_tasks)

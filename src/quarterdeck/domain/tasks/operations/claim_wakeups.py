@@ -53,7 +53,7 @@ class ClaimWakeups:
         if now < self._agents_checked_at + AGENT_CHECK_SECONDS:
             return min(self._poll_seconds, self._agents_checked_at + AGENT_CHECK_SECONDS - now)
         refs = {(zone_id, poll.request.agent_id) for zone_id in zones for poll in self._polls.waiting(zone_id)}
-        due_in_ms = await self._engine.read(lambda tx: agents.load_contact_due_in(tx, refs), zones=set(zones))
+        due_in_ms = await self._engine.read(lambda tx: agents.load_ms_until_contact(tx, refs), zones=set(zones))
         self._agents_checked_at = now
         agents_due = {ref for ref, ms in due_in_ms.items() if ms == 0}
         for zone_id in {zone_id for zone_id, _ in agents_due}:

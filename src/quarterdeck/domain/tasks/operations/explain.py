@@ -76,7 +76,7 @@ async def explain(tx: Transaction, lookup: TaskLookup) -> TaskExplanation:
 async def _with_holder(tx: Transaction, facts: ExplainInput) -> ExplainInput:
     task = facts.task
     agent_ref = (task.zone_id, task.agent_id or "")
-    [rows] = await tx.read(agents.get_statement([agent_ref]))
+    [rows] = await tx.read(agents.load_statement([agent_ref]))
     agent = agents.decode_agents(rows).get(agent_ref)
     if agent is None:
         return facts
@@ -106,8 +106,8 @@ async def _with_agents(tx: Transaction, facts: ExplainInput) -> ExplainInput:
 
 
 def _candidate(agent: Agent) -> Candidate:
-    is_live = agent.status in (AgentState.IDLE, AgentState.DEGRADED) and not agent.draining
-    return Candidate(agent.id, _decode_names(agent.capabilities), agents.free_slots(agent), is_live)
+    accepts_tasks = agent.status in (AgentState.IDLE, AgentState.DEGRADED) and not agent.draining
+    return Candidate(agent.id, _decode_names(agent.capabilities), agents.free_slots(agent), accepts_tasks)
 
 
 # -- dependency tree ---------------------------------------------------------------------------------------------

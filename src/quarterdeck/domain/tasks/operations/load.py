@@ -97,7 +97,7 @@ async def load(
     task_read = read.add(Q.tasks_get(batch=_sorted_rows(refs.tasks)), refs.tasks)
     dependency_state_read = read.add(Q.task_dependency_states(batch=_sorted_rows(refs.dependencies)), refs.dependencies)
     rank_read = read.add(Q.task_ranks_get(batch=_sorted_rows(refs.creators)), refs.creators)
-    agent_read = read.add(agents.get_statement(sorted(refs.agents)), refs.agents)
+    agent_read = read.add(agents.load_statement(sorted(refs.agents)), refs.agents)
     held_read = read.add(Q.tasks_of_claims(batch=refs.claims), refs.claims)
     ending_refs: SqlRows = [(*ref, 0) for ref in sorted(refs.ending_tasks)]
     dependent_read = read.add(Q.tasks_waiting_for(batch=ending_refs, limit=DEPENDENTS_MAX + 1), ending_refs)

@@ -134,7 +134,7 @@ def _page_statement(filters: TaskFilter) -> BoundStatement:
 
 
 async def _require_agent(tx: Transaction, ref: tuple[str, str]) -> None:
-    [found] = await tx.read(agents.get_statement([ref]))
+    [found] = await tx.read(agents.load_statement([ref]))
     if not found:
         raise errors.agent_not_found(ref[1])
 

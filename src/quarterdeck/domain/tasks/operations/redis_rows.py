@@ -34,7 +34,7 @@ class TaskMirrorSource:
         self, tx: Transaction, task_refs: Sequence[Ref], agent_refs: Sequence[Ref]
     ) -> tuple[list[MirroredTask], list[MirroredAgent]]:
         """The current state of these tasks and agents. A deleted one is returned without a state."""
-        task_rows, agent_rows = await tx.read(Q.tasks_get(batch=[*task_refs]), agents.get_statement(agent_refs))
+        task_rows, agent_rows = await tx.read(Q.tasks_get(batch=[*task_refs]), agents.load_statement(agent_refs))
         found_tasks, agents_by_ref = decode(task_rows, Task), agents.decode_agents(agent_rows)
         current_ids = await _load_current(tx, [agent for agent in agents_by_ref.values() if _reports_no_task(agent)])
         mirrored_tasks = {(task.zone_id, task.id): to_mirrored_task(task, tx.now) for task in found_tasks}

@@ -67,7 +67,7 @@ async def run_batch(
     caller_state = caller_checks.build_state(caller_rows, tx.now)
     outcomes: list[RankingState | Problem | Busy] = []
     for command in commands:
-        problem = sessions.blocked(command, lock_failures) or caller_state.problem(command, PERMISSION)
+        problem = sessions.lock_problem(command, lock_failures) or caller_state.problem(command, PERMISSION)
         if command.leader_term is not None and command.leader_term not in valid_terms:
             name, term = command.leader_term
             detail = f"Leader term {term} of lease {name!r} has ended: another process is the leader."

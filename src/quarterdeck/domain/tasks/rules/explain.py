@@ -153,7 +153,7 @@ def _explain_agents(facts: ExplainInput) -> TaskExplanation:
 
 
 def _agents_view(facts: ExplainInput) -> AgentsView:
-    live = [candidate for candidate in facts.candidates if candidate.is_live]
+    live = [candidate for candidate in facts.candidates if candidate.accepts_tasks]
     available: frozenset[str] = frozenset().union(*(candidate.capabilities for candidate in live))
     matching = [candidate for candidate in live if facts.required_capabilities <= candidate.capabilities]
     return AgentsView(

@@ -32,7 +32,7 @@ async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
         tx.emit(to_new_event(PendingEvent(command, "removed", old, row)))
 
 
-async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> int:
+async def delete_past_retention(tx: Transaction, retention_ms: Millis, limit: int) -> int:
     """Delete up to `limit` ended deliveries that are older than `retention_ms`, and removed endpoints without
     deliveries."""
     # An empty read sets `tx.now`, so that the database's clock decides.

@@ -59,7 +59,7 @@ class EndpointUpdater:
             self._policy,
         )
         outcomes = [
-            sessions.blocked(command, lock_failures)
+            sessions.lock_problem(command, lock_failures)
             or caller_state.problem(command, CHANGE_PERMISSION)
             or decider.decide(command)
             for command in commands

@@ -17,7 +17,7 @@ from quarterdeck.domain.zones.model import (
     QuotasView,
     QuotaUsage,
     Zone,
-    ZoneAdmission,
+    ZoneAdmissionState,
     ZoneUsage,
     ZoneView,
 )
@@ -35,7 +35,7 @@ def overrides_of_zone(zone: Zone) -> Overrides:
 
 
 def merge_overrides(old: Overrides, new: Overrides) -> Overrides:
-    """Apply `new` to `old`: a value sets an override, null removes it, an unset field stays."""
+    """Apply `new` to `old`: a value sets an override, None removes it, and an unset field changes nothing."""
     values = {name: getattr(old, name) for name in Overrides.__struct_fields__}
     for name in Overrides.__struct_fields__:
         value = getattr(new, name)
@@ -45,7 +45,7 @@ def merge_overrides(old: Overrides, new: Overrides) -> Overrides:
 
 
 def effective_limits(overrides: Overrides, defaults: Limits) -> Limits:
-    """The zone's overrides, else the defaults; capped, because a ceiling may have been lowered since."""
+    """Each limit is the zone's override or else the default, and at most the ceiling, which may have been lowered."""
     values = {}
     for name, ceiling in CEILINGS.items():
         override = getattr(overrides, name)
@@ -59,8 +59,8 @@ def limits_from_quotas(quotas: str, defaults: Limits) -> Limits:
     return effective_limits(_decode_overrides(quotas), defaults)
 
 
-def admission_of_zone(zone: Zone, defaults: Limits) -> ZoneAdmission:
-    return ZoneAdmission(limits_from_quotas(zone.quotas, defaults), bool(zone.frozen), zone.ended_at is not None)
+def admission_of_zone(zone: Zone, defaults: Limits) -> ZoneAdmissionState:
+    return ZoneAdmissionState(limits_from_quotas(zone.quotas, defaults), bool(zone.frozen), zone.ended_at is not None)
 
 
 def zone_not_found(zone_id: str) -> NotFound:
@@ -74,7 +74,7 @@ def zone_ended(zone_id: str) -> Conflict:
 
 
 def ended_zone_problems(zones: Iterable[Zone]) -> dict[str, Problem | None]:
-    """Why nothing new may start in each zone, or None."""
+    """For each zone, the problem if it has ended, or None. Nothing new may start in a zone that has ended."""
     return {zone.id: zone_ended(zone.id) if zone.ended_at is not None else None for zone in zones}
 
 

@@ -1,4 +1,4 @@
-"""Decides changes of role assignments, and builds their errors and views."""
+"""Decides changes of role assignments. Has their errors and their view."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import msgspec
 from quarterdeck.core.caller import Role
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import Conflict, Forbidden, LimitReached, NotFound, Problem
-from quarterdeck.domain.zones.model import ROLE_ASSIGNMENTS_MAX, ChangeRole, MemberView, RoleAssignment, RoleChange
+from quarterdeck.domain.zones.model import (
+    ROLE_ASSIGNMENTS_MAX,
+    ChangeRole,
+    MemberView,
+    RoleAssignment,
+    RoleAssignmentChange,
+)
 
 Ref = tuple[str, str]
 """(zone, subject)"""
@@ -31,21 +37,22 @@ class RoleAssignmentBatch:
         self._rows = {(row.zone_id, row.subject): row for row in rows}
         self._counts = {**counts}
         self._now = now
-        self.changes: dict[Ref, RoleChange] = {}
-        """Each changed assignment, before and after the batch."""
-        self.applied: list[tuple[ChangeRole, RoleChange]] = []
+        self.changes: dict[Ref, RoleAssignmentChange] = {}
+        """For each changed assignment, its rows before and after the batch."""
+        self.applied: list[tuple[ChangeRole, RoleAssignmentChange]] = []
+        """Each command that changed something, with its change. Each has an event."""
 
-    def decide(self, command: ChangeRole, caller_role: Role) -> RoleChange | Problem:
-        """Decide for a caller with this role. The caller's permission `members.change` is checked before."""
+    def decide(self, command: ChangeRole, caller_role: Role) -> RoleAssignmentChange | Problem:
+        """Decide a command of a caller with this role, which must already have the permission `members.change`."""
         before = self._rows.get((command.zone_id, command.subject))
         if before is None and command.role is None:
             return member_not_found(command.subject)
         if before is not None and before.role is command.role:
-            return RoleChange(before, before)
+            return RoleAssignmentChange(before, before)
         counts = self._counts.get(command.zone_id, RoleCounts())
         if problem := _change_problem(before, command.role, caller_role, counts):
             return problem
-        change = RoleChange(before, self._updated_assignment(command, before))
+        change = RoleAssignmentChange(before, self._updated_assignment(command, before))
         self._counts[command.zone_id] = RoleCounts(
             counts.total + (change.after is not None) - (before is not None),
             counts.owners + (command.role is Role.OWNER) - _is_owner(before),
@@ -62,10 +69,10 @@ class RoleAssignmentBatch:
             command.zone_id, command.subject, command.role, command.caller.subject, self._now, self._now
         )
 
-    def _record(self, command: ChangeRole, change: RoleChange) -> None:
+    def _record(self, command: ChangeRole, change: RoleAssignmentChange) -> None:
         ref = (command.zone_id, command.subject)
         first = self.changes[ref].before if ref in self.changes else change.before
-        self.changes[ref] = RoleChange(first, change.after)
+        self.changes[ref] = RoleAssignmentChange(first, change.after)
         self.applied.append((command, change))
         if change.after is None:
             del self._rows[ref]

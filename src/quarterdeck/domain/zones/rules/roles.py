@@ -1,7 +1,7 @@
 """Roles in a workspace and their permissions.
 
-`PERMISSIONS` is the only table of permissions. The documentation shows it, and every route of a workspace is checked
-against it.
+`PERMISSIONS` is the only table of permissions. Every operation of a workspace is checked against it, and the
+documentation shows it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def effective_role(caller: Caller, zone_id: str, assigned_role: Role | None) -> 
 
 
 def can_access_zone(caller: Caller, zone_id: str) -> bool:
-    """Whether the workspace exists for this caller. Its role decides what it may do there."""
+    """Whether the caller may learn that the workspace exists. The caller's role decides what it may do there."""
     return caller.zone_id == zone_id or (caller.is_admin and caller.agent_id is None)
 
 
@@ -85,7 +85,7 @@ def permission_problem(caller: Caller, zone_id: str, assigned_role: Role | None,
 
 
 def hidden_zone_problem(zone_id: str) -> NotFound:
-    """The same error for a missing zone and for a zone of others, so that it does not reveal which zones exist."""
+    """The error for a zone that is missing or not the caller's. It is the same, so that it reveals no zone."""
     return NotFound("workspace_not_found", f"Workspace {zone_id!r} does not exist, or this token cannot access it.")
 
 
@@ -98,11 +98,11 @@ def not_a_member(zone_id: str) -> Forbidden:
 
 
 def forbidden_role(role: Role, permission: str) -> Forbidden:
-    allowed = [candidate.value for candidate in Role if candidate in PERMISSIONS[permission]]
+    allowed_roles = [candidate.value for candidate in Role if candidate in PERMISSIONS[permission]]
     return Forbidden(
         "forbidden_role",
-        f"Role {role} does not have the permission {permission}. Required role: {' or '.join(allowed)}.",
+        f"Role {role} does not have the permission {permission}. Required role: {' or '.join(allowed_roles)}.",
         role=str(role),
         power=permission,
-        allowed=allowed,
+        allowed=allowed_roles,
     )

@@ -46,15 +46,15 @@ class Graph:
 
     def has_path(self, zone_id: str, start: str, goal: str, at: Millis) -> bool:
         """Whether delegations that have not expired lead from `start` to `goal`."""
-        pending, seen = [start], {start}
-        while pending:
-            session = pending.pop()
-            if session == goal:
+        stack, seen = [start], {start}
+        while stack:
+            session_id = stack.pop()
+            if session_id == goal:
                 return True
-            for edge in self.outgoing.get((zone_id, session), {}).values():
+            for edge in self.outgoing.get((zone_id, session_id), {}).values():
                 if edge.expires_at > at and edge.target not in seen:
                     seen.add(edge.target)
-                    pending.append(edge.target)
+                    stack.append(edge.target)
         return False
 
 
@@ -63,7 +63,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     graph = Graph()
     for event, data in readable_events(evidence):
         if event.type == "delegation.create":
-            # If retention has deleted the row, its expiry is unknown, and is not checked.
+            # If retention has deleted the row, the expiry is unknown and is not checked.
             edge = _to_edge(event, data, expiries.get((event.zone_id, event.subject), NEVER_EXPIRES))
             yield from _check_attenuation(evidence, event, data, edge, graph)
             if graph.has_path(event.zone_id, edge.target, edge.source, event.at):
@@ -100,5 +100,5 @@ def _check_attenuation(
         yield _violation(event, f"for longer than its parent {parent.id}")
 
 
-def _violation(event: Event, problem: str) -> Violation:
-    return Violation(NAME, event.zone_id, event.subject, f"delegation {event.subject} was created {problem}", event.pos)
+def _violation(event: Event, how: str) -> Violation:
+    return Violation(NAME, event.zone_id, event.subject, f"delegation {event.subject} was created {how}", event.pos)

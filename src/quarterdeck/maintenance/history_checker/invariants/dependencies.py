@@ -3,7 +3,7 @@
 Each dependency was COMPLETED, or had failed for good if the task runs after failures (`on_dependency_failure`). If the
 task had to wait, the event log has a `task.unblocked` event.
 
-The rows show the current dependencies of a task. They can be changed only before the task starts, so starts before a
+The rows show the current dependencies of a task. Each change of a task may have changed them, so starts before its last
 change are not checked.
 """
 
@@ -34,8 +34,8 @@ class DependencyTracker:
     def first_unmet(self, ref: Ref, replay: TaskReplay) -> str | None:
         """The first unmet dependency at the current position, or None.
 
-        If the beginning of the event log was deleted, an unknown task may be older than the oldest stored event. It
-        counts as met.
+        If the beginning of the event log was deleted, a dependency without events may have ended before the oldest
+        stored event. It counts as met.
         """
         for dependency_id in self.dependencies.get(ref, ()):
             task = replay.get((ref[0], dependency_id))
@@ -49,7 +49,7 @@ class DependencyTracker:
 def check(evidence: Evidence) -> Iterator[Violation]:
     tracker, replay = DependencyTracker(evidence), TaskReplay(evidence)
     violations_by_task: dict[Ref, list[Violation]] = {}
-    blocked: set[Ref] = set()
+    blocked_tasks: set[Ref] = set()
     for event, _, _ in replay.walk():
         ref = (event.zone_id, event.subject)
         if ref not in tracker.dependencies:
@@ -57,16 +57,16 @@ def check(evidence: Evidence) -> Iterator[Violation]:
         if event.type == "task.changed":
             # Its dependencies may have changed.
             violations_by_task.pop(ref, None)
-            blocked.discard(ref)
+            blocked_tasks.discard(ref)
         elif event.type == "task.unblocked":
-            blocked.discard(ref)
+            blocked_tasks.discard(ref)
         elif event.type in ("task.created", "task.requeued"):
             # A manual retry waits again for dependencies that were retried as well.
-            (blocked.discard if tracker.first_unmet(ref, replay) is None else blocked.add)(ref)
+            (blocked_tasks.discard if tracker.first_unmet(ref, replay) is None else blocked_tasks.add)(ref)
         elif starts_attempt(event):
             if (dependency_id := tracker.first_unmet(ref, replay)) is not None:
                 detail = f"task {ref[1]} started before its dependency {dependency_id} had ended"
-            elif ref in blocked:
+            elif ref in blocked_tasks:
                 detail = f"task {ref[1]} started without a task.unblocked event"
             else:
                 continue

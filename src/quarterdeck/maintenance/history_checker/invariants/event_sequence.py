@@ -1,7 +1,7 @@
 """The events are a possible sequence.
 
-Every session starts once and ends once, children before their parents. Each state follows from the one before. Every
-step of a task is recorded once. Positions have no gaps. The other invariants rely on this.
+Every session is spawned once and terminated at most once, after its children. Each state follows from the one before.
+The same progress of a task is not recorded twice in a row. Positions have no gaps. The other invariants rely on this.
 """
 
 from __future__ import annotations
@@ -72,27 +72,29 @@ def _violation(event: Event, detail: str) -> Violation:
     return Violation(NAME, event.zone_id, event.subject, detail, event.pos)
 
 
-EventProblem = tuple[Event, str]
+EventDetail = tuple[Event, str]
+"""(event, what is wrong with it)"""
 MANUAL_RETRY = "retry"
+"""The `reason` of a `task.requeued` event that a client's retry caused."""
 
 
-def _check_tasks(evidence: Evidence) -> Iterator[EventProblem]:
+def _check_tasks(evidence: Evidence) -> Iterator[EventDetail]:
     yield from _malformed_task_events(evidence)
     for event, data, task in TaskReplay(evidence).walk():
         if starts_attempt(event) and task.is_held:
             # The invariant `one-holder` reports this.
             continue
-        if (detail := _task_problem(event, data, task)) is not None:
+        if (detail := _violation_detail(event, data, task)) is not None:
             yield event, detail
 
 
-def _malformed_task_events(evidence: Evidence) -> Iterator[EventProblem]:
+def _malformed_task_events(evidence: Evidence) -> Iterator[EventDetail]:
     for event in evidence.log:
         if event.type.startswith(TASK_PREFIX) and decode_task_event_data(event) is None:
             yield event, f"the data of {event.type} is malformed"
 
 
-def _task_problem(event: Event, data: TaskEventData, task: ReplayedTask) -> str | None:
+def _violation_detail(event: Event, data: TaskEventData, task: ReplayedTask) -> str | None:
     task_id, verb = event.subject, event.type.removeprefix(TASK_PREFIX)
     if event.type not in TRANSITIONS:
         return f"{event.type} of {task_id} is not a known task event"

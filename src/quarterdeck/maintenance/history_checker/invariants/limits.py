@@ -5,7 +5,7 @@ spawn each count is compared with the limit at that position. The limit is the o
 admitted, which must equal the zone's limit at that position. An expired session stops counting at its expiry, a session
 in a cascade when the cascade starts.
 
-Lowering a limit ends no session. So a count may be above a new limit, and only an admission above it is a violation.
+Lowering a limit ends no session, so a count may be above the new limit. Only an admission above it is a violation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quarterdeck.maintenance.history_checker.replay import ReplayedSession, Sess
 
 NAME = "limits"
 CounterKey = tuple[str, str, str]
-"""(zone, bound, application, tree or parent that the bound counts in)"""
+"""(zone, bound, key): the key is the application, tree or parent whose sessions are counted, or "" for the zone."""
 Limits = Mapping[str, int]
 
 
@@ -33,11 +33,11 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     sessions, counts = SessionReplay(evidence), LiveCounts()
     stored_limits = _stored_limits(evidence)
     quotas: dict[str, Mapping[str, int | None]] = {}
-    for earlier in sessions:
-        counts.add(earlier)
+    for earlier_session in sessions:
+        counts.add(earlier_session)
     for event, data in readable_events(evidence):
-        for ended in sessions.apply(event, data):
-            counts.remove(ended)
+        for ended_session in sessions.apply(event, data):
+            counts.remove(ended_session)
         if event.type in ("zone.create", "zone.change"):
             quotas[event.zone_id] = data.quotas
         elif event.type == "session.spawn" and (session := sessions.get(event.zone_id, event.subject)):
@@ -54,7 +54,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _stored_limits(evidence: Evidence) -> dict[Ref, str]:
-    # Most sessions of a zone have the same text, so it is stored once.
+    # Most sessions of a zone have the same text, so it is kept in memory once.
     interned: dict[str, str] = {}
     return {(row.zone_id, row.id): interned.setdefault(row.limits, row.limits) for row in evidence.rows.sessions}
 

@@ -2,8 +2,8 @@
 
 A session ends at its own termination event, at the start of a cascade that includes it, or at its expiry. After that it
 has no new children, services, delegations or invocations, none of its invocations starts, it is neither suspended nor
-resumed, and no call with its credential succeeds. A suspended session does nothing that suspension forbids. An agent
-that is stale or terminated starts no task.
+resumed, and no call with its credential creates anything. A suspended session does nothing that suspension forbids. An
+agent that is stale or terminated starts no task.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _calls_for_sessions(evidence: Evidence) -> dict[tuple[str, str, str], RecordedCall]:
-    """The calls of sessions, by the event they caused. Only a call that created something caused its event."""
+    """The calls with a session's credential that created an object, by the event of the creation."""
     return {
         (CREATE_EVENTS[call.op], call.zone, call.response.id): call
         for call in evidence.history
@@ -52,7 +52,7 @@ def _acting_sessions(event: Event, data: EventData) -> Iterator[tuple[str | None
             yield data.source_session_id, "delegated"
             yield data.target_session_id, "was delegated to"
         case "service.register":
-            # The owner. A service of an application has no session here and does not end with one.
+            # The session that owns the service. A service that an application owns has none and ends with no session.
             yield data.agent_id, "registered a service"
         case "invocation.created":
             yield data.source_session_id, "invoked"
@@ -63,7 +63,7 @@ def _acting_sessions(event: Event, data: EventData) -> Iterator[tuple[str | None
 
 
 ALLOWED_WHILE_SUSPENDED = frozenset({"had the event session.suspend", "had the event session.resume"})
-"""What may happen to a suspended session."""
+"""The actions of `_acting_sessions` that are allowed for a suspended session."""
 
 
 def _check_session(event: Event, session: ReplayedSession, action: str) -> Iterator[Violation]:
@@ -88,20 +88,21 @@ def _end_text(session: ReplayedSession) -> str:
 
 
 LOST_STATES = frozenset({"ERROR", "TERMINATED"})
+"""The states of a stale and of a terminated agent."""
 
 
 def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
-    lost_at: dict[Ref, int] = {}
-    """The position at which each stale or terminated agent became so."""
+    lost_positions: dict[Ref, int] = {}
+    """For each agent that is stale or terminated, the position since which it is."""
     for event in evidence.log:
         if event.type.startswith("agent.") and event.to_state is not None:
             ref = (event.zone_id, event.subject)
             if event.to_state in LOST_STATES:
-                lost_at[ref] = event.pos
+                lost_positions[ref] = event.pos
             else:
-                lost_at.pop(ref, None)
+                lost_positions.pop(ref, None)
         elif starts_attempt(event) and (data := decode_task_event_data(event)) is not None:
-            pos = lost_at.get((event.zone_id, data.agent_id or ""))
+            pos = lost_positions.get((event.zone_id, data.agent_id or ""))
             if pos is not None:
                 detail = f"agent {data.agent_id} started {event.subject}, but was stale or terminated since {pos}"
                 yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)

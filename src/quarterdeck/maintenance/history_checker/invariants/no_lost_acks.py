@@ -1,7 +1,8 @@
 """No acknowledged change is lost.
 
-For every successful call the event log has its event, with the subject and the content of the response. A call with an
-unknown outcome needs no event; the invariant `agreement` checks that it took effect completely or not at all.
+The event log has an event for every successful call that creates, cancels, revokes, suspends, resumes or terminates an
+object, ends an attempt, or reports a step of a task. The event of a creation has the values of the request. A call with
+an unknown outcome needs no event; the invariant `agreement` checks that it took effect completely or not at all.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SUSPENSION_EVENTS: Mapping[str, str] = {Op.SUSPEND: "session.suspend", Op.RESUME
 
 
 class LoggedEvents:
-    """The events for the objects in the histories."""
+    """The events about the objects that the histories name."""
 
     def __init__(self, evidence: Evidence) -> None:
         event_types = {
@@ -123,7 +124,7 @@ def _check_completions(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _check_progress(evidence: Evidence) -> Iterator[Violation]:
-    """An acknowledged step of an attempt has one event, however often it is reported."""
+    """Every acknowledged step of an attempt has an event."""
     numbers_by_token = attempt_numbers(evidence)
     steps = {
         (event.zone_id, event.subject, data.attempt, data.current_step)

@@ -1,8 +1,11 @@
 """Nothing is left unfinished.
 
 After the load has stopped, no cascade is unfinished, no invocation of an ended session is pending or running, and no
-delegation from or to one is active. No session, attempt or delegation is long overdue. `qd check` itself compares the
-counters with the rows. If the servers are still working, this reports what they are about to finish.
+delegation from or to one is active. No session, attempt or delegation is long overdue. No task waits for a time long
+past or for tasks that have all ended, and no task is held by an agent that is missing, stale or terminated. `qd check`
+without `--history` compares the counters with the rows.
+
+If the servers are still working, this invariant reports what they are about to finish.
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ from quarterdeck.maintenance.history_checker.task_replay import HELD_STATES
 
 NAME = "rest"
 SWEEP_DELAY = 2 * MINUTE
-"""How long after its time something counts as overdue. The slowest sweep runs once per minute."""
+"""How long after its time something counts as overdue. By default the slowest sweep that ends it runs every minute."""
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
-    rows, ended = evidence.rows, EndedSessions(evidence)
+    rows, ended_sessions = evidence.rows, EndedSessions(evidence)
     for cascade in rows.cascades:
         if cascade.finished_at is not None:
             continue
@@ -36,14 +39,14 @@ def check(evidence: Evidence) -> Iterator[Violation]:
         detail = f"cascade {cascade.id} of {target} has {cascade.remaining} sessions left"
         yield Violation(NAME, cascade.zone_id, cascade.target_id or cascade.id, detail)
     for session in rows.sessions:
-        yield from _check_session(session, ended)
+        yield from _check_session(session, ended_sessions)
     for invocation in rows.invocations:
         if invocation.status not in ENDED_STATES:
-            yield from _check_invocation(invocation, ended)
+            yield from _check_invocation(invocation, ended_sessions)
     for edge in rows.edges:
         if edge.status == "active":
-            yield from _check_edge(edge, ended)
-    yield from _check_tasks(evidence, ended.is_long_past)
+            yield from _check_edge(edge, ended_sessions)
+    yield from _check_tasks(evidence, ended_sessions.is_long_past)
 
 
 class EndedSessions:
@@ -59,7 +62,7 @@ class EndedSessions:
                 self._ended.add((row.zone_id, row.id))
 
     def has_ended(self, zone_id: str, session_id: str | None) -> bool:
-        """A session without a row ended long ago."""
+        """A session without a row counts as ended: retention deletes only ended sessions."""
         ref = (zone_id, session_id or "")
         return session_id is not None and (ref in self._ended or ref not in self._existing)
 
@@ -67,27 +70,27 @@ class EndedSessions:
         return at is not None and at <= self.now - SWEEP_DELAY
 
 
-def _check_session(row: SessionRow, ended: EndedSessions) -> Iterator[Violation]:
-    if row.terminated_at is None and ended.is_long_past(row.expires_at):
+def _check_session(row: SessionRow, ended_sessions: EndedSessions) -> Iterator[Violation]:
+    if row.terminated_at is None and ended_sessions.is_long_past(row.expires_at):
         yield _violation(row, f"session {row.id} has expired, but was not terminated")
 
 
-def _check_invocation(row: InvocationRow, ended: EndedSessions) -> Iterator[Violation]:
+def _check_invocation(row: InvocationRow, ended_sessions: EndedSessions) -> Iterator[Violation]:
     for session_id in (row.source_session_id, row.target_session_id):
-        if ended.has_ended(row.zone_id, session_id):
+        if ended_sessions.has_ended(row.zone_id, session_id):
             yield _violation(row, f"invocation {row.id} is {row.status}, but its session {session_id} has ended")
     for field, at in (("deadline", row.deadline_at), ("lease", row.lease_expires_at)):
-        if ended.is_long_past(at):
+        if ended_sessions.is_long_past(at):
             yield _violation(row, f"invocation {row.id} is {row.status}, but its {field} passed long ago")
 
 
-def _check_edge(row: EdgeRow, ended: EndedSessions) -> Iterator[Violation]:
-    if ended.is_long_past(row.expires_at):
+def _check_edge(row: EdgeRow, ended_sessions: EndedSessions) -> Iterator[Violation]:
+    if ended_sessions.is_long_past(row.expires_at):
         yield _violation(row, f"delegation {row.id} has expired, but was not marked as expired")
-    elif row.expires_at > ended.now:
+    elif row.expires_at > ended_sessions.now:
         # An expired delegation no longer counts, even before a sweep marks it as expired.
         for session_id in (row.source_session_id, row.target_session_id):
-            if ended.has_ended(row.zone_id, session_id):
+            if ended_sessions.has_ended(row.zone_id, session_id):
                 yield _violation(row, f"delegation {row.id} is active, but its session {session_id} has ended")
 
 
@@ -101,20 +104,20 @@ IsLongPast = Callable[[Millis | None], bool]
 
 
 def _check_tasks(evidence: Evidence, is_long_past: IsLongPast) -> Iterator[Violation]:
-    finished: set[Ref] = set()
-    waiting: set[Ref] = set()
+    ended_tasks: set[Ref] = set()
+    waiting_tasks: set[Ref] = set()
     for row in evidence.rows.tasks:
         ref = (row.zone_id, row.id)
         if row.final or row.status in ("COMPLETED", "ARCHIVED"):
-            finished.add(ref)
+            ended_tasks.add(ref)
         elif row.waits_for == WAITS_FOR_TASKS:
-            waiting.add(ref)
+            waiting_tasks.add(ref)
         if (detail := _stuck_reason(row, is_long_past)) is not None:
             yield Violation(NAME, *ref, f"task {row.id} is {row.status}, but {detail}")
     for dependency in evidence.rows.dependencies:
-        if (dependency.zone_id, dependency.depends_on) not in finished:
-            waiting.discard((dependency.zone_id, dependency.task_id))
-    for ref in sorted(waiting):
+        if (dependency.zone_id, dependency.depends_on) not in ended_tasks:
+            waiting_tasks.discard((dependency.zone_id, dependency.task_id))
+    for ref in sorted(waiting_tasks):
         yield Violation(NAME, *ref, f"task {ref[1]} waits for dependencies, but all of them have ended")
 
 

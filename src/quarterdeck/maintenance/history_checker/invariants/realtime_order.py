@@ -1,7 +1,7 @@
 """A call that starts after another call's response has a later position in the event log.
 
 A response is sent after the commit, and positions are in the order of commits. So this holds even if different servers
-answered the two calls. It can be checked for calls whose times come from one clock, which those of one file do.
+answered the two calls. Only the calls of one file are compared, because their times come from one clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _LoggedCall:
     call: RecordedCall
     pos: int
     is_cause: bool
-    """Whether this call caused the event. The end of a session may have another cause, before the response."""
+    """Whether this call certainly caused the event. A terminated session may have ended earlier for another cause."""
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
@@ -33,7 +33,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _logged_calls(evidence: Evidence) -> Iterator[_LoggedCall]:
-    """The calls whose effect has a position."""
+    """The calls whose effect has a position in the event log."""
     creations: dict[tuple[str, str, str], RecordedCall] = {}
     for call in evidence.history:
         if call.op in CREATE_EVENTS and call.has_created and call.response.id:

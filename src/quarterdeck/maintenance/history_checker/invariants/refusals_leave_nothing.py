@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from quarterdeck.maintenance.history_checker.model import Evidence, Op, Outcome, RecordedCall, Violation
 
 NAME = "refused"
-KeyScope = tuple[str, str, str]
+ScopedKey = tuple[str, str, str]
 """(zone, application or service, key)"""
 KEY_CONFLICT_STATUS = 422
 TASK_EXISTS = "task_exists"
@@ -34,20 +34,20 @@ def check(evidence: Evidence) -> Iterator[Violation]:
             yield Violation(NAME, task.zone_id, task.id, detail, call=call.location)
 
 
-def _only_refused_keys(evidence: Evidence, op: Op) -> dict[KeyScope, RecordedCall]:
-    refused: dict[KeyScope, RecordedCall] = {}
-    excluded: set[KeyScope] = set()
+def _only_refused_keys(evidence: Evidence, op: Op) -> dict[ScopedKey, RecordedCall]:
+    refused: dict[ScopedKey, RecordedCall] = {}
+    excluded: set[ScopedKey] = set()
     for call in evidence.history:
         key = call.request.idempotency_key
         if call.op != op or key is None:
             continue
         owner = call.request.application_id if op is Op.SPAWN else call.request.service_id
-        scope = (call.zone, owner or "", key)
+        scoped_key = (call.zone, owner or "", key)
         if call.outcome is Outcome.REFUSED and call.status != KEY_CONFLICT_STATUS:
-            refused.setdefault(scope, call)
+            refused.setdefault(scoped_key, call)
         else:
-            excluded.add(scope)
-    return {scope: call for scope, call in refused.items() if scope not in excluded}
+            excluded.add(scoped_key)
+    return {scoped_key: call for scoped_key, call in refused.items() if scoped_key not in excluded}
 
 
 def _only_refused_task_ids(evidence: Evidence) -> dict[tuple[str, str], RecordedCall]:

@@ -76,7 +76,7 @@ def _saved_checkpoints(evidence: Evidence) -> dict[Ref, list[SavedCheckpoint]]:
 
 
 def _possible_checkpoints(checkpoints: Sequence[SavedCheckpoint], lease: TaskLease) -> list[bytes]:
-    """The checkpoints that this attempt may have got.
+    """The checkpoints that this attempt may have received.
 
     Checkpoints with the attempt's own number may have been saved before the claim: the attempt was released and started
     again, or the claim was repeated.

@@ -1,9 +1,9 @@
 """The rows agree with the event log.
 
-Every created object has a row, every row has a creation event, and its state is that of its last event. So a call with
-an unknown outcome took effect completely or not at all: a row without its event, or an event without its row, is a
-violation. Retention deletes rows of ended objects after days, so a missing row is allowed if the object ended more than
-a day ago.
+Every created session, invocation, delegation and task has a row. Every row has a creation event, and the state in the
+row is that of the last event. So a call with an unknown outcome took effect completely or not at all: a row without its
+event, or an event without its row, is a violation. Retention deletes the rows of ended objects, so a missing row is
+allowed if the object ended more than a day ago.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def _check_keys(evidence: Evidence, sessions: SessionReplay) -> Iterator[Violati
 
 
 def _check_cascades(evidence: Evidence) -> Iterator[Violation]:
-    started = {
+    started_cascades = {
         (event.zone_id, data.cascade_id) for event, data in readable_events(evidence) if event.type == "cascade.begin"
     }
     for row in evidence.rows.cascades:
-        if evidence.is_log_complete and (row.zone_id, row.id) not in started:
+        if evidence.is_log_complete and (row.zone_id, row.id) not in started_cascades:
             subject = row.target_id or row.zone_id
             yield _violation(
                 row.zone_id, subject, f"cascade {row.id} of {subject} has a row, but no event of its start"
@@ -86,27 +86,28 @@ def _edge_states(evidence: Evidence) -> Iterator[RefState]:
 def _check_states(
     evidence: Evidence, states_by_event: dict[str, str], noun: str, rows: Iterator[RefState]
 ) -> Iterator[Violation]:
-    last: dict[Ref, tuple[str, int, Millis]] = {}
+    last_events: dict[Ref, tuple[str, int, Millis]] = {}
+    """(state, position, time)"""
     for event, _ in readable_events(evidence):
         if event.type in states_by_event:
-            last[event.zone_id, event.subject] = (states_by_event[event.type], event.pos, event.at)
+            last_events[event.zone_id, event.subject] = (states_by_event[event.type], event.pos, event.at)
     existing: set[Ref] = set()
     for ref, status in rows:
         existing.add(ref)
-        logged = last.get(ref)
+        logged = last_events.get(ref)
         if logged is None:
             if evidence.is_log_complete:
                 yield _violation(*ref, f"{noun} {ref[1]} has a row, but no event of its creation")
         elif logged[0] != status:
             detail = f"{noun} {ref[1]} is {status}, but its last event is {logged[0]}"
             yield Violation(NAME, *ref, detail, logged[1])
-    for ref, (status, pos, at) in last.items():
+    for ref, (status, pos, at) in last_events.items():
         if ref not in existing and not (status not in ("pending", "running", "active") and _is_old(at, evidence)):
             yield Violation(NAME, *ref, f"the last event of {noun} {ref[1]} is {status}, but it has no row", pos)
 
 
-def _is_old(ended: Millis | None, evidence: Evidence) -> bool:
-    return ended is not None and ended < evidence.rows.now - DAY
+def _is_old(ended_at: Millis | None, evidence: Evidence) -> bool:
+    return ended_at is not None and ended_at < evidence.rows.now - DAY
 
 
 def _violation(zone_id: str, subject: str, detail: str) -> Violation:
@@ -117,14 +118,14 @@ OPEN_TASK_STATES = frozenset({"PENDING", "ASSIGNED", "RUNNING", "PAUSED"})
 
 
 def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
-    last: dict[Ref, tuple[Event, TaskEventData]] = {
+    last_events: dict[Ref, tuple[Event, TaskEventData]] = {
         (event.zone_id, event.subject): (event, data) for event, data, _ in TaskReplay(evidence).walk()
     }
     existing: set[Ref] = set()
     for row in evidence.rows.tasks:
         ref = (row.zone_id, row.id)
         existing.add(ref)
-        if (logged := last.get(ref)) is None:
+        if (logged := last_events.get(ref)) is None:
             if evidence.is_log_complete:
                 yield Violation(NAME, *ref, f"task {row.id} has a row, but no event of its creation")
             continue
@@ -135,7 +136,7 @@ def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
         elif data.attempt != row.attempt:
             detail = f"task {row.id} is in attempt {row.attempt}, but its last event has attempt {data.attempt}"
             yield Violation(NAME, *ref, detail, event.pos)
-    for ref, (event, _) in last.items():
+    for ref, (event, _) in last_events.items():
         is_old = event.to_state not in OPEN_TASK_STATES and event.at < evidence.rows.now - DAY
         if ref not in existing and not is_old:
             detail = f"the last event of task {ref[1]} is {event.to_state}, but it has no row"

@@ -57,7 +57,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _check_event(event: Event, data: EventData, invocation: ReplayedInvocation) -> Iterator[Violation]:
-    verb, number = event.type.removeprefix("invocation."), data.attempt
+    verb, attempt_number = event.type.removeprefix("invocation."), data.attempt
 
     def violation(detail: str) -> Violation:
         return Violation(NAME, event.zone_id, event.subject, detail, event.pos)
@@ -65,27 +65,31 @@ def _check_event(event: Event, data: EventData, invocation: ReplayedInvocation) 
     if invocation.state not in STATES_BEFORE[event.type]:
         if event.type == "invocation.started" and invocation.state == "running":
             yield violation(
-                f"invocation {event.subject} started again (attempt {number}) while attempt {invocation.attempt} ran"
+                f"invocation {event.subject} started again (attempt {attempt_number}) "
+                f"while attempt {invocation.attempt} ran"
             )
         else:
             state = invocation.state or "unknown"
             yield violation(f"invocation {event.subject} was {verb}, but was {state}")
-    elif event.type == "invocation.started" and number != invocation.attempt + 1:
-        yield violation(f"attempt {number} of {event.subject} was started after attempt {invocation.attempt}")
+    elif event.type == "invocation.started" and attempt_number != invocation.attempt + 1:
+        yield violation(f"attempt {attempt_number} of {event.subject} was started after attempt {invocation.attempt}")
     elif (
         event.type in ATTEMPT_END_EVENTS
         and invocation.state == "running"
-        and number not in _valid_numbers(event, invocation)
+        and attempt_number not in _valid_attempt_numbers(event, invocation)
     ):
         yield violation(
-            f"invocation {event.subject} was {verb} in attempt {number} while attempt {invocation.attempt} ran"
+            f"invocation {event.subject} was {verb} in attempt {attempt_number} while attempt {invocation.attempt} ran"
         )
 
 
-def _valid_numbers(event: Event, invocation: ReplayedInvocation) -> tuple[int | None, ...]:
-    """The attempt numbers that an end event may have. A release has the number before, because it is not counted."""
-    released = (invocation.attempt - 1,) if event.type == "invocation.released" else ()
-    return (None, invocation.attempt, *released)
+def _valid_attempt_numbers(event: Event, invocation: ReplayedInvocation) -> tuple[int | None, ...]:
+    """The attempt numbers that the event of an attempt's end may have.
+
+    A release may have the number of the attempt before, because a released attempt is not counted.
+    """
+    number_before = (invocation.attempt - 1,) if event.type == "invocation.released" else ()
+    return (None, invocation.attempt, *number_before)
 
 
 def _apply_event(event: Event, data: EventData, invocation: ReplayedInvocation) -> None:
@@ -105,10 +109,10 @@ class _ClaimedLease:
 
     @property
     def holder(self) -> str:
-        """Two calls with one claim_id are one claim: the second is a repeat."""
+        """The claim, or else the client. Two calls with the same claim_id are one claim: the second is a repeat."""
         task_data = self.call.task_data
-        claim = self.call.request.claim_id if task_data is None else task_data.request.claim_id
-        return f"claim {claim}" if claim else self.call.client
+        claim_id = self.call.request.claim_id if task_data is None else task_data.request.claim_id
+        return f"claim {claim_id}" if claim_id else self.call.client
 
 
 def _check_leases(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterator[Violation]:
@@ -116,9 +120,9 @@ def _check_leases(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterato
     tokens: dict[Attempt, dict[str, RecordedCall]] = {}
     for call in evidence.history:
         for lease in call.leases():
-            claimed = _ClaimedLease(lease, call)
-            first = holders.setdefault((call.zone, lease.id, lease.attempt_token), claimed)
-            if first.holder != claimed.holder:
+            claimed_lease = _ClaimedLease(lease, call)
+            first = holders.setdefault((call.zone, lease.id, lease.attempt_token), claimed_lease)
+            if first.holder != claimed_lease.holder:
                 detail = (
                     f"the same token of attempt {lease.attempt} of {lease.id} was returned to {first.call.client} "
                     f"({first.call.location}) and to {call.client}"
@@ -128,10 +132,10 @@ def _check_leases(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterato
     for attempt, calls_by_token in tokens.items():
         starts = start_counts[attempt]
         if len(calls_by_token) > starts and (starts or evidence.is_log_complete):
-            zone_id, subject, number = attempt
+            zone_id, subject, attempt_number = attempt
             last = list(calls_by_token.values())[-1]
             detail = (
-                f"attempt {number} of {subject} has {len(calls_by_token)} tokens, but was started {starts} "
+                f"attempt {attempt_number} of {subject} has {len(calls_by_token)} tokens, but was started {starts} "
                 f"{'time' if starts == 1 else 'times'}"
             )
             yield Violation(NAME, zone_id, subject, detail, call=last.location)
@@ -141,7 +145,7 @@ def _check_tasks(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterator
     """Check the attempts of tasks. Adds their starts to `start_counts`."""
     agents_by_attempt: dict[Attempt, set[str | None]] = {}
     for event, data, task in TaskReplay(evidence).walk():
-        if (detail := _task_problem(event, data, task)) is not None:
+        if (detail := _violation_detail(event, data, task)) is not None:
             yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)
         if starts_attempt(event):
             attempt = (event.zone_id, event.subject, data.attempt)
@@ -150,18 +154,18 @@ def _check_tasks(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterator
     yield from _check_agents(evidence, agents_by_attempt)
 
 
-def _task_problem(event: Event, data: TaskEventData, task: ReplayedTask) -> str | None:
-    task_id, number = event.subject, data.attempt
+def _violation_detail(event: Event, data: TaskEventData, task: ReplayedTask) -> str | None:
+    task_id, attempt_number = event.subject, data.attempt
     if starts_attempt(event):
         if task.is_held:
-            return f"task {task_id} started again (attempt {number}) while attempt {task.attempt} ran"
-        if number != task.attempt + 1:
-            return f"attempt {number} of {task_id} was started after attempt {task.attempt}"
+            return f"task {task_id} started again (attempt {attempt_number}) while attempt {task.attempt} ran"
+        if attempt_number != task.attempt + 1:
+            return f"attempt {attempt_number} of {task_id} was started after attempt {task.attempt}"
         return None
-    # A release has the number before the attempt, because the attempt is not counted.
-    expected = task.attempt - 1 if event.type == "task.released" else task.attempt
-    if event.from_state in HELD_STATES and task.is_held and number != expected:
-        return f"{event.type} of {task_id} has attempt {number}, but attempt {task.attempt} ran"
+    # A release has the number of the attempt before, because a released attempt is not counted.
+    expected_number = task.attempt - 1 if event.type == "task.released" else task.attempt
+    if event.from_state in HELD_STATES and task.is_held and attempt_number != expected_number:
+        return f"{event.type} of {task_id} has attempt {attempt_number}, but attempt {task.attempt} ran"
     return None
 
 

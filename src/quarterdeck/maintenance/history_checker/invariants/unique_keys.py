@@ -13,7 +13,7 @@ from quarterdeck.maintenance.history_checker.model import Evidence, Op, Recorded
 from quarterdeck.maintenance.history_checker.replay import SessionReplay, readable_events
 
 NAME = "one-key"
-KeyScope = tuple[str, str, str]
+ScopedKey = tuple[str, str, str]
 """(zone, application or service, key)"""
 
 
@@ -21,16 +21,16 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     yield from _check_created_once(evidence)
     yield from _check_invocations(evidence)
     yield from _check_tasks(evidence)
-    scopes: dict[Ref, KeyScope] = {}
-    for session, scope, call in _keyed_sessions(evidence):
-        first = scopes.setdefault(session, scope)
-        if first != scope:
-            detail = f"session {session[1]} was returned for two keys, {first[2]!r} and {scope[2]!r}"
+    keys_by_session: dict[Ref, ScopedKey] = {}
+    for session, scoped_key, call in _keyed_sessions(evidence):
+        first = keys_by_session.setdefault(session, scoped_key)
+        if first != scoped_key:
+            detail = f"session {session[1]} was returned for two keys, {first[2]!r} and {scoped_key[2]!r}"
             yield Violation(NAME, session[0], session[1], detail, call=call.location if call else None)
-    yield from _check_overlaps(evidence, scopes)
+    yield from _check_overlaps(evidence, keys_by_session)
 
 
-def _keyed_sessions(evidence: Evidence) -> Iterator[tuple[Ref, KeyScope, RecordedCall | None]]:
+def _keyed_sessions(evidence: Evidence) -> Iterator[tuple[Ref, ScopedKey, RecordedCall | None]]:
     for call in evidence.successful_calls(Op.SPAWN):
         request, session_id = call.request, call.response.id
         if session_id and request.idempotency_key is not None:
@@ -52,7 +52,7 @@ def _check_created_once(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _check_invocations(evidence: Evidence) -> Iterator[Violation]:
-    ids_by_key: dict[KeyScope, str] = {
+    ids_by_key: dict[ScopedKey, str] = {
         (row.zone_id, row.service_id, row.idempotency_key): row.id for row in evidence.rows.invocations
     }
     for call in evidence.successful_calls(Op.INVOKE):
@@ -66,8 +66,8 @@ def _check_invocations(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
-    """Uses the histories only. Each history belongs to one application."""
-    ids_by_key: dict[KeyScope, str] = {}
+    """Check the keys of tasks with the histories only: the rows do not have them."""
+    ids_by_key: dict[ScopedKey, str] = {}
     for call in evidence.successful_calls(Op.TASK_CREATE):
         key, task_id = call.request.idempotency_key, call.response.id
         if key is None or task_id is None:
@@ -78,17 +78,19 @@ def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
             yield Violation(NAME, call.zone, task_id, detail, call=call.location)
 
 
-def _check_overlaps(evidence: Evidence, scopes: dict[Ref, KeyScope]) -> Iterator[Violation]:
+def _check_overlaps(evidence: Evidence, keys_by_session: dict[Ref, ScopedKey]) -> Iterator[Violation]:
     sessions = SessionReplay(evidence)
-    spawned: dict[KeyScope, list[str]] = {}
+    session_ids_by_key: dict[ScopedKey, list[str]] = {}
     for event, data in readable_events(evidence):
         sessions.apply(event, data)
-        scope = scopes.get((event.zone_id, event.subject)) if event.type == "session.spawn" else None
-        if scope is None:
+        scoped_key = keys_by_session.get((event.zone_id, event.subject)) if event.type == "session.spawn" else None
+        if scoped_key is None:
             continue
-        for other in spawned.setdefault(scope, []):
-            session = sessions.get(event.zone_id, other)
-            if session and session.is_live(event.at) and other != event.subject:
-                detail = f"key {scope[2]!r} of {scope[1]} had session {event.subject} while {other} was live"
+        for other_id in session_ids_by_key.setdefault(scoped_key, []):
+            session = sessions.get(event.zone_id, other_id)
+            if session and session.is_live(event.at) and other_id != event.subject:
+                detail = (
+                    f"key {scoped_key[2]!r} of {scoped_key[1]} had session {event.subject} while {other_id} was live"
+                )
                 yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)
-        spawned[scope].append(event.subject)
+        session_ids_by_key[scoped_key].append(event.subject)
