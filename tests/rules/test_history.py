@@ -31,6 +31,20 @@ def test_valid_history_has_no_violation() -> None:
     assert [violation.text() for violation in violations(build_valid_history())] == []
 
 
+def test_cascade_over_several_trees_frees_the_slots_and_keys_of_all_at_once() -> None:
+    """A revocation ends several target sessions in one cascade. Its event names only the first."""
+    history = build_valid_history()
+    history.spawn("target", key="k9")
+    history.begin_cascade("root-2", "twig", "target")
+    for number, key in enumerate(("k9", None, None)):
+        history.spawn(f"next-{number}", key=key)
+    for ended in ("twig", "root-2", "target"):
+        history.terminate_session(ended, "root-2")
+    assert [violation.text() for violation in violations(history)] == []
+    history.marked_sessions.clear()
+    assert {violation.promise for violation in violations(history)} == {"limits", "one-key"}
+
+
 def test_expiry_within_the_sweep_delay_is_no_violation() -> None:
     """The slowest sweep runs once per minute, so only an expiry more than two minutes ago counts."""
     history = build_valid_history()

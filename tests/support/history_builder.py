@@ -20,6 +20,7 @@ from quarterdeck.maintenance.history_checker.model import (
     InvocationRow,
     KeyRow,
     Lease,
+    MarkedSessionRow,
     RecordedCall,
     Rows,
     SessionRow,
@@ -53,6 +54,7 @@ class HistoryBuilder:
     invocations: dict[str, InvocationRow] = field(default_factory=dict)
     edges: dict[str, EdgeRow] = field(default_factory=dict)
     cascades: list[CascadeRow] = field(default_factory=list)
+    marked_sessions: list[MarkedSessionRow] = field(default_factory=list)
     tasks: dict[str, TaskRow] = field(default_factory=dict)
     dependencies: list[DependencyRow] = field(default_factory=list)
     floor: int = 0
@@ -70,6 +72,7 @@ class HistoryBuilder:
                 invocations=list(self.invocations.values()),
                 edges=list(self.edges.values()),
                 cascades=self.cascades,
+                marked_sessions=self.marked_sessions,
                 tasks=list(self.tasks.values()),
                 dependencies=self.dependencies,
             ),
@@ -200,11 +203,12 @@ class HistoryBuilder:
                 self.end_edge(edge.id)
         self.terminate_session(session_id, session_id)
 
-    def begin_cascade(self, session_id: str, *descendants: str) -> None:
-        event = self.add_event("cascade.begin", session_id, cascade_id=f"c-{session_id}", stamped=1 + len(descendants))
+    def begin_cascade(self, session_id: str, *others: str) -> None:
+        event = self.add_event("cascade.begin", session_id, cascade_id=f"c-{session_id}", stamped=1 + len(others))
         self.cascades.append(CascadeRow(ZONE, f"c-{session_id}", session_id, 0, event.at))
-        for name in (session_id, *descendants):
+        for name in (session_id, *others):
             self.sessions[name] = msgspec.structs.replace(self.sessions[name], terminated_at=event.at)
+            self.marked_sessions.append(MarkedSessionRow(ZONE, f"c-{session_id}", name))
 
     # -- invocations
 

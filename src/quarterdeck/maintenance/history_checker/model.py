@@ -239,6 +239,12 @@ class CascadeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     finished_at: Millis | None
 
 
+class MarkedSessionRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    zone_id: str
+    cascade_id: str
+    id: str
+
+
 class Rows(msgspec.Struct, frozen=True):
     """The rows of the tables that are checked. Each iterable can be iterated any number of times."""
 
@@ -253,6 +259,7 @@ class Rows(msgspec.Struct, frozen=True):
     edges: Iterable[EdgeRow] = ()
     services: Iterable[ServiceRow] = ()
     cascades: Iterable[CascadeRow] = ()
+    marked_sessions: Iterable[MarkedSessionRow] = ()
     tasks: Iterable[TaskRow] = ()
     dependencies: Iterable[DependencyRow] = ()
 

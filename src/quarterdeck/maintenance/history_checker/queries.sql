@@ -32,6 +32,11 @@ select v.zone_id, v.id from agent_services v order by v.zone_id, v.id;
 -- Columns in the order of `model.CascadeRow`. The fourth is the number of sessions that are left.
 select c.zone_id, c.id, c.target_id, c.stamped - c.settled, c.finished_at from cascades c order by c.zone_id, c.id;
 
+-- name: history_marked_sessions
+-- The sessions that cascades have marked. Columns in the order of `model.MarkedSessionRow`.
+select s.zone_id, s.cascade_id, s.id
+from agent_sessions s where s.cascade_id is not null order by s.zone_id, s.id;
+
 -- name: history_tasks
 -- Columns in the order of `task_model.TaskRow`, with the state of the agent that holds the task or held it last.
 select t.zone_id, t.id, t.status, t.attempt, t.final, t.waits, t.spreads, t.available_at, t.timeout_at, t.updated_at,

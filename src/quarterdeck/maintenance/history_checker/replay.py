@@ -46,6 +46,10 @@ class SessionReplay:
         self._children: dict[Ref, list[str]] = {}
         self._live_ids: dict[str, dict[str, None]] = {}
         """By zone, the ids of the sessions that have not ended. A cascade over a whole zone ends them all."""
+        self._marked_ids: dict[Ref, list[str]] = {}
+        """By cascade, the ids of the sessions that it marked."""
+        for row in evidence.rows.marked_sessions:
+            self._marked_ids.setdefault((row.zone_id, row.cascade_id), []).append(row.id)
         if not evidence.is_log_complete:
             self._load_earlier(evidence)
 
@@ -84,7 +88,7 @@ class SessionReplay:
             case "session.terminate":
                 return self._terminate(event)
             case "cascade.begin":
-                return [self._mark_ended(session, event.pos) for session in self._cascade_targets(event)]
+                return [self._mark_ended(session, event.pos) for session in self._cascade_targets(event, data)]
             case "session.suspend" | "session.resume":
                 if session := self.get(event.zone_id, event.subject):
                     session.is_suspended = event.to_state == "suspended"
@@ -109,15 +113,18 @@ class SessionReplay:
         self._live_ids.get(session.zone_id, {}).pop(session.id, None)
         return session
 
-    def _cascade_targets(self, event: Event) -> list[ReplayedSession]:
-        """The sessions that a cascade ends: the named session and its live descendants, or the whole zone."""
-        root = self.get(event.zone_id, event.subject)
+    def _cascade_targets(self, event: Event, data: EventData) -> list[ReplayedSession]:
+        """The live sessions that a cascade ends: the named session, its descendants, and the others that the cascade
+        marked. If the event names no session, all sessions of the zone."""
+        zone_id, root = event.zone_id, self.get(event.zone_id, event.subject)
         if root is None:
-            zone_sessions = [
-                self.get(event.zone_id, session_id) for session_id in self._live_ids.get(event.zone_id, ())
-            ]
-            return [session for session in zone_sessions if session]
-        return [session for session in self.subtree(root) if session.ended_pos is None]
+            targets = [self.get(zone_id, session_id) for session_id in self._live_ids.get(zone_id, ())]
+        else:
+            # A revoked delegation may end several trees in one cascade. The event names only the first.
+            marked_ids = self._marked_ids.get((zone_id, data.cascade_id or ""), ())
+            targets = [*self.subtree(root), *(self.get(zone_id, session_id) for session_id in marked_ids)]
+        live_targets = {session.id: session for session in targets if session and session.ended_pos is None}
+        return [*live_targets.values()]
 
     def subtree(self, root: ReplayedSession) -> Iterator[ReplayedSession]:
         """A session and all its descendants, including ended ones: an ended session may have live descendants."""

@@ -17,6 +17,7 @@ from quarterdeck.maintenance.history_checker.model import (
     Evidence,
     InvocationRow,
     KeyRow,
+    MarkedSessionRow,
     Outcome,
     RecordedCall,
     Rows,
@@ -123,6 +124,7 @@ def load_history_evidence(snapshot: Snapshot, calls: Sequence[RecordedCall]) -> 
         edges=SnapshotRows(snapshot, Q.history_edges(), EdgeRow),
         services=SnapshotRows(snapshot, Q.history_services(), ServiceRow),
         cascades=SnapshotRows(snapshot, Q.history_cascades(), CascadeRow),
+        marked_sessions=SnapshotRows(snapshot, Q.history_marked_sessions(), MarkedSessionRow),
         tasks=SnapshotRows(snapshot, Q.history_tasks(), TaskRow),
         dependencies=SnapshotRows(snapshot, Q.history_dependencies(), DependencyRow),
     )
