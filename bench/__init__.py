@@ -33,10 +33,10 @@ notes. Four names differ from their modules: `walls` (`row_security`), `live` (`
 | peers                                | other queues from PyPI                                                    |
 | report, svg_chart, machine           | the documents                                                             |
 
-How it fails. A response other than the expected one, or a database with fewer rows than were acknowledged or more than
-were acknowledged and in flight, ends the benchmark with an error: a rate of wrong responses means nothing. A figure
-that misses its target is reported as missed. All child processes are stopped by their process id, also when
-interrupted. Linux only: CPU shares are read from /proc.
+How it fails. An unexpected response ends the benchmark with an error, because a rate of wrong responses means nothing.
+So does a database with fewer rows than were acknowledged, or with more than were acknowledged and in flight. A figure
+that misses its target is reported as missed. All child processes are stopped by their process id, also on an interrupt.
+The benchmark needs Linux, because CPU shares are read from /proc.
 
     QD_BENCH_SECONDS=8    length of one run
     QD_BENCH_ROUNDS=3     repetitions of each round of runs; results are medians over them

@@ -31,11 +31,12 @@ def measure(testbed: Testbed) -> Findings:
     limits = {"PostgreSQL": MAX_CPU_PERCENT, "SQLite": None}
     return Findings(
         f"{AGENTS:,} agents with one heartbeat per second each (open loop)",
-        lines=[Line(f"heartbeats, {engine}", found) for engine, found in runs.items()],
+        lines=[Line(f"heartbeats, {engine}", line_runs) for engine, line_runs in runs.items()],
         figures=[
             Figure(f"CPU of the server for {AGENTS:,} heartbeats per second, {engine}",
-                   [(run.server or 0.0) * CORES * 100 for run in found], "% of a core", limits[engine], at_most=True)
-            for engine, found in runs.items()
+                   [(run.server or 0.0) * CORES * 100 for run in line_runs], "% of a core", limits[engine],
+                   at_most=True)
+            for engine, line_runs in runs.items()
         ],
         notes=[
             "Each agent has its own connection and sends one heartbeat per second, spread evenly over the second. A "

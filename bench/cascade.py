@@ -30,10 +30,10 @@ def measure(testbed: Testbed) -> Findings:
             runs.setdefault(engine, []).append(_measure_cascade(testbed, engine))
     return Findings(
         f"Termination of a tree of {SIZE:,} sessions, ten levels deep",
-        lines=[Line(f"sessions terminated, {engine}", found) for engine, found in runs.items()],
+        lines=[Line(f"sessions terminated, {engine}", line_runs) for engine, line_runs in runs.items()],
         figures=[
-            Figure(f"Termination of {SIZE:,} sessions, {engine}", _durations_ms(found), "ms", MAX_MS, at_most=True)
-            for engine, found in runs.items()
+            Figure(f"Termination of {SIZE:,} sessions, {engine}", _durations_ms(line_runs), "ms", MAX_MS, at_most=True)
+            for engine, line_runs in runs.items()
         ],
         notes=[
             "The tree is spawned over HTTP, session by session, with random parents. One DELETE with `receipt=true` "

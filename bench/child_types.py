@@ -1,6 +1,6 @@
 """The input and output of the child processes.
 
-Imports almost nothing, because each child is a process of its own.
+This module imports only msgspec, so that child processes start fast.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 NUMBER_PLACEHOLDER = "############"
-"""In a body it is replaced by a different number in each request, with as many digits."""
+"""Each request replaces it in the body by its own number, with as many digits."""
 
 
 class LoadConfig(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class LoadResult(msgspec.Struct, frozen=True):
     refused: int
     """Responses other than 2xx (wrk: 400 and above)."""
     lost: int
-    """Failed connections."""
+    """Failed connections, and requests without a response."""
     p50_ms: float
     p99_ms: float
     cpu_seconds: float | None = None
@@ -54,7 +54,10 @@ class OpenLoopResult(LoadResult, frozen=True, kw_only=True):
 
 
 class DeliveryResult(LoadResult, frozen=True, kw_only=True):
-    """The result of listeners: `count` is the number of received events, `refused` of those out of order."""
+    """The result of event readers: `count` events arrived, `refused` of them out of order or invalid.
+
+    `lost` counts the listeners that missed events, or the stream entries that did not arrive.
+    """
 
     max_ms: float
 
@@ -123,11 +126,11 @@ class SweepResult(msgspec.Struct, frozen=True):
 class ReaderConfig(msgspec.Struct, frozen=True):
     """The stream, the number of expected entries, and their signing key."""
 
-    redis: str
+    redis_url: str
     stream: str
     after_id: str
     """The id of the last entry before the run."""
     zone: str
     count: int
     seconds: float
-    key: str
+    signing_key: str

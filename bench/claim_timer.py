@@ -1,7 +1,7 @@
 """`python -m bench.claim_timer`: times claims. Reads a `ClaimConfig` and writes a `ClaimResult`.
 
 In each round it creates as many tasks as one claim requests, claims them and completes them. The claim is timed from
-just before it is sent until its response was read. One connection, one clock.
+just before it is sent until its response has been read, over one connection.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class ClaimTimer:
 
     async def run(self) -> ClaimResult:
         await self._connection.open(self._config.server)
-        seconds = [await self._round() for _ in range(WARM_ROUNDS + self._config.rounds)]
+        seconds = [await self._run_round() for _ in range(WARM_ROUNDS + self._config.rounds)]
         return ClaimResult(seconds[WARM_ROUNDS:])
 
-    async def _round(self) -> float:
+    async def _run_round(self) -> float:
         await self._connection.send(self._create_request)
         started_at = time.perf_counter()
         response = await self._connection.send(self._claim_request)

@@ -21,7 +21,7 @@ from bench.testbed import Target, Testbed
 
 MAX_RATIO = 1.3
 ROUNDS_PER_SECOND = {1: 25.0, 100: 5.0}
-"""The limit of a claim, and about how many rounds with it fit into a second of a run."""
+"""By the limit of a claim: about how many rounds fit into one second of a run."""
 ENGINES = ("PostgreSQL", "SQLite")
 AGENT = "bench"
 CHUNK = 20_000
@@ -32,7 +32,7 @@ COPY_STATEMENT = """
 insert into agent_tasks (id, {columns})
 with recursive n (i) as (select {first:d} union all select i + 1 from n where i < {last:d})
 select '00000000-0000-7000-8000-' || substr(cast(1000000000000 + i as text), 2), {columns}
-from n, agent_tasks where id = '{model}'
+from n, agent_tasks where id = '{template_id}'
 """
 
 
@@ -55,11 +55,12 @@ def measure(testbed: Testbed) -> Findings:
                 ratios.setdefault(_figure_name(limit, engine, testbed.plan.rows), []).append(p50_full / p50_empty)
     return Findings(
         f"A claim with {testbed.plan.rows:,} finished tasks in the table",
-        lines=[Line(name, found) for name, found in runs.items()],
+        lines=[Line(name, line_runs) for name, line_runs in runs.items()],
         figures=[Figure(name, values, "×", MAX_RATIO, at_most=True) for name, values in ratios.items()],
         notes=[
             "In each round as many tasks are created as the claim requests, the claim is timed from just before it is "
-            "sent until its response was read, and the tasks are completed. The medians are compared. One connection.",
+            "sent until its response has been read, and the tasks are completed, over one connection. The medians are "
+            "compared.",
             "The finished tasks are copies of a task that the server has finished, in the same zone, of the same class "
             "and agent, without events. The server prepared its statements before they were inserted, and ANALYZE ran "
             "afterwards. Both servers also had the same number of claims.",
@@ -106,7 +107,7 @@ def copy_finished_tasks(target: Target, rows: int) -> None:
         column_list = ", ".join(name for name in columns if name != "id")
         for first in range(0, rows, CHUNK):
             last = min(first + CHUNK, rows) - 1
-            execute(COPY_STATEMENT.format(columns=column_list, first=first, last=last, model=template_id))
+            execute(COPY_STATEMENT.format(columns=column_list, first=first, last=last, template_id=template_id))
         [[after]] = execute(COUNT_QUERY)
         if int(str(after)) - int(str(before)) != rows:
             raise BenchError(f"{rows} finished tasks should have been added to {before}, but there are {after}.")

@@ -1,4 +1,4 @@
-"""How long a `qd` command takes, compared with starting Python. Agents run `qd` all the time."""
+"""How long a `qd` command takes, compared with starting Python. Agents run `qd` often."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _commands(session: str) -> dict[str, list[str]]:
 
 
 def _run_interleaved(commands: dict[str, list[str]], target: Target) -> dict[str, list[float]]:
-    """Each command once to warm the caches, then all of them in turn."""
+    """Run each command once to warm the caches, then all of them in turn, `REPEATS` times."""
     times_by_name: dict[str, list[float]] = {name: [] for name in commands}
     for repeat in range(REPEATS + 1):
         for name, command in commands.items():

@@ -29,7 +29,7 @@ create table control (id text primary key, state text not null, body jsonb not n
 create index control_pending on control (id) where state = 'pending';
 """
 COLUMNS_QUERY = """
-with picked as (select * from {table} where zone_id = %s and {which} limit 500)
+with picked as (select * from {table} where zone_id = %s and {condition} limit 500)
 select (select array_agg(distinct name order by name)
         from picked, lateral jsonb_object_keys(jsonb_strip_nulls(to_jsonb(picked))) as name),
        (select avg(pg_column_size(picked.*)) from picked)
@@ -145,7 +145,9 @@ def _check_same_rows(database: str, control_zone: str, server_zone: str) -> None
         measured = []
         for zone in (control_zone, server_zone):
             with psycopg.connect(database) as connection:
-                row = connection.execute(COLUMNS_QUERY.format(table=table, which=condition).encode(), [zone]).fetchone()
+                row = connection.execute(
+                    COLUMNS_QUERY.format(table=table, condition=condition).encode(), [zone]
+                ).fetchone()
             assert row is not None
             measured.append((row[0], float(row[1])))
         (control_columns, control_size), (server_columns, server_size) = measured

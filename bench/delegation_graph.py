@@ -1,7 +1,7 @@
 """A graph of delegations, created edge by edge over HTTP.
 
 One session delegates to all sessions of the first level, twice to each. Each session of a lower level gets edges from
-two random sessions of the level above; there are ten levels. So the first session reaches the complete graph, over very
+two random sessions of the level above; there are ten levels. So the first session reaches the complete graph over very
 many paths, and every edge of the last level has a chain of nine parents. A source has a lower rank than its target, so
 a new edge in the same direction needs no search for cycles.
 """
@@ -49,7 +49,7 @@ class DelegationGraph:
     """Each has three parallel edges to the next."""
     first_edge_id: str = ""
     """The first edge of the chain."""
-    edges: int = 0
+    edge_count: int = 0
 
     def spawn_request(self) -> bytes:
         body = {"application_id": APPLICATION, "ttl_seconds": TTL_SECONDS}
@@ -67,10 +67,10 @@ class DelegationGraph:
     def check(self) -> None:
         """Every edge is stored, active and in the log, and the longest chain of parents has the expected length."""
         active, created, revoked, fewest_hops = session_counts.read_numbers(self.target, EDGE_COUNTS_QUERY, [self.zone])
-        if (active, created, revoked) != (self.edges, self.edges, 0) or fewest_hops > UNLIMITED_HOPS - LEVELS:
+        if (active, created, revoked) != (self.edge_count, self.edge_count, 0) or fewest_hops > UNLIMITED_HOPS - LEVELS:
             raise BenchError(
-                f"{self.edges} edges were acknowledged. The database holds {active} active edges, {created} events of "
-                f"created and {revoked} of revoked edges, and the fewest remaining hops are {fewest_hops}."
+                f"{self.edge_count} edges were acknowledged. The database holds {active} active edges, {created} "
+                f"events of created and {revoked} of revoked edges, and the fewest remaining hops are {fewest_hops}."
             )
 
 
@@ -107,5 +107,5 @@ async def _delegate(callers: ClientPool, graph: DelegationGraph, pairs: Sequence
             edge_ids.append(response.json()["id"])
 
     await asyncio.gather(*(send_requests(connection) for connection in callers.connections))
-    graph.edges += len(edge_ids)
+    graph.edge_count += len(edge_ids)
     return edge_ids

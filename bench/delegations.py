@@ -37,12 +37,12 @@ def measure(testbed: Testbed) -> Findings:
             graph = asyncio.run(build_graph(target, target.create_zones("graph", 1)[0]))
             for _ in range(testbed.plan.rounds):
                 testbed.flush_to_disk()
-                for kind, run in asyncio.run(_round(testbed, graph)).items():
+                for kind, run in asyncio.run(_run_round(testbed, graph)).items():
                     runs.setdefault((engine, kind), []).append(run)
             graph.check()
     return Findings(
         f"Delegations in a graph of {EDGES:,} edges",
-        lines=[Line(f"{engine}: {kind}", found) for (engine, kind), found in runs.items()],
+        lines=[Line(f"{engine}: {kind}", line_runs) for (engine, kind), line_runs in runs.items()],
         figures=[
             figure
             for engine in ENGINES
@@ -75,8 +75,8 @@ def _figure(name: str, runs: list[Run], limit: float | None) -> Figure:
     return Figure(name, [run.p50_ms or 0.0 for run in runs], "ms", limit, at_most=True)
 
 
-async def _round(testbed: Testbed, graph: DelegationGraph) -> dict[str, Run]:
-    rng = random.Random(graph.edges)
+async def _run_round(testbed: Testbed, graph: DelegationGraph) -> dict[str, Run]:
+    rng = random.Random(graph.edge_count)
     count = min(REQUESTS_MAX, int(REQUESTS_PER_SECOND * testbed.plan.seconds))
     connection = await RawConnection.open(graph.target.url)
     try:
@@ -87,7 +87,7 @@ async def _round(testbed: Testbed, graph: DelegationGraph) -> dict[str, Run]:
         traversals = [build_request("GET", path, graph.target.token)] * (count + WARM_UP_REQUESTS)
         late_ids = await _spawn_late_targets(connection, graph, count + WARM_UP_REQUESTS)
         against = [graph.delegation_request(session_id, rng.choice(graph.levels[-1])) for session_id in late_ids]
-        graph.edges += len(inside) + len(above) + len(late_ids) + len(against)
+        graph.edge_count += len(inside) + len(above) + len(late_ids) + len(against)
         return {
             INSIDE_GRAPH: await _time_requests(connection, inside, CREATED),
             ABOVE_GRAPH: await _time_requests(connection, above, CREATED),

@@ -1,7 +1,7 @@
 """The control of `http_overhead`: a plain ASGI application that reads nothing and always sends the same few bytes.
 
-It runs under uvicorn on the event loop (uvloop) and the parser (httptools) of Quarterdeck's server, so the rest of the
-HTTP layer makes the difference.
+It runs under uvicorn on the event loop (uvloop) and the parser (httptools) of Quarterdeck's server, so the difference
+is the cost of the rest of the HTTP layer.
 """
 
 from __future__ import annotations

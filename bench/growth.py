@@ -24,7 +24,7 @@ def measure(testbed: Testbed) -> Findings:
     return Findings(
         "As the sessions table grows",
         lines=lines,
-        curves=[Curve(f"{engine}, one hot zone", found) for engine, found in points.items()],
+        curves=[Curve(f"{engine}, one hot zone", engine_points) for engine, engine_points in points.items()],
         axis="sessions in the table",
         notes=[
             "All sessions are in the measured zone, half of them live and half terminated, each with its events. The "

@@ -40,7 +40,7 @@ def measure(testbed: Testbed) -> Findings:
     cost_ratios = round_ratios(runs[DISPATCHER_NAME], runs[ECHO_NAME], testbed.plan.rounds, "server_us")
     return Findings(
         "The HTTP layer, compared with a plain ASGI echo",
-        lines=[Line(name, found) for name, found in runs.items()],
+        lines=[Line(name, line_runs) for name, line_runs in runs.items()],
         figures=[Figure("CPU per request / plain ASGI echo", cost_ratios, "×", MAX_RATIO, at_most=True)],
         notes=["The server writes its log to a file."],
     )

@@ -11,18 +11,18 @@ MAX_MB = 80.0
 
 
 def measure(testbed: Testbed) -> Findings:
-    resident = []
-    after_load = 0.0
+    idle_mb: list[float] = []
+    after_load_mb = 0.0
     for number in range(testbed.plan.rounds):
         with testbed.start_server() as target:
             with target.client() as client:
                 client.post("/zones/default/agents", json={"application_id": "bench"}).raise_for_status()
-            resident.append(resident_mb(target.pid))
+            idle_mb.append(resident_mb(target.pid))
             if number == 0:
                 SpawnRunner(testbed, target).run()
-                after_load = resident_mb(target.pid)
+                after_load_mb = resident_mb(target.pid)
     return Findings(
         "Memory of an idle server on SQLite",
-        figures=[Figure("Idle resident memory on SQLite", resident, "MB", MAX_MB, at_most=True)],
-        notes=[f"After a run of spawns with 64 connections the same server uses {after_load:.0f} MB."],
+        figures=[Figure("Idle resident memory on SQLite", idle_mb, "MB", MAX_MB, at_most=True)],
+        notes=[f"After a run of spawns with 64 connections the same server uses {after_load_mb:.0f} MB."],
     )

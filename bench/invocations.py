@@ -16,15 +16,15 @@ SQLITE_ENQUEUE = f"{ENQUEUE}, SQLite"
 def measure(testbed: Testbed) -> Findings:
     runs: dict[str, list[Run]] = {}
     for _ in range(testbed.plan.rounds):
-        _round(testbed, "PostgreSQL", (INSERTS, ENQUEUE), runs)
-        _round(testbed, "SQLite", (SQLITE_COMMITS, SQLITE_ENQUEUE), runs)
+        _run_round(testbed, "PostgreSQL", (INSERTS, ENQUEUE), runs)
+        _run_round(testbed, "SQLite", (SQLITE_COMMITS, SQLITE_ENQUEUE), runs)
 
     def ratio_values(measured: str, control: str) -> list[float]:
         return round_ratios(runs[measured], runs[control], testbed.plan.rounds)
 
     return Findings(
         "Invocations enqueued over HTTP, compared with the databases alone",
-        lines=[Line(name, found) for name, found in runs.items()],
+        lines=[Line(name, line_runs) for name, line_runs in runs.items()],
         figures=[
             Figure("Invocations, PostgreSQL / one-row inserts", ratio_values(ENQUEUE, INSERTS), "×", MIN_RATIO,
                    GOAL_RATIO),
@@ -39,7 +39,7 @@ def measure(testbed: Testbed) -> Findings:
     )  # fmt: skip
 
 
-def _round(testbed: Testbed, engine: str, names: tuple[str, str], runs: dict[str, list[Run]]) -> None:
+def _run_round(testbed: Testbed, engine: str, names: tuple[str, str], runs: dict[str, list[Run]]) -> None:
     control_name, enqueue_name = names
     with testbed.start_fresh_server(engine) as target:
         enqueue_runner = EnqueueRunner(testbed, target)

@@ -1,9 +1,9 @@
 """`python -m bench.listeners`: event streams on one zone. Reads a `LoadConfig` and writes a `DeliveryResult`.
 
-Prints `ready` when all streams are open, and ends when each has received every event of the run. Latency starts at the
-event's `at`, which the database's clock set inside the transaction, and ends when this process has received the event.
-So it includes the rest of the transaction, its commit, up to a millisecond by which `at` is rounded down, and the time
-in which this process reads the other sockets first.
+The process prints `ready` when all streams are open, and ends when each has received every event of the run. Latency
+starts at the event's `at`, which the database's clock set inside the transaction, and ends when this process has
+received the event. So it includes the rest of the transaction, its commit, up to a millisecond by which `at` is rounded
+down, and the time in which this process reads the other sockets first.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Listener(asyncio.Protocol):
         self._on_events = on_events
         self._buffer = b""
         self._position: int | None = None
-        self.is_open = asyncio.get_running_loop().create_future()
+        self.opened = asyncio.get_running_loop().create_future()
         self.count = 0
         self.out_of_order = 0
         self.is_lost = False
 
-    def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]  # TCP has no other
+    def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]  # TCP can write
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -64,7 +64,7 @@ class Listener(asyncio.Protocol):
                 self._buffer = data
                 return
             self._position = int(head[1])
-            self.is_open.set_result(None)
+            self.opened.set_result(None)
             data = data[head.end() :]
         events, end = _parse_events(data)
         self._buffer = data[end:]
@@ -78,8 +78,8 @@ class Listener(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
-        if not self.is_open.done():
-            self.is_open.set_exception(ConnectionError("a stream was refused"))
+        if not self.opened.done():
+            self.opened.set_exception(ConnectionError("a stream was refused"))
 
 
 class ListenerGroup:
@@ -100,7 +100,7 @@ class ListenerGroup:
             _, listener = await loop.create_connection(
                 lambda: Listener(request, self._record_events), self._config.host, self._config.port
             )
-            await listener.is_open
+            await listener.opened
             listeners.append(listener)
         print("ready", flush=True)
         cpu_started_at, started_at = time.process_time(), time.perf_counter()

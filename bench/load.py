@@ -1,7 +1,7 @@
 """Closed-loop load: a number of connections, each with one request in flight at any time.
 
-Uses wrk if it is on PATH, because it takes the least CPU from the server; otherwise `loadgen` in a child process. Both
-return a `LoadResult`.
+The generator is wrk if it is on PATH, because it takes the least CPU from the server; otherwise `loadgen` in a child
+process. Both return a `LoadResult`.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _run_wrk(target: Target, requests: Requests, connections: int, seconds: floa
         "BENCH_NUMBER": NUMBER_PLACEHOLDER,
         "BENCH_TOKEN": target.token,
     }
-    # wrk takes full seconds. One thread is faster than any server here, and leaves the other core free.
+    # wrk accepts only whole seconds. One thread is faster than any server here, and leaves the other core free.
     command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s"]
     completed = subprocess.run(
         [*command, "-s", str(SCRIPT), target.url + requests.paths[0]],

@@ -27,10 +27,10 @@ def measure(testbed: Testbed) -> Findings:
             runs.setdefault(name, []).append(_time_matching(_build_queues(rng), _build_agents(rng, slots), name))
     return Findings(
         f"Matching {TASK_COUNT:,} tasks of {CAPABILITY_SETS} capability sets to {AGENT_COUNT:,} agents",
-        lines=[Line(f"matching, {name}", found) for name, found in runs.items()],
+        lines=[Line(f"matching, {name}", line_runs) for name, line_runs in runs.items()],
         figures=[
-            Figure(f"Matching, {name}", [run.p50_ms or 0.0 for run in found], "ms", MAX_MS, at_most=True)
-            for name, found in runs.items()
+            Figure(f"Matching, {name}", [run.p50_ms or 0.0 for run in line_runs], "ms", MAX_MS, at_most=True)
+            for name, line_runs in runs.items()
         ],
         notes=[
             f"Each set requires one to four of {CAPABILITY_COUNT} capabilities, and each agent has eight to all of "

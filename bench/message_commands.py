@@ -101,13 +101,13 @@ def measure(testbed: Testbed) -> CommandTimes:
             times.peer_problem = str(error)
         # One round to warm the caches, then all programs in turn, in alternating order.
         for repeat in range(REPEATS + 1):
-            round_times = _round(programs if repeat % 2 else programs[::-1], times)
+            round_times = _run_round(programs if repeat % 2 else programs[::-1], times)
             for name, seconds in round_times.items() if repeat else ():
                 times.seconds.setdefault(name, []).append(seconds)
     return times
 
 
-def _round(programs: list[Program], times: CommandTimes) -> dict[str, float]:
+def _run_round(programs: list[Program], times: CommandTimes) -> dict[str, float]:
     started_at = time.perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], env=minimal_environment(), check=True)
     round_times = {PYTHON_PASS: time.perf_counter() - started_at}

@@ -19,7 +19,7 @@ def measure(testbed: Testbed) -> Findings:
     runs = message_load.measure(testbed)
     return Findings(
         "Messages between the members of a fleet",
-        lines=[Line(name, found) for name, found in runs.items()],
+        lines=[Line(name, line_runs) for name, line_runs in runs.items()],
         figures=[*_command_figures(command_times), *_load_figures(testbed, runs)],
         notes=[
             f"Medians of {REPEATS} alternating runs: "

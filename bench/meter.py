@@ -1,4 +1,4 @@
-"""CPU time by process during a run. /proc is read only before and after it, so that reading costs the run nothing."""
+"""CPU time by process during a run. /proc is read only before and after a run, so that reading costs it nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A Quarterdeck server without row-level security: it does not require policies, and transactions set no zones.
 
-The control of `row_security`, for a database in which the benchmark has disabled row-level security.
+It is the control of `row_security`, which disables row-level security in the database first.
 """
 
 from __future__ import annotations

@@ -31,12 +31,12 @@ class OpenLoopSender:
         self._rate = config.rate
         self._total = int(config.rate * config.seconds)
         self._requests = cycle_requests(config)
-        self._free: deque[Connection] = deque()
-        self._waiting: deque[float] = deque()
+        self._free_connections: deque[Connection] = deque()
+        self._waiting_due_times: deque[float] = deque()
         self._started_at = 0.0
         self._due_count = 0
         self._latencies: list[float] = []
-        self._late: list[float] = []
+        self._send_delays: list[float] = []
         self._waited_count = 0
         self._refused_count = 0
         self._lost_count = 0
@@ -48,8 +48,8 @@ class OpenLoopSender:
             _, connection = await loop.create_connection(
                 lambda: Connection(self._on_response, self._on_lost), self._config.host, self._config.port
             )
-            self._free.append(connection)
-        connections = list(self._free)
+            self._free_connections.append(connection)
+        connections = list(self._free_connections)
         cpu_seconds = time.process_time()
         self._started_at = time.perf_counter() + LEAD_SECONDS
         loop.call_later(LEAD_SECONDS, self._send_due)
@@ -72,12 +72,12 @@ class OpenLoopSender:
         now = time.perf_counter()
         while self._due_count < self._total and (due := self._started_at + self._due_count / self._rate) <= now:
             self._due_count += 1
-            if self._free:
-                self._late.append(now - due)
-                self._send(self._free.popleft(), due)
+            if self._free_connections:
+                self._send_delays.append(now - due)
+                self._send(self._free_connections.popleft(), due)
             else:
                 self._waited_count += 1
-                self._waiting.append(due)
+                self._waiting_due_times.append(due)
         if self._due_count < self._total:
             next_due = self._started_at + self._due_count / self._rate
             asyncio.get_running_loop().call_later(
@@ -91,10 +91,10 @@ class OpenLoopSender:
     def _on_response(self, connection: Connection, status: int) -> None:
         self._latencies.append(time.perf_counter() - connection.started_at)
         self._refused_count += not 200 <= status < 300
-        if self._waiting:
-            self._send(connection, self._waiting.popleft())
+        if self._waiting_due_times:
+            self._send(connection, self._waiting_due_times.popleft())
         else:
-            self._free.append(connection)
+            self._free_connections.append(connection)
         if len(self._latencies) == self._total:
             self._done.set()
 
@@ -102,7 +102,7 @@ class OpenLoopSender:
         self._lost_count += 1
 
     def _to_result(self, seconds: float, lost: int, cpu_seconds: float) -> OpenLoopResult:
-        ordered, late = sorted(self._latencies), sorted(self._late)
+        ordered, send_delays = sorted(self._latencies), sorted(self._send_delays)
         return OpenLoopResult(
             count=len(ordered),
             seconds=seconds,
@@ -113,7 +113,7 @@ class OpenLoopSender:
             p99_ms=percentile(ordered, 0.99) * 1e3,
             p999_ms=percentile(ordered, 0.999) * 1e3,
             max_ms=ordered[-1] * 1e3 if ordered else 0.0,
-            late_p99_ms=percentile(late, 0.99) * 1e3,
+            late_p99_ms=percentile(send_delays, 0.99) * 1e3,
             waited=self._waited_count,
         )
 

@@ -32,19 +32,20 @@ def measure(testbed: Testbed) -> Findings:
             runs.setdefault(candidate.name, []).append(_measure_rounds(candidate, backend, count))
 
     comparison.run_rounds(testbed, measure_candidate)
-    runs = {name: found for name, found in runs.items() if comparison.is_included(name)}
+    runs = {name: line_runs for name, line_runs in runs.items() if comparison.is_included(name)}
     comparison.peers = [peer for peer in comparison.peers if peer.name.startswith(BASELINE)]
     template = Figure("", [], "×", 1.0, at_most=True)
     return Findings(
         "From the creation of a task to its start on an idle worker, compared with other queues",
-        lines=[Line(name, found) for name, found in runs.items()],
+        lines=[Line(name, line_runs) for name, line_runs in runs.items()],
         figures=[
             *ratios_to_best_peer(
                 f"p50 from creation to start, Quarterdeck / {BASELINE}", runs, comparison, template, "p50_ms"
             ),
             *(
-                Figure(f"p50 from creation to start, {name}", [run.p50_ms or 0.0 for run in found], "ms", at_most=True)
-                for name, found in runs.items()
+                Figure(f"p50 from creation to start, {name}", [run.p50_ms or 0.0 for run in line_runs], "ms",
+                       at_most=True)
+                for name, line_runs in runs.items()
                 if name in (our_name("PostgreSQL"), our_name("SQLite")) or name.startswith(BASELINE)
             ),
         ],

@@ -24,7 +24,7 @@ class Connection(asyncio.Protocol):
         self.response = b""
         """The last complete response."""
 
-    def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]  # TCP has no other
+    def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]  # TCP can write
         self._transport = transport
 
     def send(self, request: bytes) -> None:
@@ -76,5 +76,5 @@ def cycle_requests(config: LoadConfig) -> Iterator[bytes]:
 
 
 def percentile(ordered: list[float], fraction: float) -> float:
-    """By nearest rank. The values must be sorted."""
+    """The value at index `len(ordered) * fraction`, rounded down; 0 without values. They must be sorted."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))] if ordered else 0.0

@@ -43,7 +43,7 @@ def measure(testbed: Testbed) -> Findings:
 
     return Findings(
         "Three replicas on one PostgreSQL, compared with one",
-        lines=[Line(name, found) for name, found in runs.items()],
+        lines=[Line(name, line_runs) for name, line_runs in runs.items()],
         figures=[
             Figure("Three replicas / one, one hot zone", ratio_values(THREE_HOT, ONE_HOT), "×", MIN_RATIO),
             Figure(f"Three replicas / one, {MANY_ZONES} zones", ratio_values(THREE_MANY, ONE_MANY), "×", MIN_RATIO),

@@ -73,7 +73,7 @@ def message_body(from_agent_id: int, to: int | str) -> str:
 
 
 def row_values(zone: str) -> dict[str, str]:
-    """The values that a spawn with `spawn_body` stores, for the control that writes them without a server."""
+    """The values that a spawn with `spawn_body` stores, for code that writes such rows without a server."""
     body: dict[str, object] = msgspec.json.decode(spawn_body())
     event = {
         "application_id": APPLICATION,

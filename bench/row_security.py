@@ -26,11 +26,11 @@ WITH_MANY, WITHOUT_MANY = f"with row-level security, {MANY_ZONES} zones", f"with
 def measure(testbed: Testbed) -> Findings:
     runs: dict[str, list[Run]] = {}
     for _ in range(testbed.plan.rounds):
-        _round(testbed, runs)
+        _run_round(testbed, runs)
     rounds = testbed.plan.rounds
     return Findings(
         "The cost of row-level security",
-        lines=[Line(name, found) for name, found in runs.items()],
+        lines=[Line(name, line_runs) for name, line_runs in runs.items()],
         figures=[
             Figure("Spawns with row-level security / without, one hot zone",
                    round_ratios(runs[WITH_HOT], runs[WITHOUT_HOT], rounds), "×", MIN_RATIO),
@@ -44,7 +44,7 @@ def measure(testbed: Testbed) -> Findings:
     )  # fmt: skip
 
 
-def _round(testbed: Testbed, runs: dict[str, list[Run]]) -> None:
+def _run_round(testbed: Testbed, runs: dict[str, list[Run]]) -> None:
     with testbed.new_database() as database, testbed.start_server(database) as protected:
         set_row_security(database, "disable")
         with testbed.start_server(database, UNPROTECTED_PROGRAM) as unprotected:

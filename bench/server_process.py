@@ -1,4 +1,4 @@
-"""Servers as child processes: the context starts when the server is ready, and stops it at the end."""
+"""Runs servers as child processes. The context manager yields when the server is ready, and stops it on exit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunningServer:
 def run_server(
     command: list[str], directory: Path, variables: Mapping[str, str] | None = None
 ) -> Iterator[RunningServer]:
-    """Run a server that accepts `--ready-fd`: wait for `ready URL`, and send SIGTERM at the end. Its log is a file."""
+    """Run a server that accepts `--ready-fd`: wait for `ready URL`, and send SIGTERM at the end. It logs to a file."""
     log_path = directory / "server.log"
     log_file = log_path.open("wb")
     read_end, write_end = os.pipe()

@@ -27,15 +27,15 @@ Schedule = list[tuple[str, Callable[[], Run]]]
 def measure(testbed: Testbed) -> Findings:
     runs: dict[str, list[Run]] = {}
     for _ in range(testbed.plan.rounds):
-        _postgres_round(testbed, runs)
-        _sqlite_round(testbed, runs)
+        _run_postgres_round(testbed, runs)
+        _run_sqlite_round(testbed, runs)
 
     def ratio_figure(name: str, measured: str, control: str, thresholds: tuple[float, float]) -> Figure:
         return Figure(name, round_ratios(runs[measured], runs[control], testbed.plan.rounds), "×", *thresholds)
 
     return Findings(
         "Spawns over HTTP, compared with the databases alone",
-        lines=[Line(name, found) for name, found in runs.items()],
+        lines=[Line(name, line_runs) for name, line_runs in runs.items()],
         figures=[
             ratio_figure("PostgreSQL, one hot zone / one-row inserts", HOT_ZONE, INSERTS, (0.4, 0.6)),
             ratio_figure("PostgreSQL, 64 zones / one-row inserts", MANY, INSERTS, (0.4, 0.6)),
@@ -53,7 +53,7 @@ def measure(testbed: Testbed) -> Findings:
     )  # fmt: skip
 
 
-def _postgres_round(testbed: Testbed, runs: dict[str, list[Run]]) -> None:
+def _run_postgres_round(testbed: Testbed, runs: dict[str, list[Run]]) -> None:
     with testbed.start_fresh_server("PostgreSQL") as target:
         spawn_runner = SpawnRunner(testbed, target)
 
@@ -70,7 +70,7 @@ def _postgres_round(testbed: Testbed, runs: dict[str, list[Run]]) -> None:
         run_forth_and_back(schedule, runs)
 
 
-def _sqlite_round(testbed: Testbed, runs: dict[str, list[Run]]) -> None:
+def _run_sqlite_round(testbed: Testbed, runs: dict[str, list[Run]]) -> None:
     with testbed.start_fresh_server("SQLite") as target:
         spawn_runner = SpawnRunner(testbed, target)
         schedule: Schedule = [

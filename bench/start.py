@@ -38,7 +38,7 @@ def measure(testbed: Testbed) -> Findings:
             runs.setdefault(ACROSS_REPLICAS, []).append(_measure_rounds(testbed, caller_target, claimer_target))
     return Findings(
         "From a call to its start on an idle worker",
-        lines=[Line(name, found) for name, found in runs.items()],
+        lines=[Line(name, line_runs) for name, line_runs in runs.items()],
         figures=[
             _figure("p50", POSTGRESQL, [run.p50_ms for run in runs[POSTGRESQL]], MAX_MS),
             _figure("p99", POSTGRESQL, [run.p99_ms for run in runs[POSTGRESQL]]),
@@ -46,8 +46,8 @@ def measure(testbed: Testbed) -> Findings:
         ],
         notes=[
             "One call at a time: a long-polling claim waits and the server is idle. The time runs from just before the "
-            "call is sent until the response of the claim was read, on one clock. The call and its delivery to the "
-            "claim are one durable commit.",
+            "call is sent until the response of the claim has been read, on one clock. The call and its delivery to "
+            "the claim are one durable commit.",
             "Across replicas one server commits the call, and the claim waits at another, which gets a wake-up and "
             "queries the database.",
             f"{_round_count(testbed)} rounds per run, after {WARM_ROUNDS} that are not counted. Each claim must return "

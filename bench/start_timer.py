@@ -1,8 +1,8 @@
 """`python -m bench.start_timer`: times calls to a waiting claim. Reads a `StartConfig` and writes a `StartResult`.
 
 In each round it sends a claim that waits. When the server reports the waiting claim and has been idle for a while, it
-sends a call. The time runs from just before the call until the response of the claim was read, on one clock in one
-process. Then the attempt is completed, which is not timed.
+sends a call. The time runs from just before the call until the response of the claim has been read, on one clock in
+one process. Then the attempt is completed, which is not timed.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ class StartTimer:
         self._claimer_connection, self._metrics_connection = [
             await RequestConnection().open(self._config.claimer) for _ in range(2)
         ]
-        seconds = [await self._round() for _ in range(WARM_ROUNDS + self._config.rounds)]
+        seconds = [await self._run_round() for _ in range(WARM_ROUNDS + self._config.rounds)]
         return StartResult(seconds[WARM_ROUNDS:])
 
-    async def _round(self) -> float:
+    async def _run_round(self) -> float:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             claim_response = self._claimer_connection.send(self._claim_request)
             await self._wait_until_claim_waits()

@@ -1,7 +1,7 @@
 """`python -m bench.stream_reader`: reads a Redis stream. Reads a `ReaderConfig` and writes a `DeliveryResult`.
 
-Waits in XREAD, and ends when all entries of the run have arrived. Latency runs from the event's `at`, which the
-database's clock set inside the transaction, until this process has received the entry. It includes the rest of the
+The process waits in XREAD and ends when all entries of the run have arrived. Latency runs from the event's `at`, which
+the database's clock set inside the transaction, until this process has received the entry. It includes the rest of the
 transaction and its commit.
 """
 
@@ -29,7 +29,7 @@ Fields = dict[str, str]
 class StreamReader:
     def __init__(self, config: ReaderConfig) -> None:
         self._config = config
-        self._client: redis.Redis = redis.Redis.from_url(config.redis, decode_responses=True, protocol=2)
+        self._client: redis.Redis = redis.Redis.from_url(config.redis_url, decode_responses=True, protocol=2)
         self._client.ping()
         self._entries: list[tuple[float, Fields]] = []
 
@@ -75,7 +75,7 @@ class StreamReader:
 
     def _is_valid(self, fields: Fields) -> bool:
         config = self._config
-        is_signed = fields.get(SIGNATURE) == sign(config.key.encode(), config.stream, fields)
+        is_signed = fields.get(SIGNATURE) == sign(config.signing_key.encode(), config.stream, fields)
         return is_signed and fields["event"] == "spawn" and fields["zone_id"] == config.zone
 
 

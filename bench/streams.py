@@ -37,7 +37,7 @@ def measure(testbed: Testbed) -> Findings:
     max_ms, min_share = 0.0, 1.0
     for name in SCENARIOS:
         for _ in range(testbed.plan.rounds):
-            run, result, share = _round(testbed, name)
+            run, result, share = _run_round(testbed, name)
             lines.setdefault(name, []).append(run)
             max_ms, min_share = max(max_ms, result.max_ms), min(min_share, share)
     return Findings(
@@ -61,7 +61,7 @@ def measure(testbed: Testbed) -> Findings:
     )  # fmt: skip
 
 
-def _round(testbed: Testbed, name: str) -> tuple[Run, DeliveryResult, float]:
+def _run_round(testbed: Testbed, name: str) -> tuple[Run, DeliveryResult, float]:
     """The run, its result, and the share of the entries that the first server delivered."""
     with _start_servers(testbed, name) as targets:
         # The first server with events takes the lease of the sink, and keeps it while there are more.

@@ -161,15 +161,15 @@ class ChartFrame:
 
 
 def _draw_chart(canvas: Canvas, part: Part, left: float, width: float) -> None:
-    over_control = all(point.ratio is not None for curve in part.curves for point in curve.points)
-    value: Callable[[Point], float] = (lambda point: point.ratio or 0.0) if over_control else (lambda point: point.rate)
+    is_ratio = all(point.ratio is not None for curve in part.curves for point in curve.points)
+    value: Callable[[Point], float] = (lambda point: point.ratio or 0.0) if is_ratio else (lambda point: point.rate)
     x_values = [point.x for point in part.curves[0].points]
     start, end = left + 60, left + width - CURVE_NAME_WIDTH - 16
     xs = [start + i * (end - start) / max(1, len(x_values) - 1) for i in range(len(x_values))]
     largest = max(value(point) for curve in part.curves for point in curve.points)
     frame = ChartFrame(xs, canvas.y + 44, left + 44, left + width - CURVE_NAME_WIDTH, largest)
     canvas.text(left, canvas.y + 8, part.title, "title")
-    canvas.text(left, canvas.y + 28, f"spawns {'relative to the control' if over_control else 'per second'}", "quiet")
+    canvas.text(left, canvas.y + 28, f"spawns {'relative to the control' if is_ratio else 'per second'}", "quiet")
     _draw_axes(canvas, frame, [_format_x(x_value) for x_value in x_values], part.axis)
     ends = []
     for curve in part.curves:

@@ -37,10 +37,10 @@ def measure(testbed: Testbed) -> Findings:
             runs.setdefault(engine, []).append(_measure_sweep(testbed, engine))
     return Findings(
         f"The sweep of {SIZE:,} expired sessions",
-        lines=[Line(f"sessions terminated, {engine}", found) for engine, found in runs.items()],
+        lines=[Line(f"sessions terminated, {engine}", line_runs) for engine, line_runs in runs.items()],
         figures=[
-            Figure(f"The sweep of {SIZE:,} expired sessions, {engine}", [run.seconds * 1e3 for run in found], "ms")
-            for engine, found in runs.items()
+            Figure(f"The sweep of {SIZE:,} expired sessions, {engine}", [run.seconds * 1e3 for run in line_runs], "ms")
+            for engine, line_runs in runs.items()
         ],
         notes=[
             "Each session was spawned over HTTP and is a tree of its own, so each is terminated separately; all have "
@@ -51,7 +51,7 @@ def measure(testbed: Testbed) -> Findings:
 
 
 def _measure_sweep(testbed: Testbed, engine: str) -> Run:
-    with _expired_sessions(testbed, engine) as (target, zone, url):
+    with _create_expired_sessions(testbed, engine) as (target, zone, url):
         testbed.flush_to_disk()
         output = run_child("bench.sweeper", SweepConfig(str(target.data_dir), url, TTL), TIMEOUT_SECONDS)
         result = msgspec.json.decode(output, type=SweepResult)
@@ -68,7 +68,7 @@ def _measure_sweep(testbed: Testbed, engine: str) -> Run:
 
 
 @contextlib.contextmanager
-def _expired_sessions(testbed: Testbed, engine: str) -> Iterator[tuple[Target, str, str]]:
+def _create_expired_sessions(testbed: Testbed, engine: str) -> Iterator[tuple[Target, str, str]]:
     """A database with expired sessions whose server was stopped: the target, the zone and the database's URL."""
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(testbed.new_database()) if engine == "PostgreSQL" else None

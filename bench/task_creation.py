@@ -42,14 +42,14 @@ def measure(testbed: Testbed) -> Findings:
 
     comparison.run_rounds(testbed, measure_candidate)
     single, bulk = (
-        {name: found for name, found in runs.items() if comparison.is_included(name)} for runs in (single, bulk)
+        {name: line_runs for name, line_runs in runs.items() if comparison.is_included(name)} for runs in (single, bulk)
     )
     return Findings(
         "Creating tasks, compared with other queues",
         lines=[
-            *(Line(f"{name}, one by one by {CALLERS} callers", found) for name, found in single.items()),
+            *(Line(f"{name}, one by one by {CALLERS} callers", line_runs) for name, line_runs in single.items()),
             Line(LOAD_GENERATOR_NAME, load_generator_runs),
-            *(Line(f"{name}, {BULK_SIZE:,} per call", found) for name, found in bulk.items()),
+            *(Line(f"{name}, {BULK_SIZE:,} per call", line_runs) for name, line_runs in bulk.items()),
         ],
         figures=[
             *ratios_to_best_peer(
@@ -84,7 +84,7 @@ def measure(testbed: Testbed) -> Findings:
 
 
 def _measure_verb(testbed: Testbed, candidate: Candidate, backend: QueueBackend, verb: str, **options: int) -> Run:
-    """Create about as many tasks as fit into the run. A short run before estimates the number."""
+    """Create about as many tasks as fit into the run. A short calibration run estimates the number."""
     rate = CALIBRATION_TASKS / _time_verb(candidate, verb, url=backend.new_url(), number=CALIBRATION_TASKS, **options)
     count = int(min(MAX_TASKS, max(CALIBRATION_TASKS, rate * testbed.plan.seconds)))
     testbed.flush_to_disk()

@@ -2,7 +2,7 @@
 
 All tasks are created first, in bulk if the queue supports it. Then one worker process does all of them. The times of
 the first start and the last completion are in the database: PgQueuer and Procrastinate store them, as Quarterdeck does.
-For the queues on Redis only the worker knows when a job started, so the starts are counted.
+The queues on Redis store no times, so their workers record when each job started, and the starts are counted.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def measure(testbed: Testbed) -> Findings:
     return Findings(
         "No-op tasks by one worker process, compared with other queues",
         lines=[
-            *(Line(name, found) for name, found in included_runs.items()),
-            *(Line(f"{name}, {STARTS_LABEL}", found) for name, found in start_runs.items()),
+            *(Line(name, line_runs) for name, line_runs in included_runs.items()),
+            *(Line(f"{name}, {STARTS_LABEL}", line_runs) for name, line_runs in start_runs.items()),
         ],
         figures=[
             *ratios_to_best_peer("Tasks done, Quarterdeck / the best peer", included_runs, comparison,
@@ -56,12 +56,12 @@ def measure(testbed: Testbed) -> Findings:
             Figure("Tasks done, SQLite", [run.rate for run in included_runs[our_name("SQLite")]], "tasks/s"),
         ],
         notes=[
-            f"Tasks of 200 bytes, about as many as take {testbed.plan.seconds:g} s, created in bulk of {BULK_SIZE:,}; "
+            f"Tasks of 200 bytes, about as many as take {testbed.plan.seconds:g} s, created {BULK_SIZE:,} per call; "
             "then one worker process. The rate counts durable completions, from the first start to the last "
             "completion, by the database's clock. PgQueuer gathers completions and writes them later: its log counts. "
             "For the queues on Redis the starts count, because completions are not recorded.",
-            "Peers with an event loop run on uvloop, with batches as large as helps them; Quarterdeck's worker runs on "
-            "the event loop of `TaskWorker.main`. Redis writes its log without syncing it.",
+            "Peers with an event loop run on uvloop, with the batch sizes that suit them best; Quarterdeck's worker "
+            "runs on the event loop of `TaskWorker.main`. Redis writes its log without syncing it.",
             "Quarterdeck's server has its own column; the share of a peer is all in “load generator”.",
             *comparison.notes,
         ],

@@ -162,7 +162,7 @@ class Testbed:
         program: Sequence[str] = SERVER_PROGRAM,
         variables: Mapping[str, str] | None = None,
     ) -> Iterator[Target]:
-        """Start a server as a user does, and wait until it is ready. Without a URL it uses SQLite."""
+        """Start a server as a user does, and wait until it is ready. Without `database` it uses SQLite."""
         data = self.new_directory()
         # The same keys for all servers: several may use one database, at the same time or one after the other.
         secret_keys = data / "secret-keys"

@@ -44,10 +44,10 @@ def measure(testbed: Testbed) -> Findings:
         notes.append(f"{engine}: {_describe_rates(spans)}")
     return Findings(
         "Invocations end to end, with the SDK's worker",
-        lines=[Line(f"enqueued, claimed and completed, {engine}", found) for engine, found in runs.items()],
+        lines=[Line(f"enqueued, claimed and completed, {engine}", line_runs) for engine, line_runs in runs.items()],
         figures=[
-            Figure(f"Enqueued, claimed and completed, {engine}", [run.rate for run in found], "invocations/s")
-            for engine, found in runs.items()
+            Figure(f"Enqueued, claimed and completed, {engine}", [run.rate for run in line_runs], "invocations/s")
+            for engine, line_runs in runs.items()
         ],
         notes=[
             f"{CONNECTIONS} connections enqueue, and one worker with a concurrency of {CONCURRENCY} claims, runs a "

@@ -1,7 +1,7 @@
 """`python -m bench.worker`: an SDK worker with one method, which returns its params.
 
-Reads a `WorkerConfig`, prints `ready` and the id of its service after registering it, serves until its standard input
-is closed, and writes a `WorkerResult`. It uses the default event loop, as an SDK user does.
+The process reads a `WorkerConfig`, prints `ready` and the id of its service after registering it, serves until its
+standard input is closed, and writes a `WorkerResult`. It uses the default event loop, as an SDK user does.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ COMMANDS = [command for word in MODULES for command in commands_of(word)]
 async def app(sqlite_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[App]:
     """A server with every component, Redis included. Nothing of it is started."""
     flags = {"database_url": sqlite_url, "redis_url": redis_url, "streams_hmac_key": "k" * 32}
-    settings = load_settings(tmp_path, flags, {}, shared=False)
+    settings = load_settings(tmp_path, flags, {}, use_shared_variables=False)
     built = await build(settings, open_issuer(settings), None)
     yield built
     await built.stop(1)

@@ -134,13 +134,13 @@ def test_shared_variable_counts_as_environment_after_the_own_name(name: str, sha
     assert found(load_settings(tmp_path, {}, {shared: given}), name) == (given, shared)
     both = {shared: given, f"QD_{name.upper()}": own}
     assert found(load_settings(tmp_path, {}, both), name) == (own, f"QD_{name.upper()}")
-    assert found(load_settings(tmp_path, {}, {shared: given}, shared=False), name) == (in_file, FILE_NAME)
+    assert found(load_settings(tmp_path, {}, {shared: given}, use_shared_variables=False), name) == (in_file, FILE_NAME)
     assert found(load_settings(tmp_path, {}, {shared: ""}), name) == (in_file, FILE_NAME), "set to nothing is not set"
 
 
 def test_shared_variables_are_not_read_when_disabled_even_if_malformed(tmp_path: Path) -> None:
     shell = {"PORT": "tcp://172.17.0.2:80", "DATABASE_URL": "mysql://elsewhere", "LOG_LEVEL": "chatty"}
-    settings = load_settings(tmp_path, {}, shell, shared=False)
+    settings = load_settings(tmp_path, {}, shell, use_shared_variables=False)
     assert (settings.server.port, settings.server.database_url) == (4000, None)
     with pytest.raises(SettingsError, match=r"^(LOG_LEVEL|PORT) is "):
         load_settings(tmp_path, {}, shell)

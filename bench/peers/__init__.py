@@ -16,7 +16,7 @@ them.
 The fleet commands are compared with cafleet, which is a command-line program without a queue: `bench.message_commands`
 runs it from an environment created here.
 
-A peer is configured for speed: uvloop if it has an event loop, and batches and connections as large as helps it.
+Each peer is configured for speed: uvloop if it has an event loop, and the batch size and connections that suit it best.
 
 How it fails. If an environment cannot be created, or a peer fails, it is excluded with a note in the report, and the
 others are measured.

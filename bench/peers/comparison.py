@@ -1,4 +1,4 @@
-"""The queues that are compared, their backends, and running them: the same driver for all, one process per verb.
+"""The compared queues, their backends, and the code that runs them: one driver for all, one process per verb.
 
 A peer that cannot be set up or fails is excluded, with its reason. A failure of Quarterdeck ends the benchmark.
 """
@@ -66,7 +66,7 @@ class QueueBackend:
     """Returns the URL of an unused queue at each call."""
     watched: WatchedProcesses
     count_completed: Callable[[str, float], CompletedWork] | None
-    """Takes a URL and a start time. None: only the queue's worker knows."""
+    """Takes a URL and a start time. None: the queue does not store completions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,5 +249,5 @@ def _query_completed(query: str, database: str, since: float) -> CompletedWork:
 
 
 def now() -> float:
-    """The clock of this machine, which the databases use too."""
+    """Unix time by the clock of this machine, which the databases use too."""
     return time.time()

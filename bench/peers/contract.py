@@ -1,6 +1,6 @@
 """The interface between the driver and the module of each queue.
 
-Imports only the standard library, because it runs in the environment of every peer.
+This module imports only the standard library, because it runs in the environment of every peer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class JobProducer(Protocol):
         ...
 
     async def enqueue_many(self, payloads: list[str]) -> None:
-        """In one call. Raises `NotImplementedError` if the queue has no bulk call."""
+        """Enqueues all in one call. Raises `NotImplementedError` if the queue has no bulk call."""
         ...
 
 

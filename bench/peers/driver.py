@@ -64,12 +64,12 @@ async def enqueue(peer: Peer, options: Options) -> VerbResult:
         await asyncio.gather(*(producer.enqueue_one(build_payload(WARM_UP_JOB)) for _ in range(options.callers)))
         remaining = iter(range(options.number))
 
-        async def caller() -> None:
+        async def run_caller() -> None:
             for number in remaining:
                 await producer.enqueue_one(build_payload(number))
 
         started_at = time.monotonic()
-        await asyncio.gather(*(caller() for _ in range(options.callers)))
+        await asyncio.gather(*(run_caller() for _ in range(options.callers)))
         return {"seconds": time.monotonic() - started_at}
 
 

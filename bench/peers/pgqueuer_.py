@@ -1,4 +1,4 @@
-"""PgQueuer with asyncpg, and batches so large that larger ones do not help."""
+"""PgQueuer with asyncpg. Batches larger than `BATCH` do not make it faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Procrastinate with psycopg, and as many concurrent jobs as helps it."""
+"""Procrastinate with psycopg. The worker runs `CONCURRENCY` jobs at once."""
 
 from __future__ import annotations
 

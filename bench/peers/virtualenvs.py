@@ -1,7 +1,7 @@
 """The virtual environments of the peers, one each in `.bench/peers`, created from PyPI with pinned versions.
 
 An environment is reused while its requirements and Python are the same, so a machine without a network can measure the
-peers it already has. A peer that needs a newer Python than this one gets the first that is found on PATH or in pyenv.
+peers it already has. A peer that needs a newer Python than this one gets the first suitable one on PATH or in pyenv.
 If there is none, the peer is not measured.
 """
 
@@ -23,7 +23,7 @@ ENVIRONMENTS = ROOT / ".bench" / "peers"
 STAMP_FILE = "made-for.txt"
 INSTALL_TIMEOUT_SECONDS = 600.0
 MIN_PYTHON = {"cafleet": (3, 12)}
-"""Peers that may need a newer Python than ours."""
+"""The minimum Python of peers that may need a newer one than ours."""
 PYTHON_NAMES = ("python3.12", "python3.13", "python3.14")
 ERROR_CHARS = 400
 """How much of the end of an error output is shown."""

@@ -1,4 +1,4 @@
--- Fills a zone with sessions as after a long time: half of them live, half terminated, each with its events, its counters
+-- Fills a zone with sessions, as after long use: half of them live, half terminated, each with its events, its counters
 -- and its positions in the log. The ids have the normal form and sort before all new ones.
 
 -- name: fill_sessions

@@ -1,5 +1,5 @@
--- The requests of wrk, from environment variables: one request repeated, or one per path in turn, with a number in place
--- of the placeholder in the body. They are built before the first is sent, so that wrk spends its time on sockets.
+-- Builds wrk's requests from environment variables: one request repeated, or one per path in turn, with a number in
+-- place of the placeholder in the body. All are built before the first is sent, so that wrk spends its time on sockets.
 
 local paths = {}
 for path in os.getenv("BENCH_PATHS"):gmatch("[^,]+") do

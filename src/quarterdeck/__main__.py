@@ -7,7 +7,7 @@ db upgrade|status  upgrade the schema, or print its revision
 db backup FILE     copy a SQLite database
 audit verify       verify the event log by its seals
 audit anchor       print the newest seal, to be stored elsewhere
-check              check that counters, session trees and event log agree, and clients' histories with them
+check              check that counters, session trees, event log and client histories agree
 config show        print every setting and its source
 token              print a bearer token of the local issuer
 """
@@ -57,7 +57,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     if args.database is not None:
         flags["database_url"] = args.database
     data = Path(resolve_data_dir(args.data, environment()).path)
-    return load_settings(data, flags, shared=not (args.auto_started or args.only_own_variables))
+    return load_settings(data, flags, use_shared_variables=not (args.auto_started or args.only_own_variables))
 
 
 _FLAGS = ("host", "port")
@@ -157,7 +157,7 @@ def _db_upgrade(args: argparse.Namespace, settings: Settings) -> int:
 
 @contextlib.contextmanager
 def _exclusive_lock(args: argparse.Namespace, settings: Settings) -> Iterator[None]:
-    """Migrate a SQLite file only while no server uses it. For PostgreSQL the migration takes a database lock."""
+    """Hold the server's lock during a migration of a SQLite file. On PostgreSQL the migration takes a database lock."""
     from quarterdeck.server_process import take_lock
     from quarterdeck.store.migrate import sqlite_path
 
@@ -193,7 +193,7 @@ def _db_backup(args: argparse.Namespace, settings: Settings) -> int:
 def _audit_verify(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.maintenance import audit
 
-    trusted = audit.select_trusted_keys(args.key, settings.signing_key)
+    trusted = audit.select_trusted_keys(args.key, settings.signing_key_path)
     verdict = audit.verify_log(settings.database_url, trusted, audit.parse_anchors(args.anchor))
     _print(args, verdict.to_dict(), verdict.text())
     return 0 if verdict.is_proven else EXIT_FAILED

@@ -55,10 +55,10 @@ from quarterdeck.wiring.sessions import (
     build_delegations,
     build_services,
     build_zones_and_sessions,
-    push_secrets,
+    push_secret_deriver,
 )
 from quarterdeck.wiring.tasks import build_task_details, build_tasks
-from quarterdeck.wiring.webhooks import build_webhooks, webhook_secrets
+from quarterdeck.wiring.webhooks import build_webhooks, webhook_secret_deriver
 
 log = logging.getLogger("quarterdeck.app")
 STATE_MACHINES = (SESSION_STATES, DELEGATION_STATES, INVOCATION_STATES, AGENT_STATES, TASK_STATES, DELIVERY_STATES)
@@ -130,19 +130,20 @@ class App:
 async def build(
     settings: Settings,
     issuer: LocalIssuer,
-    lines: LineWriter | None,
+    request_log: LineWriter | None,
     paths: Collection[str] | None = None,
     url: str | None = None,
 ) -> App:
     """Build a server from its components.
 
-    If `paths` is given, only these paths are served: the sweeper daemon. `url` is the server's URL on its own machine.
+    If `request_log` is None, requests are not logged. If `paths` is given, as by the sweeper daemon, only these paths
+    are served. `url` is the server's URL on its own machine.
     """
     try:
         authenticator = Authenticator(settings.section(AuthSettings), issuer)
     except ValueError as error:  # the issuer's URL is not usable
         raise SettingsError(str(error)) from error
-    is_server = paths is None  # and not the sweeper daemon
+    is_server = paths is None  # otherwise this is the sweeper daemon
     redis = open_redis(settings)
     runtime = await build_runtime(settings, transaction_listeners(settings.section(TaskSettings)))
     cipher = await _open_cipher_or_close(runtime, issuer, create_key=is_server)
@@ -158,15 +159,17 @@ async def build(
     task_parts = build_tasks(runtime, cipher)
     coordination_deps = CoordinationDeps(issuer, cipher, task_parts, liveness, url, redis.keys if redis else None)
     # Only servers deliver webhooks and pushes and run the coordinator; the sweeper daemon does not.
-    webhook_component, fanout_loop = await build_webhooks(runtime, webhook_secrets(issuer), with_delivery=is_server)
+    webhook_component, fanout_loop = await build_webhooks(
+        runtime, webhook_secret_deriver(issuer), with_delivery=is_server
+    )
     components = [
         await build_zones_and_sessions(runtime, cascades, check_bearer),
         build_api_keys(runtime, authenticator),
         build_role_assignments(runtime),
         build_agents(runtime, issuer, launcher_names(runtime), task_parts.heartbeat_port, liveness),
-        build_services(runtime, push_secrets(issuer)),
+        build_services(runtime, push_secret_deriver(issuer)),
         build_delegations(runtime, terminator, cascades),
-        build_invocations(runtime, push_secrets(issuer) if is_server else None),
+        build_invocations(runtime, push_secret_deriver(issuer) if is_server else None),
         task_parts.component,
         build_task_details(runtime, cipher),
         build_coordination(runtime, coordination_deps, runs_coordinator=is_server),
@@ -182,11 +185,11 @@ async def build(
     route_table = [
         route for component in components for route in component.routes if paths is None or route.path in paths
     ]
-    dispatcher = Dispatcher(route_table, authenticator, runtime.metrics, lines, event_streams.open_streams)
+    dispatcher = Dispatcher(route_table, authenticator, runtime.metrics, request_log, event_streams.open_streams)
     dispatcher.check_agent = build_agent_check(runtime)
     dispatcher.on_drain += [callback for component in components for callback in component.on_drain]
     system_handlers.set_routes(route_table, lambda: dispatcher.is_draining)
-    register_metrics(runtime, lines)
+    register_metrics(runtime, request_log)
     sweeps = SweepRunner([sweep for component in components for sweep in component.sweeps], runtime.metrics)
     leases = [lease for component in components for lease in component.leases]
     startables = [startable for component in components for startable in component.startables]
@@ -243,11 +246,14 @@ def build_event_streams(runtime: Runtime) -> EventStreams:
     return EventStreams(runtime.engine, tailer, streams, settings.stream_keep_alive_ms / 1000)
 
 
-def register_metrics(runtime: Runtime, lines: LineWriter | None) -> None:
+def register_metrics(runtime: Runtime, request_log: LineWriter | None) -> None:
     """Register the metrics whose values are read at each scrape."""
     for lane in runtime.lanes.lanes:
         runtime.metrics.add_gauge("quarterdeck_lane_waiting", "Commands waiting in a lane", lane.name, lane.__len__)
-    if lines is not None:
+    if request_log is not None:
         runtime.metrics.add_counter(
-            "quarterdeck_log_lines_lost", "Log lines that could not be written", "stderr", lambda: lines.lost_lines
+            "quarterdeck_log_lines_lost",
+            "Log lines that could not be written",
+            "stderr",
+            lambda: request_log.lost_lines,
         )

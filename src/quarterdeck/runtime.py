@@ -23,7 +23,8 @@ from quarterdeck.store.postgres_roles import SWEEP
 from quarterdeck.store.sqlite import SqliteStore
 
 SWEEP_CONNECTIONS = 6
-"""At most half of them read at once: the event tailer, a slow sweep, and one other sweep."""
+"""The pool size of the cross-zone store. At most half of the connections read at once: the event tailer, a slow sweep,
+and one other sweep."""
 
 
 async def open_stores(settings: Settings) -> tuple[Store, Store]:

@@ -48,7 +48,7 @@ class ServerProcess:
         self._ready_fd = ready_fd
 
     def run_until_stopped(self) -> int:
-        """Serve until a signal. Invalid settings raise a SettingsError before anything is changed."""
+        """Serve until a signal. Raises SettingsError, before anything is served, if a setting is invalid."""
         if not self._settings.server.sweeps and migrate.sqlite_path(self._settings.database_url):
             raise SettingsError(
                 f"`sweeps` is false (from {self._settings.values['sweeps'].source}), but the database is SQLite, "
@@ -67,12 +67,12 @@ class ServerProcess:
 
     async def _run(self, issuer: LocalIssuer) -> None:
         server_settings = self._settings.server
-        lines = json_logging.set_up_logging(server_settings.log_level)
+        line_writer = json_logging.set_up_logging(server_settings.log_level)
         logs_requests = json_logging.LEVELS[server_settings.log_level] <= json_logging.LEVELS["info"]
         # Before the database is opened: if the address is in use, no connection is opened.
         tcp = server.listen_tcp(server_settings.host, server_settings.port)
         local_url = server.local_url_of(tcp)
-        app = await build(self._settings, issuer, lines if logs_requests else None, url=local_url)
+        app = await build(self._settings, issuer, line_writer if logs_requests else None, url=local_url)
         token_renewal = SweepRunner([self._token_renewal(issuer)])
         await token_renewal.run_now("admin-token")
         socket_file = socket_path(self._settings.data)
@@ -93,7 +93,7 @@ class ServerProcess:
             await token_renewal.stop()
             await app.stop(max(1.0, server_settings.shutdown_grace_ms / 1000))
             socket_file.unlink(missing_ok=True)
-            lines.flush()
+            line_writer.flush()
 
     def _token_renewal(self, issuer: LocalIssuer) -> Sweep:
         scope = self._settings.section(AuthSettings).lifecycle_scope
@@ -163,7 +163,7 @@ def build_http_server(settings: Settings, dispatcher: Dispatcher) -> server.Serv
 
 
 def open_issuer(settings: Settings) -> LocalIssuer:
-    return LocalIssuer.open(settings.signing_key)
+    return LocalIssuer.open(settings.signing_key_path)
 
 
 def socket_path(data: Path) -> Path:

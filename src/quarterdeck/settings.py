@@ -6,7 +6,7 @@ and the key `batch_max` of the file. A few settings are also flags of `qd up`.
 
 The shared variables (DATABASE_URL, PORT, …) are names that other programs use too. They rank after the `QD_*` variables
 and are ignored when the server was started automatically: a laptop's shell may hold the DATABASE_URL of another
-project. An unknown `QD_*` variable or an invalid value stops the start with an error.
+project. The server does not start with an unknown `QD_*` variable, an unknown key in the file, or an invalid value.
 """
 
 from __future__ import annotations
@@ -149,20 +149,23 @@ class Settings:
         return self.server.database_url or f"sqlite:///{self.data / 'quarterdeck.db'}"
 
     @property
-    def signing_key(self) -> Path:
+    def signing_key_path(self) -> Path:
         configured = self.server.signing_key
         return Path(configured) if configured else self.data / "signing-key.pem"
 
     @property
-    def secret_keys(self) -> Path:
+    def secret_keys_path(self) -> Path:
         """The file of the encryption keys, used when the setting `secret_keys` is empty."""
         return self.data / "secret-keys"
 
 
 def load_settings(
-    data: Path, flags: Mapping[str, str], environment: Mapping[str, str] | None = None, *, shared: bool = True
+    data: Path,
+    flags: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    use_shared_variables: bool = True,
 ) -> Settings:
-    """Load every setting. `shared` decides whether the shared variables are read."""
     environment = os.environ if environment is None else environment
     file_values = _read_file(data / FILE_NAME)
     fields_by_name = {field.name: field for section in SECTIONS for field in fields(section)}
@@ -170,7 +173,7 @@ def load_settings(
     values = {}
     for name, field in fields_by_name.items():
         variable = f"QD_{name.upper()}"
-        shared_name = SHARED_NAMES.get(name) if shared else None
+        shared_name = SHARED_NAMES.get(name) if use_shared_variables else None
         if name in flags:
             values[name] = _parse(field, flags[name], FLAG_NAMES.get(name, f"--{name}"))
         elif variable in environment:
@@ -190,7 +193,7 @@ def environment() -> Mapping[str, str]:
 
 
 def mask(text: str, name: str = "") -> str:
-    """Mask the passwords of a URL in every place where PostgreSQL accepts one. A secret is masked entirely."""
+    """Mask the passwords of a URL wherever PostgreSQL accepts one. Mask the value of a secret (`name`) entirely."""
     if name in SECRETS:
         return "***"
     text = re.sub(r"(?i)(password=)[^&\s]*", r"\1***", text)

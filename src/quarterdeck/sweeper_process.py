@@ -32,10 +32,10 @@ from quarterdeck.store import migrate
 
 log = logging.getLogger("quarterdeck.sweeper_process")
 SERVED_PATHS = ("/health", "/ready", "/metrics")
-"""What the daemon serves if it has a metrics port."""
+"""The paths that the daemon serves if it has a metrics port."""
 PORT_MAX = 65_535
-LOG_INTERVAL = 10.0
-"""Minimum seconds between two log lines about one sweep: a busy sweep makes many passes."""
+LOG_INTERVAL_SECONDS = 10.0
+"""Minimum time between two log lines about one sweep: a busy sweep makes many passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class SweeperProcess:
             )
         if options.metrics_port is not None and not 0 <= options.metrics_port <= PORT_MAX:
             raise SettingsError(f"--metrics-port is {options.metrics_port}, but must be between 0 and {PORT_MAX}.")
-        if not settings.signing_key.exists():
+        if not settings.signing_key_path.exists():
             # A new key would sign seals that verification with the servers' key rejects.
             raise SettingsError(
-                f"There is no signing key at {settings.signing_key}. `qd sweep` signs seals with the servers' key: set "
-                "QD_SIGNING_KEY to its file, or --data to their data directory."
+                f"There is no signing key at {settings.signing_key_path}. `qd sweep` signs seals with the servers' "
+                "key: set QD_SIGNING_KEY to its file, or --data to their data directory."
             )
         self._settings = settings
         self._options = options
@@ -72,7 +72,7 @@ class SweeperProcess:
         return uvloop.run(self._run_until_stopped())
 
     def run_once(self) -> int:
-        """Run one pass of each sweep. Return 1 if any failed."""
+        """Run each sweep once (`SweepRunner.run_now`). Return 1 if any failed."""
         check_schema(self._settings, may_migrate=False)
         return uvloop.run(self._run_once())
 
@@ -132,16 +132,17 @@ class SweeperProcess:
     @asynccontextmanager
     async def _build_app(self) -> AsyncIterator[tuple[App, list[Sweep]]]:
         """Build the app and select the sweeps to run."""
-        lines = json_logging.set_up_logging(self._settings.server.log_level)
-        app = await build(self._settings, open_issuer(self._settings), self._request_lines(lines), SERVED_PATHS)
+        line_writer = json_logging.set_up_logging(self._settings.server.log_level)
+        app = await build(self._settings, open_issuer(self._settings), self._request_log(line_writer), SERVED_PATHS)
         try:
             yield app, self._selected_sweeps(app)
         finally:
             await app.stop(max(1.0, self._settings.server.shutdown_grace_ms / 1000))
-            lines.flush()
+            line_writer.flush()
 
-    def _request_lines(self, lines: LineWriter) -> LineWriter | None:
-        return lines if json_logging.LEVELS[self._settings.server.log_level] <= json_logging.LEVELS["info"] else None
+    def _request_log(self, line_writer: LineWriter) -> LineWriter | None:
+        logs_requests = json_logging.LEVELS[self._settings.server.log_level] <= json_logging.LEVELS["info"]
+        return line_writer if logs_requests else None
 
     def _selected_sweeps(self, app: App) -> list[Sweep]:
         by_name = {sweep.name: sweep for sweep in app.sweeps.sweeps}
@@ -160,11 +161,11 @@ class SweeperProcess:
 
 
 class SweepResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of one pass of `--once`."""
+    """The result of one sweep of `--once`."""
 
     name: str
     moved: int | None = None
-    """How many rows the pass changed. None if it failed."""
+    """How many rows the sweep changed. None if it failed."""
     error: str | None = None
 
     def text(self) -> str:
@@ -183,7 +184,7 @@ async def _run_each(app: App, sweeps: Collection[Sweep]) -> list[SweepResult]:
 
 
 class SweepLogger:
-    """Logs how many rows each sweep changed, at most once per `LOG_INTERVAL` for each sweep."""
+    """Logs how many rows each sweep changed, at most once per `LOG_INTERVAL_SECONDS` for each sweep."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -192,7 +193,10 @@ class SweepLogger:
 
     def on_swept(self, sweep: str, changed: int) -> None:
         self._counts[sweep] = self._counts.get(sweep, 0) + changed
-        if self._counts[sweep] and self._clock() - self._logged_at.get(sweep, -LOG_INTERVAL) >= LOG_INTERVAL:
+        if (
+            self._counts[sweep]
+            and self._clock() - self._logged_at.get(sweep, -LOG_INTERVAL_SECONDS) >= LOG_INTERVAL_SECONDS
+        ):
             self._log(sweep)
 
     def on_failed(self, sweep: str) -> None:

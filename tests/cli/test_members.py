@@ -66,7 +66,7 @@ def test_prompt_must_be_an_absolute_path_or_words_and_not_empty(qd: Qd, tmp_path
     [
         ({"pane_id": "%7", "pane": "exited"}, "Pane %7 was closed."),
         ({"pane_id": "%7", "pane": "killed"}, "Pane %7 was killed."),
-        ({"pane_id": "%7", "pane": "pane_gone"}, "Pane %7 did not exist any more."),
+        ({"pane_id": "%7", "pane": "pane_gone"}, "Pane %7 no longer existed."),
         ({"pane_id": "%7", "pane": "other_host"}, "Pane %7 is on another host and was not closed."),
         ({"pane_id": None, "pane": None}, "It had no pane."),
     ],

@@ -181,7 +181,7 @@ def test_second_stop_succeeds_with_nothing_stopped(zone_qd: Qd) -> None:
 def test_receipt_reports_a_joined_termination(zone_qd: Qd) -> None:
     with run_scripted_server(http_response(200, {**RECEIPT, "joined": True, "cascade_id": "c-1"})) as server:
         output = zone_qd.run("session", "stop", "root", "--receipt", "--url", server.url, "--token", "t")
-    assert re.search(r"^joined +yes: another request had started it$", output, re.MULTILINE)
+    assert re.search(r"^joined +yes: another request had started the termination$", output, re.MULTILINE)
     assert re.search(r"^cascade +c-1$", output, re.MULTILINE)
 
 

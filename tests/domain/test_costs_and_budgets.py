@@ -77,12 +77,12 @@ async def test_costs_can_be_filtered_by_day_and_paged(detail_harness: TaskDetail
         await detail_harness.complete_with_costs(leased.task, CENT)
     detail_harness.runtime.database.execute("update task_costs set day = day - 2 where task_id in ('t0', 't1')")
     today = rules.parse_day((await detail_harness.read_costs("day"))[0].key, "since")
-    assert [row.key for row in await detail_harness.read_costs("task", since=today)] == ["t2", "t3", "t4"]
-    assert [row.key for row in await detail_harness.read_costs("task", until=today)] == ["t0", "t1"]
+    assert [row.key for row in await detail_harness.read_costs("task", since_day=today)] == ["t2", "t3", "t4"]
+    assert [row.key for row in await detail_harness.read_costs("task", until_day=today)] == ["t0", "t1"]
     assert [row.key for row in await detail_harness.read_costs("task", limit=2)] == ["t0", "t1"]
     assert [row.key for row in await detail_harness.read_costs("task", limit=2, after="t1")] == ["t2", "t3"]
-    assert await detail_harness.read_costs("day", until=today) == []
-    assert await detail_harness.read_costs("workspace", until=today) == []
+    assert await detail_harness.read_costs("day", until_day=today) == []
+    assert await detail_harness.read_costs("workspace", until_day=today) == []
 
 
 async def test_reported_costs_are_logged_as_one_progress_event(detail_harness: TaskDetailHarness) -> None:

@@ -126,7 +126,7 @@ async def test_process_gets_its_task_and_only_allowed_environment_variables(
         assert (row.status, row.agent_id) == (State.RUNNING, "a")
         assert row.session_key is not None
         assert row.session_key.startswith("process:")
-        assert harness.launcher.spawned == 1
+        assert harness.launcher.spawned_count == 1
     finally:
         await harness.launcher.stop()
 
@@ -191,7 +191,7 @@ async def test_command_that_cannot_be_started_fails_the_attempt(runtime: Runtime
         assert stored.content.last_error is not None
         assert "cannot be started" in stored.content.last_error
         assert stored.task.final == 1
-        assert harness.launcher.failed == 1
+        assert harness.launcher.failed_count == 1
 
 
 async def test_running_process_sends_heartbeats_for_its_agent(runtime: RuntimeHarness, tmp_path: Path) -> None:

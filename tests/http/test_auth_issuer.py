@@ -179,7 +179,7 @@ async def test_admin_token_file_is_private_and_its_token_accepted(tmp_path: Path
 
 async def test_admin_token_has_the_configured_lifecycle_scope(tmp_path: Path) -> None:
     issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=FakeClock())
-    issuer.write_admin_token(tmp_path / "admin-token", lifecycle_scope="fleet:run", ttl=60)
+    issuer.write_admin_token(tmp_path / "admin-token", lifecycle_scope="fleet:run", ttl_seconds=60)
     clock = FakeClock()
     authenticator = Authenticator(AuthSettings(lifecycle_scope="fleet:run"), issuer, clock)
     header = authorization_header((tmp_path / "admin-token").read_text())

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from quarterdeck.http.connection import HEAD_MAX
+from quarterdeck.http.connection import HEAD_BYTES_MAX
 from tests.support.server import Launch, ServerProcess, Servers
 
 
@@ -62,7 +62,7 @@ async def test_endless_request_head_is_refused(server: ServerProcess) -> None:
     writer.write(b"GET /health HTTP/1.1\r\nhost: here\r\nx-long: ")
     with contextlib.suppress(ConnectionError):
         for _ in range(64):
-            writer.write(b"x" * (HEAD_MAX // 4))
+            writer.write(b"x" * (HEAD_BYTES_MAX // 4))
             await writer.drain()
     received = await read_to_end(reader)
     assert not received or b" 400 " in received.splitlines()[0]

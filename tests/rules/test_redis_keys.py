@@ -14,7 +14,7 @@ from quarterdeck.domain.tasks.model.rows import State
 from quarterdeck.domain.tasks.operations.redis_rows import to_heartbeat, to_mirrored_agent, to_mirrored_task
 from quarterdeck.domain.zones.model import DEFAULT_ZONE
 from quarterdeck.engine.event_log import Event
-from quarterdeck.engine.mirrors.keys import comparison_for, find_wrong_holders
+from quarterdeck.engine.mirrors.keys import build_comparison_part, find_wrong_holders
 from tests.support.agents import agent_row
 from tests.support.builders import NOW, ZONE
 from tests.support.task_rules import task_row
@@ -98,18 +98,18 @@ def test_agent_mark_has_the_published_status_and_none_after_termination() -> Non
 
 
 def test_stored_members_are_compared_and_impossible_ones_are_removed() -> None:
-    comparison = comparison_for(KeyPage(PENDING, "tasks:pending:z", ["t", "no id", "\udcff"]))
+    comparison = build_comparison_part(KeyPage(PENDING, "tasks:pending:z", ["t", "no id", "\udcff"]))
     assert comparison.tasks == [("z", "t")]
     assert [removal.member for removal in comparison.removals] == ["no id", "\udcff"]
-    assert comparison_for(KeyPage(PENDING, "tasks:pending:no zone")).removals == [
+    assert build_comparison_part(KeyPage(PENDING, "tasks:pending:no zone")).removals == [
         KeyRemoval("tasks:pending:no zone", "")
     ]
     wrong_type = KeyPage(ACTIVE, "tasks:active:z", has_wrong_type=True)
-    assert comparison_for(wrong_type).removals == [KeyRemoval("tasks:active:z", "")]
-    stale = comparison_for(KeyPage(STALE, key_layout.STALE_AGENTS, ["a", "z/b", "z/b/c"]))
+    assert build_comparison_part(wrong_type).removals == [KeyRemoval("tasks:active:z", "")]
+    stale = build_comparison_part(KeyPage(STALE, key_layout.STALE_AGENTS, ["a", "z/b", "z/b/c"]))
     assert stale.agents == [("default", "a"), ("z", "b")]
     assert [removal.member for removal in stale.removals] == ["z/b/c"]
-    assert comparison_for(KeyPage(PENDING, "")).is_empty
+    assert build_comparison_part(KeyPage(PENDING, "")).is_empty
 
 
 def test_stored_claim_is_kept_only_for_the_same_agent_and_session() -> None:
@@ -118,11 +118,11 @@ def test_stored_claim_is_kept_only_for_the_same_agent_and_session() -> None:
         return MirroredTask(ZONE, task_id, holder=holder)
 
     page = KeyPage(ACTIVE, f"tasks:active:{ZONE}", ["t:s", "t:other", "t:1:s", "ended:s", "none"])
-    comparison = comparison_for(page)
+    comparison = build_comparison_part(page)
     assert [removal.member for removal in comparison.removals] == ["none"]
     marks = [mark("t", "a"), mark("t:1", "a"), mark("ended", None)]
     assert [removal.member for removal in find_wrong_holders(comparison.holders, marks)] == ["t:other", "ended:s"]
-    of_agent = comparison_for(KeyPage(OF_AGENT, f"agent:tasks:{ZONE}/a", ["mine", "theirs"]))
+    of_agent = build_comparison_part(KeyPage(OF_AGENT, f"agent:tasks:{ZONE}/a", ["mine", "theirs"]))
     assert of_agent.agents == [(ZONE, "a")]
     removals = find_wrong_holders(of_agent.holders, [mark("mine", "a"), mark("theirs", "b")])
     assert [removal.member for removal in removals] == ["theirs"]

@@ -169,7 +169,7 @@ def test_repeated_claim_id_returns_the_same_tasks_even_to_a_draining_agent() -> 
 
 
 def test_task_over_budget_stays_pending_and_does_not_block_others() -> None:
-    decider = new_decider(over_budget=lambda row: row.id == "t1")
+    decider = new_decider(is_over_budget=lambda row: row.id == "t1")
     create_all(decider, create_command("t1"), create_command("t2"))
     assert claim_ids(decider, claim_command(2)) == ["t2"]
     assert decider.task((ZONE, "t1")).status is State.PENDING

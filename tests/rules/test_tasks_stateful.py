@@ -179,7 +179,7 @@ class TaskMachine(RuleBasedStateMachine):
             tasks=[*self.rows.values()],
             agents={(ZONE, name): agent_info(free_slots=SLOTS - held[name]) for name in AGENTS},
             classes={(ZONE, row.class_id): TaskClass(row.task_type, frozenset()) for row in self.rows.values()},
-            ready=[row for row in self.rows.values() if is_ready(row)],
+            ready_tasks=[row for row in self.rows.values() if is_ready(row)],
             dependents=blocked,
             dependencies=self.dependencies,
         )

@@ -26,7 +26,7 @@ def test_changes_are_merged_into_new_entries_and_other_fleets_are_ignored() -> N
     assert collect_entries(events, 1, 20) == [
         PendingEntry(7, 10, is_new=True, last_pos=10),
         PendingEntry(9, 11, is_new=True, last_pos=13),
-        PendingEntry(1, 14, is_new=False, changed_messages={2, 3}, last_pos=20),
+        PendingEntry(1, 14, is_new=False, changed_message_ids={2, 3}, last_pos=20),
     ]
     assert collect_entries([event(1, 1, fleet=2)], 1, 5) == []
 
@@ -51,5 +51,5 @@ def test_stream_resumed_at_any_entry_misses_no_change() -> None:
 
 def _changes(entries: list[PendingEntry]) -> set[tuple[int, int | None]]:
     return {(entry.entry_id, None) for entry in entries if entry.is_new} | {
-        (entry.entry_id, message) for entry in entries for message in entry.changed_messages
+        (entry.entry_id, message) for entry in entries for message in entry.changed_message_ids
     }

@@ -138,7 +138,7 @@ async def test_dropped_lease_frees_its_slot_before_it_started() -> None:
     methods.in_flight.add([make_lease("a"), make_lease("b")])
     assert [token.id for token in methods.in_flight.drop_running()] == ["a"]
     assert await asyncio.wait_for(methods.first_started.wait(), 30)
-    assert (methods.started, methods.in_flight.running) == (["b"], 1)
+    assert (methods.started, methods.in_flight.running_count) == (["b"], 1)
 
 
 async def test_duplicate_lease_is_held_once() -> None:

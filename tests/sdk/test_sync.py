@@ -27,7 +27,7 @@ def loop_threads() -> list[threading.Thread]:
 
 @pytest.mark.parametrize("name", generate.SOURCES)
 def test_generated_file_is_up_to_date(name: str) -> None:
-    stored = (generate.TARGET / f"{name}.py").read_text(encoding="utf-8")
+    stored = (generate.TARGET_DIR / f"{name}.py").read_text(encoding="utf-8")
     assert stored == generate.generate_files()[name], "run `make sdk`"
 
 

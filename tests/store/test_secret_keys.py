@@ -169,7 +169,7 @@ def test_first_start_creates_a_key_file_with_mode_600(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no key for secrets"):
         open_keyring(settings, create_key=False)
     first = open_keyring(settings, create_key=True)
-    assert stat.S_IMODE(settings.secret_keys.stat().st_mode) == 0o600
+    assert stat.S_IMODE(settings.secret_keys_path.stat().st_mode) == 0o600
     assert open_keyring(settings, create_key=True).key_ids == first.key_ids
     assert open_keyring(settings, create_key=False).key_ids == first.key_ids
 
@@ -186,7 +186,7 @@ def test_concurrent_first_starts_share_one_key(tmp_path: Path) -> None:
 def test_configured_keys_are_used_and_no_key_file_is_created(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, {}, {"QD_SECRET_KEYS": f"{NEW_KEY.to_text()},{OLD_KEY.to_text()}"})
     assert open_keyring(settings, create_key=True).key_ids == ("new", "old")
-    assert not settings.secret_keys.exists()
+    assert not settings.secret_keys_path.exists()
     assert settings.values["secret_keys"].display_value() == "***"
 
 
@@ -195,8 +195,8 @@ def test_error_for_an_invalid_key_file_names_the_file_without_its_content(
     tmp_path: Path, content: bytes, mode: int
 ) -> None:
     settings = load_settings(tmp_path, {}, {})
-    settings.secret_keys.write_bytes(content)
-    settings.secret_keys.chmod(mode)
+    settings.secret_keys_path.write_bytes(content)
+    settings.secret_keys_path.chmod(mode)
     with pytest.raises(SettingsError, match="secret-keys") as refused:
         open_keyring(settings, create_key=True)
     assert "canary" not in str(refused.value)

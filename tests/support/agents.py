@@ -176,7 +176,7 @@ class AgentHarness:
         retention = AgentRetention(
             self.runtime.cross_zone_engine,
             self.delete_lane.submit,
-            coordinator_queries.agents_named_by_tasks,
+            coordinator_queries.find_agents_named_by_tasks,
             retention_ms,
         )
         return await retention.run_once(0)

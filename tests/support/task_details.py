@@ -99,7 +99,7 @@ class TaskDetailHarness:
         )
 
     async def read_costs(self, group_by: GroupBy, **fields: object) -> list[CostGroup]:
-        defaults: dict[str, object] = {"since": None, "until": None, "after": None, "limit": 100}
+        defaults: dict[str, object] = {"since_day": None, "until_day": None, "after": None, "limit": 100}
         filters = build_struct(
             CostFilter, zone_id=self.zone_id, caller=self.caller, group_by=group_by, **(defaults | fields)
         )

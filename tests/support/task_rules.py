@@ -113,7 +113,7 @@ def new_decider(*rows: Task, now: int = NOW, **fields: object) -> BatchDecider:
         "tasks": rows,
         "agents": {(ZONE, AGENT_ID): agent_info()},
         "classes": classes,
-        "ready": sorted((r for r in rows if is_ready(r)), key=lambda r: (r.rank, r.id)),
+        "ready_tasks": sorted((r for r in rows if is_ready(r)), key=lambda r: (r.rank, r.id)),
     }
     return BatchDecider(build_struct(BatchInput, **(defaults | fields)))
 

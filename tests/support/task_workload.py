@@ -88,9 +88,9 @@ async def run_coordinator_queries(runtime: RuntimeHarness) -> None:
     await TaskHarness(runtime).create(required=("no-such-capability",))
     read = runtime.cross_zone_engine.read
     await read(lambda tx: coordinator_queries.load_due_tasks(tx, 10))
-    classes = await read(lambda tx: coordinator_queries.ready_classes(tx, [ZONE]))
-    await read(lambda tx: coordinator_queries.ready_tasks(tx, dict.fromkeys(classes, 5)))
-    await read(lambda tx: coordinator_queries.waiting_slice(tx, (ZONE, ""), 10))
+    classes = await read(lambda tx: coordinator_queries.load_ready_classes(tx, [ZONE]))
+    await read(lambda tx: coordinator_queries.load_ready_tasks(tx, dict.fromkeys(classes, 5)))
+    await read(lambda tx: coordinator_queries.load_waiting_slice(tx, (ZONE, ""), 10))
     await read(coordinator_queries.has_waiting_tasks)
     await read(lambda tx: coordinator_queries.count_tasks(tx, [ZONE], 100))
     await read(lambda tx: coordinator_queries.count_ready_tasks(tx, 100))

@@ -46,7 +46,7 @@ async def test_one_command_lists_all_panes(
     assert (panes[pane].pid, panes[pane].server_pid) == (pid, shared_tmux.pid)
     assert (panes[pane].session, panes[pane].is_dead, panes[pane].takes_input) == ("main", False, True)
     assert panes[pane].tty.startswith("/dev/")
-    assert abs(panes[pane].server_started - time.time()) < 600
+    assert abs(panes[pane].server_started_at - time.time()) < 600
 
 
 async def test_missing_tmux_server_has_no_panes(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ async def test_panes_of_another_tmux_server_are_not_touched(tmux_server: TmuxSer
         with pytest.raises(PaneChanged):
             await attempt
     before = tmux_server.list_panes()
-    with pytest.raises(TmuxError, match="is not pid"):
+    with pytest.raises(TmuxError, match="no longer has pid"):
         await bound.split(tmux_server.window, ["claude", "x"], {"PATH": tmux_server.environment["PATH"]})
     assert tmux_server.list_panes() == before
     assert tmux_server.wait_for_agent_log(pid).raw == ""

@@ -103,25 +103,25 @@ _SWEEP_OPTIONS = (
     Option("--list", "Print the sweeps and their intervals, and exit."),
     Option("--metrics-port", "Port that serves /health, /ready and /metrics [default: none].", NUMBER),
 )
-_SWEEP_HELP = """Servers run the sweeps themselves unless QD_SWEEPS=false. Any number of sweep processes may run beside
-any number of servers. SIGTERM and SIGINT stop it. With --once it exits 1 if a sweep failed."""
+_SWEEP_HELP = """Servers run the sweeps themselves unless QD_SWEEPS=false. Any number of sweep processes may run
+alongside any number of servers. SIGTERM and SIGINT stop the process. With --once it exits 1 if a sweep failed."""
 _ROLE_TYPE = uppercase_choice("OWNER", "ADMIN", "MEMBER", "AGENT")
 _TOKEN_OPTIONS = (
     Option("--app", "Application that the token acts for [default: local].", ID),
     Option("--scope", "Scope to grant; repeatable [default: agent:lifecycle].", TEXT, many=True),
     Option("--ttl", "Lifetime, such as 90s, 15m or 2h [default: 1h].", DURATION),
-    Option("--session", "Session that the token acts for. The token ends with it.", ID),
-    Option("--agent", "Agent that the token acts for. It cannot act for another.", ID),
+    Option("--session", "Session that the token acts for. The token is valid only while the session is live.", ID),
+    Option("--agent", "Agent that the token acts for. The token cannot act for another agent.", ID),
     Option("--role", "Role claim. A role assigned with `qd role set` takes precedence.", _ROLE_TYPE),
 )
 _AUDIT_VERIFY_OPTIONS = (
     Option("--anchor", "Seal stored earlier, or a file with one per line; repeatable.", TEXT, many=True),
     Option("--key", "Public key to trust, PEM or JWKS; repeatable [default: data directory's key].", FILE, many=True),
 )
-_AUDIT_VERIFY_HELP = """Reads the database directly and needs no server. Exits 1 and prints the first row that was
-changed. Without --anchor it prints what it cannot prove."""
-_CHECK_HELP = """Reads one snapshot of the database directly and needs no server. Exits 1 and prints all differences.
-With --history it also checks the recorded calls of clients against the guarantees."""
+_AUDIT_VERIFY_HELP = """Reads the database directly and needs no server. If the log was altered, prints the first
+alteration and exits 1. Without --anchor it cannot detect that the newest seals were deleted with their events."""
+_CHECK_HELP = """Reads one snapshot of the database directly and needs no server. If there are differences, prints all
+of them and exits 1. With --history it also checks the recorded calls of clients against the guarantees."""
 _HISTORY_OPTION = Option("--history", "Calls recorded by clients, as JSON Lines; repeatable.", FILE, many=True)
 _DB_INIT_HELP = """Prints whether it created the schema, upgraded it, or found it up to date. Refuses a database of a
 newer release, and one with tables of another program."""
@@ -168,7 +168,7 @@ def _escape_leading_dash(argument: str) -> str:
 
 
 def format_option(option: Option, value: object) -> list[str]:
-    """The option as command line arguments; empty if it was not given."""
+    """Format the option as command line arguments. Returns an empty list if it was not given."""
     if value is None or value is False:
         return []
     if value is True:

@@ -91,22 +91,22 @@ def build_command_table() -> CommandTable:
 
 _REGISTER_OPTIONS = (
     Option("--name", "Display name [default: the id].", TEXT),
-    Option("--model", "Model that it uses.", TEXT),
+    Option("--model", "Model that the agent uses.", TEXT),
     Option("--description", "Purpose of the agent.", TEXT),
     Option("--capability", "Capability of the agent; repeatable.", TEXT, many=True),
     Option("--max-tasks", "Maximum number of concurrent tasks [default: 1].", NUMBER),
     Option("--heartbeat", "Heartbeat interval [default: 30s].", DURATION),
-    Option("--stale-after", "Time without a heartbeat after which it is stale [default: 3m].", DURATION),
-    Option("--coordinator", "Whether the coordinator assigns tasks to it [default: yes].", choice("yes", "no")),
-    Option("--launcher", "Launcher in the server's configuration that starts it for each task.", ID),
-    Option("--pool", "Pool that it belongs to.", TEXT),
+    Option("--stale-after", "Time without a heartbeat after which the agent is stale [default: 3m].", DURATION),
+    Option("--coordinator", "Whether the coordinator assigns tasks to the agent [default: yes].", choice("yes", "no")),
+    Option("--launcher", "Launcher in the server's configuration that starts the agent for each task.", ID),
+    Option("--pool", "Pool that the agent belongs to.", TEXT),
     Option("--labels", "JSON object of labels to store with the agent.", JSON_OBJECT),
     fleet_agents.SKILLS_OPTION,
 )
-_REGISTER_HELP = """Prints the id. Options that are not given keep their value. A terminated agent is registered again.
-With a fleet id, leave out ID, because the fleet assigns it, and give --name, --description and --skills."""
-_FLEET_HELP = "Uses the agent registry. With a fleet id (--fleet-id, QD_FLEET_ID) it uses that fleet."
-_DEREGISTER_HELP = "With a fleet id, removes the agent from that fleet. Without one, it is `qd agent terminate`."
+_REGISTER_HELP = """Prints the id. Options that are not given keep their value. A terminated agent can be registered
+again. With a fleet id, leave out ID, because the fleet assigns it, and give --name, --description and --skills."""
+_FLEET_HELP = "Uses the agent registry, or with a fleet id (--fleet-id, QD_FLEET_ID) the agents of that fleet."
+_DEREGISTER_HELP = "With a fleet id, removes the agent from that fleet. Without one, same as `qd agent terminate`."
 _LIST_OPTIONS = (
     Option(
         "--status",
@@ -122,7 +122,7 @@ _LIST_OPTIONS = (
 )
 _HEARTBEAT_OPTIONS = (
     Option("--status", "Status to report [default: healthy].", choice("healthy", "degraded")),
-    Option("--task", "Task that it is working on.", ID),
+    Option("--task", "Task that the agent is working on.", ID),
     Option("--percent", "Progress of the task, 0 to 100.", NUMBER),
     Option("--step", "Current step of the task.", TEXT),
     Option("--checkpoint", f"State from which the next attempt continues: {JSON_INPUT_HELP}.", TEXT),
@@ -131,15 +131,15 @@ _HEARTBEAT_OPTIONS = (
     Option("--cpu", "CPU use in percent.", NUMBER),
     Option("--metadata", "JSON object with more data.", JSON_OBJECT),
 )
-_HEARTBEAT_HELP = "Exits 1 if the agent must stop working on a task because it was canceled or paused."
+_HEARTBEAT_HELP = "Exits 1 if the agent must stop working on a task because the task was canceled or paused."
 _TERMINATE_OPTIONS = (
     Option("--reason", "Reason to record [default: requested].", TEXT),
     Option("--graceful", "Let the agent finish its tasks, but give it no new ones."),
 )
-_TERMINATE_HELP = "Without --graceful, its tasks are aborted at once and retried by other agents."
+_TERMINATE_HELP = "Without --graceful, the attempts of the agent are aborted at once. Other agents can retry the tasks."
 _TOKEN_OPTIONS = (
     Option("--ttl", "Lifetime, such as 15m, 2h or 30d [default: 1h].", DURATION),
-    Option("--attempt-token", "Attempt that the token is for. Requests then need no attempt token.", TEXT),
+    Option("--attempt-token", "Attempt that the token is issued for. Requests with it need no attempt token.", TEXT),
 )
 
 
@@ -185,16 +185,16 @@ def show(context: Context) -> int:
     if fleet_id_or_none(context) is not None:
         return fleet_agents.show(context)
     fleet_agents.refuse_fleet_options(context)
-    found = context.server().get(_path(context))
-    non_empty = {name: value for name, value in found.items() if value not in ([], {})}
-    context.show(found, lambda _: fields(detail_pairs(non_empty, time.time()), context.styler))
+    agent = context.server().get(_path(context))
+    non_empty = {name: value for name, value in agent.items() if value not in ([], {})}
+    context.show(agent, lambda _: fields(detail_pairs(non_empty, time.time()), context.styler))
     return 0
 
 
 def health(context: Context) -> int:
-    found = context.server().get(_path(context, "health"))
-    context.show(found, lambda document: _format_health(context, document))
-    return EXIT_FAILED if found.get("status") in ("ERROR", "TERMINATED") else 0
+    agent_health = context.server().get(_path(context, "health"))
+    context.show(agent_health, lambda document: _format_health(context, document))
+    return EXIT_FAILED if agent_health.get("status") in ("ERROR", "TERMINATED") else 0
 
 
 def heartbeat(context: Context) -> int:
@@ -253,7 +253,7 @@ def _path(context: Context, *segments: str) -> str:
 
 
 def _agent_id(context: Context) -> str:
-    """The ID argument. It may be left out only with a fleet id."""
+    """Return the ID argument. It is optional only with a fleet id."""
     agent_id = context.text("id")
     if agent_id is None:
         raise UsageError("usage", "Give the ID of an agent, or --fleet-id to use a fleet.")
@@ -294,7 +294,7 @@ def _table(context: Context, agents: list[Document]) -> str:
 
 
 def format_status(agent: Document) -> str:
-    """The status with its reason: `ERROR (stale)`, `WORKING (draining)`."""
+    """Format the status with its reason: `ERROR (stale)`, `WORKING (draining)`."""
     reason = agent.get("statusReason") or ("draining" if agent.get("draining") is True else None)
     status = cell(agent.get("status"))
     return status if reason is None or status == "TERMINATED" else f"{status} ({cell(reason)})"

@@ -21,13 +21,13 @@ COMPLETE_VARIABLE = "_QD_COMPLETE"
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _ROOT_HELP = """Coordinate fleets of AI agents.
 
-Every command uses the server of the data directory, and starts it if it is not running. With --url it uses that
-server. The global options may be given before or after the command.
+Commands use the server of the data directory, and start it if it is not running. With --url they use that server and
+never start one. The global options may be given before or after the command.
 """
 
 
 def parse(argv: Sequence[str]) -> ParsedCommand | int:
-    """The parsed command, or the exit code if Click printed help or the version."""
+    """Parse the command line. Returns the exit code instead if Click printed help or the version."""
     match = fast_parser.find_command(argv)
     args = [*match.command.words, *match.rest] if match else list(argv) or ["--help"]
     if args[0] == "help":
@@ -42,7 +42,7 @@ def parse(argv: Sequence[str]) -> ParsedCommand | int:
 
 
 def complete(instruction: str) -> int:
-    """Print completions for the shell's completion script, which passes its request in an environment variable."""
+    """Print completions. `instruction` is the value of `_QD_COMPLETE`, which the shell's completion script sets."""
     from click.shell_completion import shell_complete
 
     return shell_complete(_RootGroup(), {}, "qd", COMPLETE_VARIABLE, instruction)
@@ -145,7 +145,7 @@ def _build_click_command(command: Command) -> click.Command:
 
 
 class _ClickParamType(click.ParamType[object]):
-    """A `ParamType` of the command table as a Click type."""
+    """Adapts a `ParamType` of the command table to Click."""
 
     def __init__(self, param_type: ParamType) -> None:
         self.name = param_type.metavar
@@ -170,7 +170,7 @@ class _ClickParamType(click.ParamType[object]):
 
 
 def _server_completions(ctx: click.Context, source: str, incomplete: str) -> list[CompletionItem]:
-    """Completions from the server. Uses the options typed so far, at every level: they may precede any word."""
+    """Load completions. Uses the options typed so far at every level: a global option may precede any word."""
     from quarterdeck.cli.shell_completion import complete_from_server
 
     typed_values: dict[str, object] = {}

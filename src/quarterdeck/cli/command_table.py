@@ -1,6 +1,6 @@
 """Commands, options and arguments as data, read by both parsers.
 
-Only named tuples and small converters, because every `qd` command imports this module. A converter takes the text of
+Every `qd` command imports this module, so it has only named tuples and small converters. A converter takes the text of
 one value and returns the parsed value, or raises ValueError with a message for the user. The message has no final
 period: the parser adds it.
 """
@@ -36,6 +36,7 @@ class Option(NamedTuple):
     help: str
     type: ParamType | None = None
     many: bool = False
+    """The option may be repeated. Its value is a tuple."""
     required: bool = False
     short: str = ""
 
@@ -50,7 +51,7 @@ class Argument(NamedTuple):
     type: ParamType
     required: bool = True
     many: bool = False
-    """Takes all remaining words. Only the last argument of a command can have it."""
+    """The argument takes all remaining words. Only the last argument of a command can be `many`."""
 
 
 class Command(NamedTuple):
@@ -90,7 +91,7 @@ def choice(*allowed: str) -> ParamType:
 
 
 def uppercase_choice(*allowed: str) -> ParamType:
-    """One of several words that the API spells in capitals. The user may type either case."""
+    """Accept one of several words in either case. The API spells them in capitals."""
 
     def parse(text: str) -> str:
         if text.upper() not in allowed:
@@ -152,7 +153,7 @@ def _parse_json_object(text: str) -> dict[str, object]:
 
 
 def _parse_limit(text: str) -> tuple[str, int | None]:
-    """`max_depth=5`, or `max_depth=default` to remove the zone's own limit."""
+    """Parse `max_depth=5`, or `max_depth=default`, which removes the zone's own limit."""
     name, separator, value = text.partition("=")
     if not name or not separator:
         raise ValueError(f"{text!r} is not a limit. Use NAME=NUMBER or NAME=default")

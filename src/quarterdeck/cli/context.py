@@ -1,4 +1,4 @@
-"""The context of a command: its options by type, its server, its output."""
+"""The context of a command: typed access to its options, its server and its output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Context:
         return value if isinstance(value, str) else None
 
     def required_text(self, key: str) -> str:
-        """The text of a required argument or option."""
+        """Return the text of a required argument or option."""
         value = self.parsed.values[key]
         assert isinstance(value, str)  # both parsers require it
         return value
@@ -58,7 +58,7 @@ class Context:
         return self.server_location.data_dir(self.environ)
 
     def local_data_dir(self) -> DataDir:
-        """The data directory, for commands that work only on this machine."""
+        """Return the data directory, for commands that work only on this machine. Raises if a URL is given."""
         url = self.server_location.explicit_url(self.environ)
         if url is not None:
             from quarterdeck.cli.errors import UsageError
@@ -69,24 +69,24 @@ class Context:
         return self.data_dir
 
     def server(self) -> ApiClient:
-        """The server of this command. Starts it if it is local and not running."""
+        """Connect to the server of this command. Starts it if it is local and not running."""
         server = connect_server(self.server_location, self.environ, self.note)
         server.zone = self.zone
         return server
 
     def find_running_server(self) -> ApiClient | None:
-        """The same server if it is running. Does not start it: it may have been stopped on purpose."""
+        """Connect to the same server, or return None if it is not running: it may have been stopped on purpose."""
         server = connect_running_server(self.server_location, self.environ)
         if server is not None:
             server.zone = self.zone
         return server
 
     def in_zone(self, *segments: str) -> str:
-        """A path in the zone: `in_zone("agents", id)`."""
+        """Build a path below /zones/ZONE: `in_zone("agents", id)`."""
         return build_path("zones", self.zone, *segments)
 
     def api_path(self, *segments: str) -> str:
-        """A path below /api/v1, where a header gives the zone: `api_path("agent-tasks", id)`."""
+        """Build a path below /api/v1, where a header gives the zone: `api_path("agent-tasks", id)`."""
         return build_path("api", "v1", *segments)
 
     def show(self, document: Document, render: Callable[[Document], str]) -> None:

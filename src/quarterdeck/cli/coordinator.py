@@ -24,10 +24,10 @@ def build_command_table() -> CommandTable:
                 _ALL_ZONES_OPTIONS,
             ),
             Command(("coordinator", "recover"), "Run the recovery of lost tasks now.", recover, (), _ALL_ZONES_OPTIONS),
-            Command(("coordinator", "logs"), "List its log entries, newest first.", logs, (), _LOGS_OPTIONS),
+            Command(("coordinator", "logs"), "List coordinator log entries, newest first.", logs, (), _LOGS_OPTIONS),
             Command(
                 ("coordinator", "strategy"),
-                "Show or set the order in which tasks are assigned.",
+                "Show or set the order in which tasks are claimed.",
                 strategy_,
                 strategy_argument,
                 (),
@@ -48,20 +48,20 @@ _LOGS_OPTIONS = (
     *PAGING,
 )
 _STRATEGY_HELP = """priority: highest priority first, then oldest. sjf (shortest job first): shortest estimate first.
-fair: the creators of tasks take turns."""
+fair: round-robin over the creators of tasks, however many tasks each has queued."""
 
 
 def status(context: Context) -> int:
     query = {"workspace": None if context.flag("everywhere") else context.zone}
     document = context.server().get(context.api_path("coordinator", "status"), query)
-    context.show(document, lambda found: _format_status(context, found))
+    context.show(document, lambda _: _format_status(context, document))
     return 0 if document.get("active") is True else EXIT_FAILED
 
 
 def recover(context: Context) -> int:
     body: Document = {} if context.flag("everywhere") else {"workspaceId": context.zone}
     document = context.server().call("POST", context.api_path("coordinator", "recover"), body=body).document
-    context.show(document, lambda found: fields([*found.items()], context.styler))
+    context.show(document, lambda _: fields([*document.items()], context.styler))
     return 0
 
 
@@ -74,7 +74,7 @@ def strategy_(context: Context) -> int:
     strategy, path = context.text("strategy"), context.api_path("coordinator", "strategy")
     body: Document | None = None if strategy is None else {"strategy": strategy}
     document = context.server().call("GET" if body is None else "PUT", path, body=body).document
-    context.show(document, lambda found: cell(found.get("strategy")))
+    context.show(document, lambda _: cell(document.get("strategy")))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`qd cost` and `qd budget`: what tasks have cost, and limits on it."""
+"""`qd cost` and `qd budget`: the costs of tasks, and limits on them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _GROUP_CHOICES = ("task", "agent", "model", "type", "day", "zone")
 _COST_OPTIONS = (
     Option("--by", "Field to group by [default: zone].", choice(*_GROUP_CHOICES)),
     Option("--since", "First day, in UTC: 2026-01-31, or 7d for 7 days ago.", DAY),
-    Option("--until", "End, exclusive: the first day that is not counted.", DAY),
+    Option("--until", "First day that is not counted, in the same form as --since.", DAY),
     *PAGING,
 )
 _BUDGET_KEY_OPTIONS = (

@@ -71,17 +71,21 @@ def build_command_table() -> CommandTable:
 
 
 _CREATE_OPTIONS = (
-    Option("--from", "Source session, which delegates.", ID, required=True),
-    Option("--to", "Target session, which receives.", ID, required=True),
+    Option("--from", "Source session, which delegates authority.", ID, required=True),
+    Option("--to", "Target session, which receives authority.", ID, required=True),
     Option("--scope", "Scope to delegate; repeatable.", TEXT, many=True),
     Option("--resource", "Resource to limit the scopes to; repeatable [default: all].", TEXT, many=True),
-    Option("--hops", "How often it may be delegated on, 1 to 10 [default: as the parent allows].", NUMBER),
-    Option("--ttl", "Lifetime, such as 90s, 15m or 2h [default: until its parent or one session ends].", DURATION),
-    Option("--parent", "Delegation to derive it from [default: one that covers it].", ID),
+    Option(
+        "--hops", "Maximum number of further delegations in the chain, 1 to 10 [default: as the parent allows].", NUMBER
+    ),
+    Option(
+        "--ttl", "Lifetime, such as 90s, 15m or 2h [default: until its parent or one of the sessions ends].", DURATION
+    ),
+    Option("--parent", "Delegation to derive the new one from [default: one that covers it].", ID),
     Option("--constraints", "JSON object with more constraints, such as actions or budget.", JSON_OBJECT),
     Option("--key", "Idempotency key: the same key returns the same delegation.", TEXT),
 )
-_CREATE_HELP = "Prints the id. Exits 1 if it would exceed the authority of the source session or close a cycle."
+_CREATE_HELP = "Prints the id. Refuses a delegation that would exceed the authority of its source or close a cycle."
 _LIST_OPTIONS = (
     Option("--from", "Only delegations from this session.", ID),
     Option("--to", "Only delegations to this session.", ID),
@@ -92,8 +96,9 @@ _REVOKE_OPTIONS = (Option("--keep-sessions", "Do not terminate sessions that los
 _REVOKE_HELP = """Also revokes all delegations derived from it. Terminates each session that has no delegation left,
 with its descendants. Revoking again changes nothing."""
 _GRAPH_OPTIONS = (Option("--limit", "Maximum number of delegations to draw, 1 to 1000 [default: 100].", NUMBER),)
-_GRAPH_HELP = """For a delegation: those it is derived from, and all that are reachable from it. For a session: those
-that lead to it, and all that are reachable from it. Revoking a delegation revokes all below it."""
+_GRAPH_HELP = """For a delegation, draws the delegations that it is derived from and all that are reachable from it. For
+a session, draws the delegations to it and all that are reachable from it. Revoking a delegation also revokes all
+delegations below it."""
 
 
 def create(context: Context) -> int:
@@ -124,7 +129,7 @@ def list_(context: Context) -> int:
 
 
 def show(context: Context) -> int:
-    # These fields repeat others.
+    # Each of these has the same value as another field.
     duplicate_fields = ("delegation_edge_id", "source_agent_id", "target_agent_id")
     return print_details(context, context.in_zone("delegations", context.required_text("id")), *duplicate_fields)
 
@@ -156,13 +161,13 @@ def graph(context: Context) -> int:
 
 
 def authority(context: Context) -> int:
-    found = context.server().get(context.in_zone("agents", context.required_text("session"), "authority"))
-    context.show(found, lambda document: _format_authority(context, document))
+    held_authority = context.server().get(context.in_zone("agents", context.required_text("session"), "authority"))
+    context.show(held_authority, lambda document: _format_authority(context, document))
     return 0
 
 
 class GraphLoader:
-    """Loads the edges to draw, each once."""
+    """Loads the edges to draw, each once, up to --limit."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -254,10 +259,10 @@ def _format_resources(edge: Document) -> object:
 def _format_authority(context: Context, document: Document) -> str:
     # Scopes are listed per edge too, because each edge may limit them to other resources.
     no_authority_reason = document.get("why_none")
-    granted: list[tuple[str, object]] = [("scopes", document.get("scopes"))]
+    scope_pairs: list[tuple[str, object]] = [("scopes", document.get("scopes"))]
     if no_authority_reason is not None:
-        granted = [("scopes", "none"), ("reason", no_authority_reason)]
-    pairs = [("session", document.get("session_id")), *granted, ("epoch", document.get("epoch"))]
+        scope_pairs = [("scopes", "none"), ("reason", no_authority_reason)]
+    pairs = [("session", document.get("session_id")), *scope_pairs, ("epoch", document.get("epoch"))]
     edges = page_items(document, "edges")
     text = fields(pairs, context.styler)
     return f"{text}\n\n{_table(context, edges)}" if edges else text

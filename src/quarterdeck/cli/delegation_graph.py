@@ -1,7 +1,7 @@
 """Draws delegation graphs. Pure: edges, time and colors are arguments.
 
-A line is an edge, shown by its target session. It is drawn below the edge it is derived from, or below its source
-session if that edge is not shown. So revoking an edge revokes all edges below its line. A session with several inbound
+Each line shows one edge by its target session. The line is below the edge that it is derived from, or below its source
+session if that edge is not drawn. So revoking an edge revokes all edges below its line. A session with several inbound
 edges has a line for each; all but the first are marked `(also above)`.
 """
 
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 def draw(
     edges: Sequence[Document], highlighted_id: str, now: float, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS
 ) -> str:
-    """`highlighted_id` is the id of the edge or session to print in bold."""
+    """Draw the edges. `highlighted_id` is the id of the edge or session to print in bold."""
     rows = list(_graph_rows(sorted(edges, key=_edge_id), highlighted_id, glyphs))
     heads = [row.branch + cell(row.session) for row in rows]
     tails = [_format_columns(row.edge, now) for row in rows]
@@ -49,7 +49,7 @@ def draw(
 
 
 def format_hops(edge: Document) -> str:
-    """How often the edge may still be delegated on."""
+    """Format how many delegations may still follow the edge in its chain."""
     count = edge.get("max_hops")
     if count is None:
         return "unlimited hops"
@@ -64,16 +64,16 @@ def format_expiry(edge: Document, now: float) -> str:
 
 
 def _format_columns(edge: Document | None, now: float) -> tuple[str, str, str, str, str]:
-    """Scopes, status, hops, expiry and id of the edge."""
+    """Format the scopes, status, hops, expiry and id of the edge."""
     if edge is None:
         return "", "", "", "", ""
     scopes, resources = cell(edge.get("scopes")), edge.get("resources")
-    granted = scopes if resources is None else f"{scopes} for {cell(resources)}"
-    return granted, cell(edge.get("status")), format_hops(edge), format_expiry(edge, now), _edge_id(edge)
+    scope_text = scopes if resources is None else f"{scopes} for {cell(resources)}"
+    return scope_text, cell(edge.get("status")), format_hops(edge), format_expiry(edge, now), _edge_id(edge)
 
 
 def _graph_rows(edges: Sequence[Document], highlighted_id: str, glyphs: TreeGlyphs) -> Iterator[Row]:
-    """All lines, depth first. Uses a stack, not recursion: a chain may be longer than Python's recursion limit."""
+    """Yield all lines, depth first. Uses a stack: a chain may be longer than Python's recursion limit."""
     edge_ids = {_edge_id(edge) for edge in edges}
     children: dict[str, list[Document]] = {}
     by_source: dict[str, list[Document]] = {}

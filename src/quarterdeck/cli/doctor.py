@@ -17,7 +17,7 @@ from quarterdeck.client.api import ApiClient, Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED, NotFound, Problem
 
 MAX_CLOCK_SKEW_SECONDS = 5.0
-"""Ages that the CLI shows are wrong by the skew, and tokens become valid or expire that much too early or late."""
+"""Larger skew is a problem: ages that the CLI shows are wrong by it, and tokens expire too early or too late."""
 
 
 class CheckResult(NamedTuple):
@@ -55,7 +55,7 @@ def doctor(context: Context) -> int:
 
 
 def _format_results(context: Context, results: Sequence[CheckResult]) -> str:
-    name_width = max(width(each.name) for each in results)
+    name_width = max(width(result.name) for result in results)
     lines = []
     for result in results:
         label = context.styler.color_by_status(
@@ -77,14 +77,14 @@ def _check_versions() -> list[CheckResult]:
 def _check_tmux(context: Context) -> list[CheckResult]:
     from quarterdeck.tmux.version import MIN_VERSION, installed_version
 
-    found = installed_version()
-    if found is None:
+    tmux_version = installed_version()
+    if tmux_version is None:
         return [
             CheckResult(
                 "tmux", "tmux is not installed, so members cannot have panes", "apt install tmux, or brew install tmux"
             )
         ]
-    numbers, text = found
+    numbers, text = tmux_version
     if numbers < MIN_VERSION:
         minimum = ".".join(map(str, MIN_VERSION))
         return [CheckResult("tmux", f"{text} is older than {minimum}", f"install tmux {minimum} or newer")]
@@ -131,7 +131,7 @@ def _check_release(context: Context, server: ApiClient, about: Document) -> Chec
 
 
 def _version_fix(context: Context, server_version: str | None) -> str:
-    """Restart a local server to get the installed release. For a remote server, install its release here."""
+    """Suggest to restart a local server, which then runs this release, or to install the release of a remote one."""
     if context.server_location.explicit_url(context.environ) is None:
         return "qd stop (the next command starts a server of this release)"
     return "upgrade that server" if server_version is None else f"pip install quarterdeck=={server_version}"
@@ -149,7 +149,7 @@ def _check_clock(about: Document, sent_at: float, received_at: float) -> CheckRe
     server_time = parse_timestamp(about.get("now"))
     if server_time is None:
         return CheckResult("clock", "the server does not report its time", "qd stop")
-    # The server read its clock between the two times. Only what lies outside them is skew.
+    # The server read its clock between the two times, so only a time outside this interval is skew.
     skew = max(sent_at - server_time, server_time - received_at, 0.0)
     if skew <= MAX_CLOCK_SKEW_SECONDS:
         return CheckResult("clock", f"differs from the server's clock by {skew:.1f} s")
@@ -190,7 +190,7 @@ def _check_monitors(monitors: Sequence[Document]) -> list[CheckResult]:
 
 
 def _check_panes(monitors: Sequence[Document], directors: Mapping[int, object]) -> list[CheckResult]:
-    """Panes that are recorded but do not exist. Only panes on this host can be checked."""
+    """Find panes that are recorded but do not exist. Only panes on this host can be checked."""
     import asyncio
 
     from quarterdeck.monitor.missing_panes import find_missing_panes
@@ -218,14 +218,14 @@ def _check_panes(monitors: Sequence[Document], directors: Mapping[int, object]) 
 
 
 def _tmux_fix(socket: str) -> str:
-    """Never suggest a deletion: the panes could not be checked and may exist."""
+    """Suggest to run tmux, never a deletion: the panes could not be checked and may exist."""
     from shlex import quote
 
     return f"tmux -S {quote(socket)} list-panes -a (when it works, run qd doctor again)"
 
 
 def _pane_fix(fleet_id: int, agent_id: int, directors: Mapping[int, object]) -> str:
-    """A director without a pane gets no notices but can poll. Deletion comes second: its members may be working."""
+    """Suggest polling to a director, which gets no notices without a pane. Its members may be working: delete last."""
     if directors.get(fleet_id) == agent_id:
         return f"qd message poll --fleet-id {fleet_id} --agent-id {agent_id} (or qd fleet delete {fleet_id})"
     return f"qd member delete --fleet-id {fleet_id} --member-id {agent_id}"

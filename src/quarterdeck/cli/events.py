@@ -18,7 +18,7 @@ def build_command_table() -> CommandTable:
         ("events", "list"), "List events, oldest first.", list_, options=_LIST_OPTIONS, is_default=True
     )
     return CommandTable(
-        (list_command,), {"events": "List the events of a zone. Without a command it is `qd events list`."}
+        (list_command,), {"events": "List the events of a zone. `qd events` is short for `qd events list`."}
     )
 
 
@@ -59,7 +59,7 @@ def _format_transition(event: Document) -> str:
 
 
 _COLUMN_WIDTHS = (("pos", 6), ("at", 24), ("type", 17), ("subject", 36), ("actor", 1))
-"""Fixed widths for typical values: a line is printed before the next one is known."""
+"""Fixed widths that fit typical values: each line is printed before the next event arrives."""
 
 
 def follow(context: Context, query: Query, limit: int | None) -> int:
@@ -111,7 +111,7 @@ def _decode_event(message: SseMessage) -> Document:
 
 
 def _stdout_fd() -> int | None:
-    """The file descriptor of stdout, to notice that its reader has closed. None if it has none."""
+    """Return the file descriptor of stdout, by which a closed pipe is detected, or None if stdout has none."""
     try:
         return sys.stdout.fileno()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""`qd explain`: why an object is in its state, what would change it, and whether a spawn would be admitted."""
+"""`qd explain`: explains the state of an object and what would change it, and whether a spawn would be admitted."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def spawn(context: Context) -> int:
 
 
 class _ExplanationText:
-    """Text for people. On a terminal, sentences are wrapped at its width; otherwise each is one line."""
+    """Formats explanations. On a terminal, sentences are wrapped at its width; otherwise each is one line."""
 
     def __init__(self, context: Context) -> None:
         self._styler = context.styler
@@ -94,7 +94,7 @@ class _ExplanationText:
         if pairs:
             parts += ["", fields(pairs, self._styler)]
         parts += ["", self._verdict(spawn, "A spawn under it")]
-        # The counters of a tree are removed when it ends. Zeros would look as if it never had sessions.
+        # The counters of a tree are removed when it ends. Zeros would suggest that it never had sessions.
         return "\n".join(parts if session.get("status") == "terminated" else [*parts, "", self._bounds_table(spawn)])
 
     def invocation(self, explanation: Document) -> str:
@@ -124,7 +124,7 @@ class _ExplanationText:
         return "\n".join([*parts, *self._section("what happens next:", _strings(explanation, "next"))])
 
     def _heading(self, title: str, subject: Document, explanation: Document) -> list[str]:
-        """The title and the status, then a line per reason."""
+        """Format the title with the status, then one line per reason."""
         status = cell(subject.get("status"))
         reasons = [self._wrap(cell(reason), "  ") for reason in _strings(explanation, "why")]
         return [self._styler.bold(f"{title}: ") + self._styler.color_by_status(status, status), *reasons]
@@ -141,7 +141,7 @@ class _ExplanationText:
         return "\n".join([self._verdict(explanation, f"{spawn}, {position},"), "", self._bounds_table(explanation)])
 
     def _verdict(self, explanation: Document, subject: str) -> str:
-        """Whether a spawn would be admitted, and each reason for a refusal with what frees it."""
+        """Format whether a spawn would be admitted, and each reason for a refusal with what frees it."""
         if explanation.get("admitted") is True:
             return self._wrap(f"{subject} would be admitted now.", "")
         lines = [self._styler.bold(self._wrap(f"{subject} would be refused now:", ""))]
@@ -161,7 +161,7 @@ class _ExplanationText:
     def _wrap(self, sentence: str, indent: str) -> str:
         if len(indent) + len(sentence) <= self._columns or not self._columns:
             return indent + sentence
-        from textwrap import wrap  # takes 5 ms, and few sentences are too long
+        from textwrap import wrap  # the import takes 5 ms, and few sentences are too long
 
         # Ids contain hyphens and must stay on one line, so that they can be copied.
         lines = wrap(sentence, max(self._columns - len(indent) - 2, 20), break_on_hyphens=False, break_long_words=False)
@@ -169,7 +169,7 @@ class _ExplanationText:
 
 
 def _held_by_pairs(explanation: Document, session: Document) -> list[tuple[str, object]]:
-    """The sessions whose suspension keeps this one suspended, one line each."""
+    """Format the sessions whose suspension keeps this one suspended, one line each."""
     session_id = session.get("id")
     holders = [
         f"{cell(holder)}{' (itself)' if holder == session_id else ''}" for holder in _strings(explanation, "held_by")

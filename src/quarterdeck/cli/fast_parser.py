@@ -16,14 +16,14 @@ _HELP_NAMES = ("--help", "-h")
 
 
 class CommandMatch(NamedTuple):
-    """The command that was found, and the rest of the command line, in order."""
+    """A command, and the command line without its words, in order."""
 
     command: Command
     rest: list[str]
 
 
 def find_command(argv: Sequence[str]) -> CommandMatch | None:
-    """Find the command by its words. Global options between the words are skipped."""
+    """Find the command by its words. Global options before and between the words become part of `rest`."""
     options = {option.name: option for option in GLOBAL_OPTIONS}
     words: tuple[str, ...] = ()
     commands: list[Command] = []
@@ -49,7 +49,7 @@ def find_command(argv: Sequence[str]) -> CommandMatch | None:
 
 
 def _find_default(commands: Sequence[Command], rest: list[str]) -> CommandMatch | None:
-    """The default command of the noun. None for --help, which then shows the help of the noun."""
+    """Find the default command of the noun. Returns None for --help, so that Click prints the help of the noun."""
     defaults = [command for command in commands if command.is_default]
     return CommandMatch(defaults[0], rest) if defaults and rest[:1] not in ([name] for name in _HELP_NAMES) else None
 
@@ -70,7 +70,7 @@ def parse(command: Command, rest: Sequence[str]) -> ParsedCommand | None:
             continue
         name, separator, text = arg.partition("=")
         option = options.get(name)
-        # A flag with a value, or a short option with an equals sign: leave it to Click.
+        # Click handles unknown options, a flag with a value, and a short option with an equals sign.
         if option is None or (separator and (option.type is None or name == option.short)):
             return None
         if option.type is not None and not separator:
@@ -84,7 +84,7 @@ def parse(command: Command, rest: Sequence[str]) -> ParsedCommand | None:
 
 
 def empty_values(command: Command) -> dict[str, object]:
-    """The values of a command line without options and arguments."""
+    """Return the values of a command line without options and arguments."""
     values: dict[str, object] = {argument.key: () if argument.many else None for argument in command.arguments}
     for option in (*GLOBAL_OPTIONS, *command.options):
         values[option.key] = () if option.many else None if option.type else False
@@ -110,7 +110,7 @@ def _store_value(values: dict[str, object], option: Option, text: str) -> bool:
 
 
 def _bind_arguments(command: Command, values: dict[str, object], words: Sequence[str]) -> ParsedCommand | None:
-    """Parse the words as arguments. None if one is missing, superfluous or invalid."""
+    """Parse the words as arguments. Returns None if an argument or required option is missing, extra or invalid."""
     remaining = [*words]
     try:
         for argument in command.arguments:

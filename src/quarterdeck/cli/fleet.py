@@ -108,8 +108,8 @@ def list_(context: Context) -> int:
 
 def show(context: Context) -> int:
     fleet_id = context.number("id") or require_fleet_id(context)
-    found = context.server().get(fleets_path(fleet_id))
-    print_result(context, found, lambda: _format_details(context, found))
+    fleet = context.server().get(fleets_path(fleet_id))
+    print_result(context, fleet, lambda: _format_details(context, fleet))
     return 0
 
 
@@ -149,7 +149,7 @@ def _format_created(fleet: Document) -> str:
 
 
 def _format_details(context: Context, document: Document) -> str:
-    """All fields. Nested ones are named with their parents: `director.placement.tmux_pane_id`."""
+    """Format all fields. The name of a nested field includes its parents: `director.placement.tmux_pane_id`."""
     return fields(_flatten(document, ""), context.styler)
 
 

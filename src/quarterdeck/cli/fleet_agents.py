@@ -1,4 +1,4 @@
-"""`qd agent` with a fleet id: the agents of a fleet. Without a fleet id, `agent` uses the agent registry."""
+"""`qd agent` with a fleet id: works on the agents of that fleet. Without one, `agent` uses the agent registry."""
 
 from __future__ import annotations
 
@@ -115,13 +115,13 @@ def _has_value(context: Context, option: Option) -> bool:
 
 
 def load_members(server: ApiClient, fleet_id: int, **query: bool) -> list[Document]:
-    """All members of the fleet, oldest first."""
+    """Load all members of the fleet, oldest first."""
     pages = server.pages(fleets_path(fleet_id, "members"), {**query, "limit": 500})
     return [member for page in pages for member in page_items(page, "members")]
 
 
 def _agent_id(context: Context) -> int:
-    """The agent of ID or of --agent-id."""
+    """Return the agent id from the ID argument, --agent-id or QD_AGENT_ID."""
     id_text = context.text("id")
     if id_text is None:
         agent_id = agent_id_or_none(context)

@@ -1,7 +1,7 @@
 """Shared by the fleet commands: fleet and agent ids, input texts, message output, errors.
 
-Agents run these commands all the time and pay for every word of the output, so the output is short: errors are
-`Error: ` and a sentence, every failure exits 1, and texts are clipped unless --full is given.
+Agents run these commands all the time and pay for every word of the output, so the output is short: an error is
+`Error: ` and a sentence, and texts are clipped unless --full is given.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AGENT_ID_OPTION = Option("--agent-id", "Member to act as [env: QD_AGENT_ID].", M
 MEMBER_ID_OPTION = Option("--member-id", "Member id.", MEMBER_ID, required=True)
 FULL_OPTION = Option("--full", "Print all fields, and texts in full.")
 CODING_AGENT = ParamType("claude|codex|opencode|…", str, ("claude", "codex", "opencode"))
-"""The names offered by shell completion. The server's configuration decides which names are valid."""
+"""Shell completion offers these names. The server's configuration decides which names are valid."""
 PANE_CLOSE_SECONDS = 60.0
 """Extra time for responses that wait until panes have closed."""
 DEFAULT_MAX_TEXT_LENGTH = 200
@@ -29,7 +29,7 @@ CommandFunction = Callable[[Context], int]
 
 
 def with_fleet_errors(run: CommandFunction) -> CommandFunction:
-    """The same command with the errors of fleet commands: `Error: …` and exit code 1. Usage errors stay as they are."""
+    """Wrap a command so that a problem prints `Error: …` and exits 1. Usage errors are not changed."""
 
     def run_with_fleet_errors(context: Context) -> int:
         try:
@@ -68,14 +68,14 @@ def require_agent_id(context: Context) -> int:
 
 
 def target_member_id(context: Context) -> int:
-    """The value of --member-id."""
+    """Return the value of --member-id."""
     member_id = context.number("member_id")
     assert member_id is not None  # both parsers require it
     return member_id
 
 
 def fleets_path(*segments: object) -> str:
-    """A path below /api/v1/fleets: `fleets_path(1, "messages")`."""
+    """Build a path below /api/v1/fleets: `fleets_path(1, "messages")`."""
     return build_path("api", "v1", "fleets", *map(str, segments))
 
 
@@ -91,14 +91,14 @@ def _id_option_or_variable(context: Context, key: str, variable: str) -> int | N
 
 
 def current_pane(context: Context) -> Document | None:
-    """The pane that this command runs in, from `$TMUX` (socket, pid, session) and `$TMUX_PANE`. None outside tmux."""
+    """Return the pane of this command from `$TMUX` (socket, pid, session) and `$TMUX_PANE`. None outside tmux."""
     socket = context.environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
     pane_id = context.environ.get("TMUX_PANE", "")
     return {"socket": socket, "pane_id": pane_id} if socket and pane_id else None
 
 
 def require_text(context: Context, words: str | None) -> str:
-    """The text of --text, --text-file or the words. Exactly one must be given; `-` means standard input."""
+    """Return the text of --text, --text-file or the words. Exactly one must be given; `-` means standard input."""
     option_text, file = context.text("text"), context.text("text_file")
     if sum(source is not None for source in (option_text, file, words)) != 1:
         raise UsageError("usage", "Give exactly one of --text, --text-file and - (standard input).")
@@ -111,7 +111,7 @@ def require_text(context: Context, words: str | None) -> str:
 
 
 def non_empty_text(context: Context, key: str) -> str | None:
-    """The text of an optional option. It must not be empty if it is given."""
+    """Return the text of an option, or None if it is not given. Raises if it is empty."""
     text = context.text(key)
     if text == "":
         raise Invalid("empty_text", f"--{key} is empty")
@@ -119,7 +119,7 @@ def non_empty_text(context: Context, key: str) -> str | None:
 
 
 def read_text(path: str) -> str:
-    """The content of a file, or of standard input if the path is `-`."""
+    """Read a file, or standard input if the path is `-`."""
     import sys
 
     try:
@@ -156,7 +156,7 @@ def print_result(context: Context, document: object, render: Callable[[], str]) 
 
 
 def clip_text(context: Context, text: object) -> str:
-    """The text, clipped to QD_MAX_TEXT_LEN characters (default 200), so that an agent reads fewer tokens."""
+    """Clip the text to QD_MAX_TEXT_LEN characters (default 200), so that an agent reads fewer tokens."""
     content = text if isinstance(text, str) else ""
     variable = context.environ.get("QD_MAX_TEXT_LEN")
     limit = DEFAULT_MAX_TEXT_LENGTH
@@ -180,7 +180,7 @@ def _is_safe_character(char: str) -> bool:
 
 
 def pick_fields(document: Document, *names: str) -> Document:
-    """The named fields of a document, in the given order."""
+    """Return only the named fields of a document, in this order."""
     return {name: document.get(name) for name in names}
 
 
@@ -191,7 +191,7 @@ MESSAGE_FIELDS = (
 
 
 def message_document(context: Context, message: Document) -> Document:
-    """`{"id","from","ts","text"}`, with `kind` and `origin` if it is not a plain unicast. With --full all fields."""
+    """Return `{"id","from","ts","text"}`, with `kind` and `origin` for a broadcast. With --full, all fields."""
     if context.flag("full"):
         return pick_fields(message, *MESSAGE_FIELDS)
     result: Document = {
@@ -208,7 +208,7 @@ def message_document(context: Context, message: Document) -> Document:
 
 
 def format_message(context: Context, message: Document) -> str:
-    """A header in brackets and the text below it. With --full one line per field, the text last."""
+    """Format a header in brackets and the text below it. With --full, one line per field, the text last."""
     values = message_document(context, message)
     text = escape_control_characters(str(values.pop("text") or ""))
     if context.flag("full"):

@@ -1,4 +1,4 @@
-"""Request bodies from options: JSON on the command line, in a file or on standard input. Options of claims."""
+"""Request bodies from options, with JSON on the command line, in a file or on standard input. Also claims."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ JSON_INPUT_HELP = "JSON, @FILE, or - for standard input"
 
 
 def without_none(values: Mapping[str, object]) -> Document:
-    """A body without the options that were not given: the server applies its defaults to them."""
+    """Drop the options that were not given: the server applies its defaults to them."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def idempotency_key(context: Context) -> str:
-    """The value of --key, or a random key for this run.
+    """Return the value of --key, or a random key for this run.
 
-    With a random key, a proxy that repeats the request creates nothing twice. `qd` itself does not repeat it: a
-    user who may have to run the command again gives --key.
+    The random key makes a request that a proxy repeats take effect only once. `qd` itself does not repeat requests: a
+    user who may have to run the command again must give --key.
     """
     return context.text("key") or f"qd-{os.urandom(16).hex()}"
 
 
 def json_option(context: Context, key: str) -> object:
-    """The JSON value of an option, or None if it was not given.
+    """Return the JSON value of an option, or None if it was not given.
 
-    Read when the command runs, not when it is parsed, because standard input can be read only once.
+    The value is read when the command runs, not when it is parsed, because standard input can be read only once.
     """
     text = context.text(key)
     if text is None:
@@ -45,7 +45,7 @@ def json_option(context: Context, key: str) -> object:
 
 
 def json_or_text_option(context: Context, key: str) -> object:
-    """As `json_option`, but text that is not JSON is taken as a string."""
+    """Like `json_option`, but return text on the command line that is not JSON as a string."""
     text = context.text(key)
     if text is None or text == "-" or text.startswith("@"):
         return json_option(context, key)
@@ -56,7 +56,7 @@ def json_or_text_option(context: Context, key: str) -> object:
 
 
 def read_input(text: str) -> tuple[str, str]:
-    """The name of the source, for error messages, and its content."""
+    """Return the name of the source, for error messages, and its content."""
     if text == "-":
         # sys.stdin is None if it was closed before the process started.
         return "standard input", "" if sys.stdin is None else sys.stdin.read()
@@ -73,9 +73,9 @@ def to_milliseconds(seconds: int | None) -> int | None:
 WAIT_OPTION = Option("--wait", "How long to wait for work, such as 20s or 1m [default: do not wait].", DURATION)
 
 
-def claim_options(limit: int) -> tuple[Option, ...]:
-    """`limit` is the largest --max that the server accepts."""
-    return (Option("--max", f"Maximum number to claim, 1 to {limit} [default: 1].", NUMBER), WAIT_OPTION)
+def claim_options(max_items: int) -> tuple[Option, ...]:
+    """Build the options of a claim. `max_items` is the largest --max that the server accepts."""
+    return (Option("--max", f"Maximum number to claim, 1 to {max_items} [default: 1].", NUMBER), WAIT_OPTION)
 
 
 def wait_ms(context: Context) -> int | None:
@@ -83,9 +83,9 @@ def wait_ms(context: Context) -> int | None:
 
 
 def claim(context: Context, path: str, body: Document, render: Callable[[Document], str], items_field: str) -> int:
-    """Claim work. `items_field` is the field of the response that has the claimed items."""
+    """Claim work and print it. `items_field` is the field of the response that has the claimed items."""
     server = context.server()
-    # The server may wait as long as requested and then needs the usual time to respond.
+    # The response may take the requested wait plus the usual time.
     server.connection.timeout += context.number("wait") or 0
     body = without_none({"max": context.number("max"), **body})
     document = server.call("POST", path, body=body).document

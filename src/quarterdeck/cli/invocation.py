@@ -20,7 +20,7 @@ from quarterdeck.cli.command_table import (
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.input import JSON_INPUT_HELP, idempotency_key, json_option, to_milliseconds, without_none
 from quarterdeck.cli.list_output import PAGING, print_details, print_list
-from quarterdeck.cli.output import as_json, cell, format_duration, parse_timestamp, table
+from quarterdeck.cli.output import cell, format_duration, parse_timestamp, table, to_json_line
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
 
@@ -48,7 +48,7 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("invocation", "cancel"),
-                "Cancel an invocation, or request it if it is running.",
+                "Cancel an invocation, or request cancellation if it is running.",
                 cancel,
                 id_argument,
                 _CANCEL_OPTIONS,
@@ -81,7 +81,7 @@ _LIST_OPTIONS = (
     *PAGING,
 )
 _WAIT_HELP = """Exits 0 and prints the result as JSON if the invocation succeeded. Exits 1, with the error on stderr, if
-it failed, died, timed out or was canceled. Exits 5 after --timeout. Without --timeout it waits without limit."""
+its status is failed, timed_out, canceled or dead. Exits 5 after --timeout. Without --timeout it waits without limit."""
 _CANCEL_OPTIONS = (Option("--reason", "Reason to record [default: requested].", TEXT),)
 
 
@@ -126,7 +126,7 @@ def wait(context: Context) -> int:
     invocation = wait_for_invocation(context, _path(context), context.required_text("id"))
     status = invocation.get("status")
     if context.as_json or status == "succeeded":
-        context.show(invocation, lambda document: as_json(document.get("result")))
+        context.show(invocation, lambda document: to_json_line(document.get("result")))
     else:
         context.note(f"The invocation is {cell(status)}: {_failure_reason(invocation)}")
     return 0 if status == "succeeded" else EXIT_FAILED

@@ -10,7 +10,7 @@ from quarterdeck.cli.command_table import ID, TEXT, Argument, Command, Option, c
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.input import JSON_INPUT_HELP, json_option, json_or_text_option, without_none
 from quarterdeck.cli.list_output import relative_time
-from quarterdeck.cli.output import as_json, cell, parse_timestamp, table
+from quarterdeck.cli.output import cell, parse_timestamp, table, to_json_line
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.client.problems import problem_from_document
 from quarterdeck.core.errors import EXIT_FAILED
@@ -54,7 +54,7 @@ def build_commands() -> tuple[Command, ...]:
         ),
         Command(
             ("invocation", "release"),
-            "Give an attempt back. It does not count as an attempt.",
+            "Give an attempt back. It does not count toward the maximum.",
             release,
             id_argument,
             (_REQUIRED_TOKEN_OPTION,),
@@ -64,14 +64,14 @@ def build_commands() -> tuple[Command, ...]:
 
 _CLAIM_OPTIONS = (
     *input.claim_options(100),
-    Option("--claim-id", "Id of this claim. The same id returns the same leases while they last.", TEXT),
+    Option("--claim-id", "Id of this claim. The same id returns the same attempts while they run.", TEXT),
 )
 _CLAIM_HELP = """Each claimed invocation has a lease and an attempt token. Before the lease expires, complete it with
 the token or extend the lease with heartbeats."""
-_START_HELP = "For a worker that knows the id of the invocation from elsewhere."
+_START_HELP = "Use it instead of `qd invocation claim` if the worker already has the id of the invocation."
 _TOKEN_OPTION = Option("--attempt-token", "Token of the attempt, as printed by claim or start.", TEXT)
 _REQUIRED_TOKEN_OPTION = _TOKEN_OPTION._replace(required=True)
-_HEARTBEAT_HELP = "Exits 1 if the cancellation of the invocation was requested."
+_HEARTBEAT_HELP = "Exits 1 if cancellation of the invocation was requested."
 _COMPLETE_OPTIONS = (
     _TOKEN_OPTION,
     Option("--status", "Outcome [default: succeeded].", choice("succeeded", "failed", "canceled")),
@@ -79,7 +79,7 @@ _COMPLETE_OPTIONS = (
     Option("--error", f"Error: text, {JSON_INPUT_HELP}.", TEXT),
     Option("--no-retry", "Do not retry after this failure."),
 )
-_COMPLETE_HELP = "A failed attempt is retried, unless --no-retry is given or it was the last."
+_COMPLETE_HELP = "A failed attempt is retried, unless --no-retry is given or it was the last attempt."
 
 
 def claim(context: Context) -> int:
@@ -89,7 +89,7 @@ def claim(context: Context) -> int:
 
 
 def start(context: Context) -> int:
-    # With a claim id, a repeated request (by a proxy, for example) gets the same attempt.
+    # With a claim id, a request that is repeated, for example by a proxy, gets the same attempt.
     body: Document = {"claim_id": secrets.token_hex(16)}
     document = context.server().call("POST", _path(context, "start"), body=body).document
     # Only the token goes to stdout, so that a script can use it: TOKEN=$(qd invocation start ID)
@@ -161,7 +161,7 @@ def _lease_table(context: Context, document: Document) -> str:
             f"{cell(lease.get('attempt'))}/{cell(lease.get('max_attempts'))}",
             lease.get("attempt_token"),
             relative_time((parse_timestamp(lease.get("lease_expires_at")) or now) - now),
-            as_json(lease.get("params")),
+            to_json_line(lease.get("params")),
         ]
         for lease in page_items(document)
     ]

@@ -33,7 +33,7 @@ _CREATE_OPTIONS = (
     Option("--app", "Application that the key acts for.", ID, required=True),
     Option("--name", "Display name [default: the application id].", TEXT),
     Option("--scope", "Scope to grant; repeatable [default: agent:lifecycle].", TEXT, many=True),
-    Option("--session", "Session that the key acts for. The key ends with it.", ID),
+    Option("--session", "Session that the key acts for. The key is valid only while the session is live.", ID),
     Option("--ttl", "Lifetime, such as 90s, 15m, 2h or 30d [default: no expiry].", DURATION),
 )
 

@@ -35,17 +35,17 @@ def print_list(context: Context, path: str, query: Query, render: Callable[[Cont
     return 0
 
 
-def print_details(context: Context, path: str, *excluded: str) -> int:
-    found = context.server().get(path)
-    context.show(found, lambda document: fields(detail_pairs(document, time.time(), *excluded), context.styler))
+def print_details(context: Context, path: str, *excluded_fields: str) -> int:
+    item = context.server().get(path)
+    context.show(item, lambda document: fields(detail_pairs(document, time.time(), *excluded_fields), context.styler))
     return 0
 
 
-def detail_pairs(document: Document, now: float, *excluded: str) -> list[tuple[str, object]]:
-    """The fields of the document without empty ones. Times also get their distance from now, such as "5m ago"."""
+def detail_pairs(document: Document, now: float, *excluded_fields: str) -> list[tuple[str, object]]:
+    """Return the fields that are not null. Times also get their distance from now, such as "5m ago" or "in 2h"."""
     pairs: list[tuple[str, object]] = []
     for name, value in document.items():
-        if name in excluded or value is None:
+        if name in excluded_fields or value is None:
             continue
         timestamp = parse_timestamp(value) if name.endswith(("_at", "At")) else None
         pairs.append((name, value if timestamp is None else f"{cell(value)} ({relative_time(timestamp - now)})"))
@@ -57,6 +57,6 @@ def relative_time(seconds: float) -> str:
 
 
 def ago(value: object, now: float) -> str | None:
-    """The age of a time, such as "5m ago"; None if there is no time."""
+    """Format the age of a time, such as "5m ago". Returns None if the value is not a time."""
     timestamp = parse_timestamp(value)
     return None if timestamp is None else f"{format_duration(now - timestamp)} ago"

@@ -1,4 +1,4 @@
-"""Repeated long polls, for commands that follow something. They continue after a restart of the server."""
+"""Repeated long polls, for commands that wait for new items. They continue after a restart of the server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quarterdeck.client.http_types import Lost, TimedOut, Unreachable
 from quarterdeck.core.errors import Unavailable
 
 WAIT_MS = 20_000
-"""How long the server waits for news before it returns an empty response."""
+"""How long the server waits for new items before it returns an empty response."""
 _RETRY_SECONDS = 2.0
 
 
@@ -23,7 +23,7 @@ def repeat_long_poll(
 ) -> None:
     """Call `poll_once`, which may wait `WAIT_MS`, until it returns True.
 
-    While the server does not respond, retry, but not after `deadline`.
+    Retries while the server cannot be reached or is unavailable, but not after `deadline` on the monotonic clock.
     """
     server: ApiClient | None = context.server()
     while True:
@@ -32,7 +32,7 @@ def repeat_long_poll(
                 server = context.find_running_server()
             if server is None:
                 raise Unreachable("server_unreachable", "The server does not respond.")
-            # The server may wait as long as requested and then needs the usual time to respond.
+            # The response may take the requested wait plus the usual time.
             server.connection.timeout = (context.server_location.timeout or DEFAULT_TIMEOUT_SECONDS) + WAIT_MS / 1000
             is_done = poll_once(server)
             _require_stdout_reader()
@@ -48,7 +48,7 @@ def repeat_long_poll(
 
 
 def _require_stdout_reader() -> None:
-    """Raise BrokenPipeError if the reader of stdout is gone. A command without output would not notice by writing."""
+    """Raise BrokenPipeError if the reader of stdout has closed it. Without output, no write would fail."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):

@@ -1,4 +1,4 @@
-"""Entry point of `qd`: from `sys.argv` to an exit code. All ways in which a command can end are in this module."""
+"""Entry point of `qd`: from `sys.argv` to an exit code. Handles every way in which a command can end."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """Prevent tracebacks: a closed stream discards its output, and characters that cannot be encoded are escaped."""
+    """Prevent tracebacks: discard the output of a closed stream, and escape characters that cannot be encoded."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

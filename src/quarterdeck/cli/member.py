@@ -76,7 +76,7 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("member", "exec"),
-                "Let a member's agent run a shell command.",
+                "Make a member's agent run a shell command.",
                 with_fleet_errors(exec_),
                 text_arguments,
                 (MEMBER_ID_OPTION,),
@@ -106,8 +106,8 @@ _CREATE_HELP = """Only the fleet's director (--agent-id) can create members. Giv
 as words after two dashes. The default prompt contains the member's name, its director, and how to poll, acknowledge and
 send messages."""
 _DELETE_HELP = """Sends an exit command to the agent and waits until its pane has closed. If the agent does not exit in
-time, or something else is in front of its prompt, it stays a member. The command then prints the end of the pane and
-exits 2."""
+time, or another program is in the foreground of the pane, it stays a member. The command then prints the end of the
+pane and exits 2."""
 _ACTIVITY_OPTION = Option("--activity", "Show when each member last sent, received and acknowledged a message.")
 _CAPTURE_OPTIONS = (
     MEMBER_ID_OPTION,
@@ -184,7 +184,7 @@ STILL_THERE_CODE = "member_still_there"
 _PANE_OUTCOMES = {
     "exited": "was closed",
     "killed": "was killed",
-    "pane_gone": "did not exist any more",
+    "pane_gone": "no longer existed",
     "other_host": "is on another host and was not closed",
     "other_tmux": "belonged to a tmux server that has exited",
     "not_the_agent": "now runs something else and was not closed",
@@ -199,7 +199,7 @@ def _format_pane_outcome(receipt: Document) -> str:
 
 
 def _report_still_there(context: Context, problem: Problem) -> int:
-    """The member still exists. Print the end of its pane, which shows what it waits for."""
+    """Report that the member still exists. Prints the end of its pane, which shows what the agent is waiting for."""
     from quarterdeck.cli.errors import report_problem
 
     tail = problem.members.get("tail")
@@ -227,7 +227,7 @@ def list_(context: Context) -> int:
 
 
 def _load_activity(server: ApiClient, fleet_id: int, member: Document) -> Document:
-    """Times of the last messages. Each is the first item of a list, so long lists cost no more."""
+    """Load the times of the last messages. Each is the first item of a list, so long lists cost no more."""
 
     def load_newest(mailbox: str, field: str, **query: str) -> object:
         path = fleets_path(fleet_id, "members", member.get("agent_id"), mailbox)
@@ -245,8 +245,13 @@ def _load_activity(server: ApiClient, fleet_id: int, member: Document) -> Docume
 def _table(context: Context, members: list[Document]) -> str:
     headers = ["ID", "NAME", "BACKEND", "PANE"]
     rows: list[list[object]] = [
-        [one.get("agent_id"), one.get("name"), _pane_field(one, "coding_agent"), _pane_field(one, "tmux_pane_id")]
-        for one in members
+        [
+            member.get("agent_id"),
+            member.get("name"),
+            _pane_field(member, "coding_agent"),
+            _pane_field(member, "tmux_pane_id"),
+        ]
+        for member in members
     ]
     if context.flag("activity"):
         headers += ["UNREAD", "SENT", "RECEIVED", "ACKNOWLEDGED", "IDLE"]
@@ -266,7 +271,7 @@ def capture(context: Context) -> int:
     query: Query = {"lines": context.number("lines"), "ansi": context.flag("ansi")}
     document = context.server().get(_path(context, "capture"), query)
     text = str(document.get("text") or "")
-    # With --ansi the user wants the escape sequences.
+    # --ansi requests the escape sequences.
     print_result(context, document, lambda: text if context.flag("ansi") else escape_control_characters(text))
     return 0
 

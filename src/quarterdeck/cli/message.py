@@ -133,11 +133,11 @@ _FOLLOW_HELP = "Runs until Ctrl-C. With --json, prints one object per line."
 def send(context: Context) -> int:
     if context.flag("full") and context.flag("quiet"):
         raise UsageError("usage", "Give --full or --quiet, not both.")
-    sent = _post(context, context.number("to"))
+    message = _post(context, context.number("to"))
     if context.flag("quiet") and not context.as_json:
-        context.write(str(sent.get("task_id")))
+        context.write(str(message.get("task_id")))
     else:
-        _print_message(context, sent, "Message sent.")
+        _print_message(context, message, "Message sent.")
     return 0
 
 
@@ -158,7 +158,7 @@ def broadcast(context: Context) -> int:
 
 
 def _post(context: Context, recipient: object, **extra_fields: int) -> Document:
-    """Send the message. With the same key, a repeated request does not send it twice."""
+    """Send the message. Its idempotency key prevents that a repeated request sends it twice."""
     sender_id, text = require_agent_id(context), require_text(context, context.text("stdin"))
     body: Document = {"from_agent_id": sender_id, "to_agent_id": recipient, "text": text, **extra_fields}
     key = context.text("key") or f"qd-{os.urandom(16).hex()}"
@@ -206,7 +206,7 @@ def _finish_message(context: Context, verb: str, confirmation: str) -> int:
 def _message_id(context: Context) -> int:
     ids = {context.number("task_id"), context.number("message_id")} - {None}
     if len(ids) != 1:
-        raise UsageError("usage", "Give a message with --task-id or its alias --message-id, not two different ones.")
+        raise UsageError("usage", "Give one message id, with --task-id or its alias --message-id.")
     [message_id] = ids
     assert message_id is not None  # removed above
     return message_id
@@ -261,7 +261,7 @@ class _Inbox:
             "order": self._order,
             "after": self.after,
             "limit": self._limit,
-            # Sent even if it is 0: it tells the server that the member itself polls, not another reader of its inbox.
+            # Sent even if it is 0: it marks the request as a poll, which is refused if the member is not active.
             "wait_ms": wait_ms,
         }
         page = server.get(self._path, query)
@@ -269,7 +269,7 @@ class _Inbox:
         return page_items(page, "messages")
 
     def wait_for_messages(self, seconds: int) -> list[Document]:
-        """The messages in the inbox. If it is empty, wait up to `seconds` for the first one."""
+        """Return the messages in the inbox. If it is empty, wait up to `seconds` for the first message."""
         deadline = time.monotonic() + seconds
         messages: list[Document] = []
 
@@ -304,6 +304,6 @@ def _print_message(context: Context, message: Document, confirmation: str, *, wi
 
 
 def _print_followed_message(context: Context, message: Document) -> None:
-    """Print one message of an endless list: a blank line after it, and flushed at once."""
+    """Print a message with a blank line after it, and flush stdout so that a reader of a pipe gets it at once."""
     print_result(context, message_document(context, message), lambda: f"{format_message(context, message)}\n\n")
     sys.stdout.flush()

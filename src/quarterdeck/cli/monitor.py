@@ -39,7 +39,7 @@ def build_command_table() -> CommandTable:
                 options=_CONFIG_OPTIONS,
             ),
         ),
-        {"monitor": "Manage the monitor of a fleet. It watches panes and pings members about messages."},
+        {"monitor": "Manage the monitor of a fleet. It watches panes and pings idle members."},
     )
 
 
@@ -67,7 +67,7 @@ _CONFIG_OPTIONS = (
 def start(context: Context) -> int:
     from pathlib import Path  # slow to import, but a monitor runs for days
 
-    fleet_id, tick = fleet_common.require_fleet_id(context), _tick_seconds(context)
+    fleet_id, tick_seconds = fleet_common.require_fleet_id(context), _require_tick_seconds(context)
     context.server().connection.close()  # starts a local server now: the monitor itself never starts one
     from quarterdeck.monitor.daemonize import start_daemon
     from quarterdeck.monitor.loop import MonitorConfig, monitor_fleet
@@ -78,42 +78,42 @@ def start(context: Context) -> int:
 
     def run_monitor(on_started: Callable[[], None]) -> None:
         loop_config = MonitorConfig(
-            tick, context.text("policy") or "quiet", lambda line: _log_line(context, line), on_started
+            tick_seconds, context.text("policy") or "quiet", lambda line: _log_line(context, line), on_started
         )
         monitor_fleet(ServerApi(fleet_id, this_host(), context.find_running_server), data_dir, loop_config)
 
     if not context.flag("daemon"):
-        run_monitor(lambda: _print_started(context, fleet_id, os.getpid(), tick))
+        run_monitor(lambda: _print_started(context, fleet_id, os.getpid(), tick_seconds))
         return 0
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    log = str(data_dir / f"monitor-{context.zone}-{fleet_id}.log")
+    log_path = str(data_dir / f"monitor-{context.zone}-{fleet_id}.log")
 
     def run_daemon(on_started: Callable[[], None]) -> None:
         _log_line(context, f"monitor of fleet {fleet_id} started (pid {os.getpid()})")
         run_monitor(on_started)
         _log_line(context, f"monitor of fleet {fleet_id} stopped")
 
-    _print_started(context, fleet_id, start_daemon(log, run_daemon), tick, log)
+    _print_started(context, fleet_id, start_daemon(log_path, run_daemon), tick_seconds, log_path)
     return 0
 
 
-def _tick_seconds(context: Context) -> int:
+def _require_tick_seconds(context: Context) -> int:
     option_value = context.number("tick")
-    tick = DEFAULT_TICK_SECONDS if option_value is None else option_value
-    if not 1 <= tick <= MAX_TICK_SECONDS:
-        raise UsageError("usage", f"--tick: {tick} is out of range. Use 1 to {MAX_TICK_SECONDS} seconds.")
-    return tick
+    tick_seconds = DEFAULT_TICK_SECONDS if option_value is None else option_value
+    if not 1 <= tick_seconds <= MAX_TICK_SECONDS:
+        raise UsageError("usage", f"--tick: {tick_seconds} is out of range. Use 1 to {MAX_TICK_SECONDS} seconds.")
+    return tick_seconds
 
 
-def _print_started(context: Context, fleet_id: int, pid: int, tick: int, log: str | None = None) -> None:
-    started: Document = without_none({"fleet_id": fleet_id, "pid": pid, "tick_seconds": tick, "log": log})
+def _print_started(context: Context, fleet_id: int, pid: int, tick_seconds: int, log_path: str | None = None) -> None:
+    monitor: Document = without_none({"fleet_id": fleet_id, "pid": pid, "tick_seconds": tick_seconds, "log": log_path})
     now = time.time()
-    fleet_common.print_result(context, started, lambda: format_monitor({**started, "is_recent": True}, now, now))
+    fleet_common.print_result(context, monitor, lambda: format_monitor({**monitor, "is_recent": True}, now, now))
     _flush()
 
 
 def _log_line(context: Context, line: str) -> None:
-    """Log an action. With --json it goes to stderr, because stdout has exactly one JSON line."""
+    """Print a log line. With --json it goes to stderr, because stdout has exactly one JSON line."""
     timestamp = time.strftime("%Y-%m-%d %H:%M:%S")
     (context.note if context.as_json else context.write)(f"{timestamp} {fleet_common.escape_control_characters(line)}")
     _flush()
@@ -145,7 +145,7 @@ def status(context: Context) -> int:
 
 
 def is_live(monitor: Document) -> bool:
-    """Whether its heartbeat is recent and, if it is a process of this user on this host, the process exists."""
+    """Whether the heartbeat is recent and, if the monitor is a process of this user on this host, it exists."""
     pid = monitor.get("pid")
     if monitor.get("is_recent") is not True or not isinstance(pid, int):
         return False
@@ -153,13 +153,13 @@ def is_live(monitor: Document) -> bool:
     from quarterdeck.tmux.host import this_host
 
     host = this_host()
-    # On another host the pid means another process, and processes of another user may be hidden.
+    # On another host the pid belongs to another process, and processes of another user may be hidden.
     is_local = (monitor.get("host_id"), monitor.get("user_id")) == (host.id, host.user_id)
     return is_process_alive(pid) if is_local else True
 
 
 def format_monitor(monitor: Document, last_tick_at: float | None, now: float) -> str:
-    """`monitor: running (pid 12, last tick 0s ago, tick 5s)`."""
+    """Format a line such as `monitor: running (pid 12, last tick 0s ago, tick 5s)`."""
     if monitor.get("pid") is None or last_tick_at is None:
         return "monitor: stopped"
     state = "running" if monitor["is_recent"] else "stale"
@@ -184,10 +184,11 @@ def config(context: Context) -> int:
 
 
 def _format_member(member: Document, now: float) -> str:
-    """`3 alice every 60s, last ping 12s ago`."""
+    """Format a line such as `3 alice every 60s, last ping 12s ago`."""
     name = "" if member.get("name") is None else f" {cell(member['name'])}"
     last_ping_at = parse_timestamp(member.get("last_ping_at"))
-    last = "never pinged" if last_ping_at is None else f"last ping {format_duration(now - last_ping_at)} ago"
+    last_ping = "never pinged" if last_ping_at is None else f"last ping {format_duration(now - last_ping_at)} ago"
     unread = f", {member['unread']} unread" if member.get("unread") else ""
-    off = "" if member.get("enabled") else ", disabled"
-    return f"{cell(member.get('agent_id'))}{name} every {cell(member.get('interval_seconds'))}s, {last}{unread}{off}"
+    disabled = "" if member.get("enabled") else ", disabled"
+    interval = f"every {cell(member.get('interval_seconds'))}s"
+    return f"{cell(member.get('agent_id'))}{name} {interval}, {last_ping}{unread}{disabled}"

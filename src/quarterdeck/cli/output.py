@@ -28,7 +28,7 @@ class TextStyler:
         return self._wrap("1", text)
 
     def color_by_status(self, status: str, text: str) -> str:
-        """The text in the color of a status, in upper or lower case."""
+        """Color the text by a status, which may be in upper or lower case."""
         return self._wrap(_STATUS_COLORS.get(status.lower(), ""), text)
 
     def _wrap(self, code: str, text: str) -> str:
@@ -36,7 +36,7 @@ class TextStyler:
 
 
 def cell(value: object) -> str:
-    """One value as one line of text.
+    """Format one value as one line of text.
 
     Control characters are escaped: names and reasons come from other users and must not move the cursor.
     """
@@ -44,7 +44,7 @@ def cell(value: object) -> str:
         return EMPTY_CELL
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         text = ", ".join(value) or EMPTY_CELL
     else:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -53,13 +53,12 @@ def cell(value: object) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text)
 
 
-def as_json(value: object) -> str:
-    """JSON on one line, for programs."""
+def to_json_line(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
 def width(text: str) -> int:
-    """Columns on a terminal: ideographs take two, combining marks none."""
+    """Return the columns on a terminal: ideographs take two, combining marks none."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -72,7 +71,7 @@ def pad(text: str, columns: int) -> str:
 
 
 def clip(text: str, columns: int) -> str:
-    """The text cut to `columns`. Text that was cut ends with an ellipsis."""
+    """Cut the text to `columns`. Text that was cut ends with an ellipsis."""
     if width(text) <= columns:
         return text
     clipped, remaining = "", columns - 1
@@ -85,7 +84,7 @@ def clip(text: str, columns: int) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], styler: TextStyler) -> str:
-    """An aligned table. Each column is as wide as its widest cell; the last column is not padded."""
+    """Format an aligned table. Each column is as wide as its widest cell; lines have no trailing spaces."""
     body = [[cell(value) for value in row] for row in rows]
     widths = [max(map(width, column)) for column in zip(headers, *body, strict=True)]
     lines = [styler.bold(_format_row(headers, widths))]
@@ -94,14 +93,14 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], styler: Text
 
 
 def fields(pairs: Iterable[tuple[str, object]], styler: TextStyler) -> str:
-    """One name and value per line, the values aligned."""
+    """Format one name and value per line, the values aligned."""
     rows = [(name, cell(value)) for name, value in pairs]
     name_width = max((width(name) for name, _ in rows), default=0)
     return "\n".join(f"{styler.bold(pad(name, name_width))}  {value}" for name, value in rows)
 
 
 def format_duration(seconds: float) -> str:
-    """The two largest units: 45s, 12m 5s, 3h 20m, 2d 4h."""
+    """Format the two largest units: 45s, 12m 5s, 3h 20m, 2d 4h."""
     remaining = max(int(seconds), 0)
     for size, unit, small_size, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if remaining >= size:
@@ -111,10 +110,10 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_timestamp(value: object) -> float | None:
-    """Seconds since 1970 of an ISO 8601 time; None if the value is not one."""
+    """Return the Unix time of an ISO 8601 time, or None if the value is not one."""
     if not isinstance(value, str):
         return None
-    from datetime import datetime  # takes 2 ms, and not every command shows a time
+    from datetime import datetime  # the import takes 2 ms, and not every command shows a time
 
     try:
         return datetime.fromisoformat(value).timestamp()

@@ -15,11 +15,11 @@ from quarterdeck.cli.output import cell, clip, pad
 from quarterdeck.client.api import Document
 
 _MAX_BAR_WIDTH = 24
-"""Columns of a bar on a terminal of at least 72 columns."""
+"""A bar takes a third of the terminal, but at most this many columns."""
 
 
 def bar(fraction: float, columns: int) -> str:
-    """`[=====>    ]` for a fraction from 0 to 1."""
+    """Draw `[=====>    ]` for a fraction from 0 to 1."""
     inner = max(columns - 2, 1)
     filled = round(max(0.0, min(1.0, fraction)) * inner)
     head = ">" if 0 < filled < inner else ""
@@ -27,14 +27,14 @@ def bar(fraction: float, columns: int) -> str:
 
 
 def render_lines(tasks: Sequence[Document], max_lines: int, columns: int) -> list[str]:
-    """One line per task, or one line for all tasks if they are more than `max_lines`."""
+    """Render one line per task, or one line for all tasks if there are more than `max_lines`."""
     if len(tasks) > max(max_lines, 1):
         return [clip(_summary_line(tasks, columns), columns)]
     return [clip(_task_line(task, columns), columns) for task in tasks]
 
 
 def render_count(done: int, total: int, unit: str, columns: int) -> str:
-    """A bar for a count, such as 3/10 tasks."""
+    """Render a bar for a count, such as 3/10 tasks."""
     return clip(f"{bar(done / max(total, 1), _bar_width(columns))}  {done}/{total} {unit}", columns)
 
 
@@ -58,7 +58,7 @@ def _summary_line(tasks: Sequence[Document], columns: int) -> str:
 
 
 def is_finished(task: Document) -> bool:
-    """Whether the task has ended. A failed task that will be retried has not."""
+    """Whether the task has ended. A failed task that will be retried has not ended."""
     status = task.get("status")
     return status in ("COMPLETED", "ARCHIVED") or (status in ("FAILED", "ABORTED") and task.get("isFinal") is True)
 

@@ -1,4 +1,4 @@
-"""Receipts of terminations: what was requested, stopped and left."""
+"""Receipts of terminations: how many sessions were requested and stopped, and which are left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED
 
-RECEIPT_EXIT_HELP = "Exits 1 if the receipt lists sessions that are left."
+RECEIPT_EXIT_HELP = "Exits 1 if the receipt lists sessions that were not terminated."
 
 
 def print_receipt(context: Context, receipt: Document) -> int:
@@ -33,7 +33,7 @@ def _format_receipt(context: Context, receipt: Document) -> str:
         ("stopped", receipt.get("stopped")),
         ("already stopped", receipt.get("already_stopped")),
         ("duration", f"{cell(receipt.get('duration_ms'))} ms"),
-        ("joined", "yes: another request had started it" if receipt.get("joined") else "no"),
+        ("joined", "yes: another request had started the termination" if receipt.get("joined") else "no"),
         ("left", format_session_count(len(remaining)) if remaining else "none"),
     ]
     if receipt.get("cascade_id") is not None:

@@ -1,4 +1,4 @@
-"""`qd redis`: the state of the mirror of tasks and agents in Redis, and its rebuild."""
+"""`qd redis`: shows and rebuilds the mirror of tasks and agents in Redis."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def rebuild(context: Context) -> int:
 
 def _print_status(context: Context, document: Document) -> int:
     field_names = ("state", "written", "repairs")
-    context.show(document, lambda found: fields([(name, found.get(name)) for name in field_names], context.styler))
+    context.show(document, lambda _: fields([(name, document.get(name)) for name in field_names], context.styler))
     return 0 if document.get("state") == "whole" else EXIT_FAILED

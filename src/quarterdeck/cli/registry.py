@@ -1,4 +1,4 @@
-"""Which module has the commands that start with a word. Add a line here for each new first word."""
+"""Maps the first word of a command to the module that defines it. Add a line here for each new first word."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MODULES = {
 
 
 def load_command_table(word: str) -> CommandTable | None:
-    """The command table of the module that has this first word. Imports only that module."""
+    """Return the command table of the module that defines this first word. Imports only that module."""
     module_name = MODULES.get(word)
     if module_name is None:
         return None
@@ -58,6 +58,6 @@ def load_command_table(word: str) -> CommandTable | None:
 
 
 def commands_of(word: str) -> list[Command]:
-    """The commands whose first word is `word`."""
+    """Return the commands whose first word is `word`."""
     table = load_command_table(word)
     return [] if table is None else [command for command in table.commands if command.words[0] == word]

@@ -26,7 +26,7 @@ def build_command_table() -> CommandTable:
 
 _ROLE_OPTION = Option("--role", "Role to assign.", uppercase_choice("OWNER", "ADMIN", "MEMBER", "AGENT"), required=True)
 _SET_HELP = "SUBJECT is the `sub` claim of a token. Only an OWNER can assign or remove the role OWNER."
-_REMOVE_HELP = "A subject without an assigned role has the role claim of its token, if the issuer is trusted."
+_REMOVE_HELP = "A subject without an assigned role has the role that its token claims, if the issuer is trusted."
 
 
 def list_(context: Context) -> int:
@@ -61,7 +61,7 @@ def remove(context: Context) -> int:
 
 def _table(context: Context, assignments: list[Document]) -> str:
     if not assignments:
-        return f"No roles assigned in zone {context.zone}. Each subject has the role claim of its token."
+        return f"No roles assigned in zone {context.zone}. Each subject has the role that its token claims."
     now = time.time()
     rows = [
         [

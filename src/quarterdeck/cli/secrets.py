@@ -1,4 +1,4 @@
-"""`qd secrets`: the keys that encrypt stored secrets, and their rotation."""
+"""`qd secrets`: shows, rotates and generates the keys that encrypt stored secrets."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ from quarterdeck.core.errors import EXIT_FAILED
 def build_command_table() -> CommandTable:
     return CommandTable(
         (
-            Command(("secrets", "status"), "Count the encrypted values of each key.", status, description=_STATUS_HELP),
+            Command(("secrets", "status"), "Show how many values each key encrypts.", status, description=_STATUS_HELP),
             Command(
-                ("secrets", "rotate"),
-                "Encrypt all secrets again with the current key.",
-                rotate,
-                description=_ROTATE_HELP,
+                ("secrets", "rotate"), "Re-encrypt all secrets with the current key.", rotate, description=_ROTATE_HELP
             ),
             Command(
                 ("secrets", "forget"),
@@ -38,10 +35,10 @@ def build_command_table() -> CommandTable:
 
 
 _STATUS_HELP = """Exits 1 if a value is encrypted with a key that the server does not have."""
-_ROTATE_HELP = """First put the new key first in QD_SECRET_KEYS, or in the key file, of every server. The rotation runs
-in small steps beside normal work, and can be interrupted and run again. Exits 0 when no value is left under an older
-key. Then servers start without the old key, and you can remove it."""
-_FORGET_HELP = """Normally `qd secrets rotate` does this. Values that are still encrypted with the key are shown as ***
+_ROTATE_HELP = """Before the rotation, put the new key first in QD_SECRET_KEYS, or in the key file, on every server. The
+rotation runs in small steps while the server works normally. You can interrupt it and run it again. Exits 1 if a value
+is still encrypted with an older key. Otherwise servers can start without the old keys, and you can remove them."""
+_FORGET_HELP = """`qd secrets rotate` normally does this. Values that are still encrypted with the key are shown as ***
 by servers that do not have it."""
 _NEW_KEY_HELP = """Put the key into QD_SECRET_KEYS, or on a line of the file `secret-keys` in the data directory. The
 first key encrypts; all keys decrypt. With several servers, add it as the last key on all of them, then move it to the
@@ -94,23 +91,23 @@ def _rotation_steps(server: ApiClient) -> Iterator[Document]:
 
 
 def _load_key_counts(server: ApiClient) -> tuple[Document, Counter[str]]:
-    """The keys of the server, and how many values each key encrypts."""
+    """Load the keys of the server, and count how many values each key encrypts."""
     counts: Counter[str] = Counter()
     page: Document = {}
     for page in server.pages("/secrets", {}):
-        found = page.get("counts")
-        counts.update(found if isinstance(found, dict) else {})
+        page_counts = page.get("counts")
+        counts.update(page_counts if isinstance(page_counts, dict) else {})
     return {name: page.get(name) for name in ("sealing", "ring", "needed")}, counts
 
 
 def _key_ids(document: Document, name: str) -> set[str]:
-    found = document.get(name)
-    return {cell(key) for key in found} if isinstance(found, list) else set()
+    keys = document.get(name)
+    return {cell(key) for key in keys} if isinstance(keys, list) else set()
 
 
 def _number(step: Document, name: str) -> int:
-    found = step.get(name)
-    return found if isinstance(found, int) else 0
+    number = step.get(name)
+    return number if isinstance(number, int) else 0
 
 
 def _key_table(context: Context, document: Document) -> str:
@@ -126,10 +123,10 @@ def _key_table(context: Context, document: Document) -> str:
 
 def _format_rotation(context: Context, document: Document) -> str:
     labels = {
-        "resealed": "encrypted again",
-        "unopened": "not decrypted",
+        "resealed": "re-encrypted",
+        "unopened": "not decryptable",
         "moved": "changed meanwhile",
-        "left": "left",
-        "forgotten": "keys not needed",
+        "left": "under older keys",
+        "forgotten": "keys no longer needed",
     }
     return fields([(label, document.get(name)) for name, label in labels.items()], context.styler)

@@ -55,14 +55,15 @@ def stop(context: Context) -> int:
         report: Document = {"stopped": False, "running": False, "data": data_dir.path}
         context.show(report, lambda document: f"No server is running for {data_dir.path}.")
         return 0
-    seconds = context.server_location.timeout or discovery.DEFAULT_TIMEOUT_SECONDS
+    timeout_seconds = context.server_location.timeout or discovery.DEFAULT_TIMEOUT_SECONDS
     # The server may have exited in the meantime. Then the wait below is short.
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    if not file_locks.wait_until_free(data_dir.server_lock_path, seconds):
+    if not file_locks.wait_until_free(data_dir.server_lock_path, timeout_seconds):
         raise TimedOut(
             "stop_timeout",
-            f"The server (pid {pid}) got SIGTERM and has not exited after {seconds:g} s. Wait longer with --timeout.",
+            f"The server (pid {pid}) got SIGTERM and has not exited after {timeout_seconds:g} s. "
+            "Wait longer with --timeout.",
             pid=pid,
         )
     report = {"stopped": True, "running": False, "data": data_dir.path, "pid": pid}
@@ -72,8 +73,8 @@ def stop(context: Context) -> int:
 
 def _remote_status(context: Context, url: str) -> Document:
     server = discovery.client_for_url(context.server_location, context.environ, url)
-    ready, reason = _readiness(server)
-    return {"running": reason is None, "ready": ready, "url": url, "why": reason}
+    is_ready, reason = _check_readiness(server)
+    return {"running": reason is None, "ready": is_ready, "url": url, "why": reason}
 
 
 def _local_status(context: Context, data_dir: DataDir) -> Document:
@@ -85,15 +86,15 @@ def _local_status(context: Context, data_dir: DataDir) -> Document:
     )
     report: Document = {"running": True, "ready": False, "data": data_dir.path}
     if record is None or server is None:
-        # A server takes the lock first and writes the record last. So a record without a responding server is
-        # that of an earlier server.
+        # A server takes the lock first and writes the record last. So if no server responds, the record is from an
+        # earlier server.
         return {**report, "why": "a server has locked the directory but does not respond: it is starting or stopping"}
-    ready, reason = _readiness(server)
-    return {**report, **record._asdict(), "ready": ready, "why": reason}
+    is_ready, reason = _check_readiness(server)
+    return {**report, **record._asdict(), "ready": is_ready, "why": reason}
 
 
-def _readiness(server: ApiClient) -> tuple[bool, str | None]:
-    """Whether the server is ready, and the reason if it could not be reached."""
+def _check_readiness(server: ApiClient) -> tuple[bool, str | None]:
+    """Return whether the server is ready, and the reason if it could not be reached."""
     try:
         return server.send("GET", "/ready").status == 200, None
     except (Unreachable, TimedOut, Lost) as error:
@@ -113,9 +114,10 @@ def _format_status(context: Context, report: Document) -> str:
 
 
 def _running_pid(context: Context, data_dir: DataDir) -> int | None:
-    """The pid of the process that listens on the directory's socket, or the recorded one if that is not reported.
+    """Return the pid of the process that listens on the directory's socket, or None if no server is running.
 
-    The recorded pid alone is not enough: after a crash, another process may have it.
+    The recorded pid is used only if the system does not report the listener's: after a crash, another process may
+    have it.
     """
     server = discovery.wait_for_server(context.server_location, context.environ, data_dir)
     record = data_dir.read_record()

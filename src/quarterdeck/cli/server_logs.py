@@ -22,14 +22,14 @@ _POLL_SECONDS = 0.2
 
 def logs(context: Context) -> int:
     path = context.local_data_dir().log_path
-    count = context.number("lines")
+    line_count = context.number("lines")
     try:
         log_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         detail = f"{path} does not exist. Only a server that was started automatically writes this log."
         raise NotFound("no_log", detail) from None
     try:
-        for line in read_last_lines(log_fd, 50 if count is None else count):
+        for line in read_last_lines(log_fd, 50 if line_count is None else line_count):
             context.write(_format_line(line, context.as_json))
         if context.flag("follow"):
             _follow(context, path, log_fd)
@@ -39,11 +39,11 @@ def logs(context: Context) -> int:
 
 
 def read_last_lines(log_fd: int, count: int) -> list[bytes]:
-    """The last lines of an open file. Reads from its end, and leaves the file position at the end."""
+    """Return the last lines of an open file. Reads backwards, and leaves the file position at the end."""
     end = os.lseek(log_fd, 0, os.SEEK_END)
     data = b""
     position = end
-    # One more line break than lines, because the first piece may be a partial line.
+    # Read one line break more than lines, because the first line of the data may be partial.
     while position > 0 and data.count(b"\n") <= count:
         size = min(_BLOCK_BYTES, position)
         position -= size
@@ -52,7 +52,7 @@ def read_last_lines(log_fd: int, count: int) -> list[bytes]:
 
 
 def read_added_lines(log_fd: int) -> Iterator[bytes]:
-    """Complete lines that were added. A partial line is left for the next call."""
+    """Yield the complete lines after the file position. The next call reads a partial line again."""
     data = b""
     while chunk := os.read(log_fd, _BLOCK_BYTES):
         data += chunk
@@ -91,7 +91,7 @@ def _reopen_if_rotated(path: str, current_fd: int) -> int:
 
 
 def _format_line(line: bytes, as_json: bool) -> str:
-    """With --json one object per line, also for plain text in the log, such as a traceback."""
+    """Format one line. With --json it is an object, also for plain text in the log, such as a traceback."""
     text = line.decode("utf-8", "replace")
     if not as_json:
         return text if text.isprintable() else cell(text)

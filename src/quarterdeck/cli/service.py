@@ -43,19 +43,19 @@ def build_command_table() -> CommandTable:
 
 _HEALTH = choice("starting", "healthy", "degraded", "unhealthy")
 _DELIVERY = choice("pull", "push")
-_SESSION_OPTION = Option("--session", "Session that owns the service. The service is removed when it ends.", ID)
+_SESSION_OPTION = Option("--session", "Session that owns the service. When it ends, the service is removed.", ID)
 _SERVICE_OPTIONS = (
     Option("--delivery", "pull: workers claim invocations; push: the server posts them to the endpoint.", _DELIVERY),
     Option("--capability", "Capability of the service; repeatable.", TEXT, many=True),
     Option("--protocol", "Supported protocol version; repeatable.", TEXT, many=True),
-    Option("--framework", "Name of the framework it uses.", TEXT),
+    Option("--framework", "Name of the framework that the service uses.", TEXT),
     Option("--framework-version", "Version of the framework.", TEXT),
     Option("--health", "Health to report.", _HEALTH),
     Option("--metadata", "JSON object to store with the service.", JSON_OBJECT),
 )
 _REGISTER_OPTIONS = (
     Option("--endpoint", "URL of the service: http://… or https://…", TEXT, required=True),
-    Option("--app", "Application that offers the service [default: that of the session].", ID),
+    Option("--app", "Application that offers the service [default: the application of the session].", ID),
     _SESSION_OPTION,
     *_SERVICE_OPTIONS,
 )
@@ -71,7 +71,7 @@ _SET_OPTIONS = (*_SERVICE_OPTIONS, Option("--rotate-secret", "Create a new secre
 _HEARTBEAT_OPTIONS = (
     Option("--session", "Session that owns the service. Without ID: all services of the session.", ID),
     Option("--health", "Health to report.", _HEALTH),
-    Option("--active", "Number of invocations that it is working on.", NUMBER),
+    Option("--active", "Number of invocations that the service is working on.", NUMBER),
     Option("--metadata", "JSON object to store with the service.", JSON_OBJECT),
 )
 _HEARTBEAT_HELP = "Give the ID of a service, or only --session for all services of that session."
@@ -147,7 +147,7 @@ def _session_services_path(context: Context, session: str) -> str:
 
 
 def _service_path(context: Context, service: str) -> str:
-    """The path of the service, below its session if --session was given."""
+    """Build the path of the service, below its session if --session was given."""
     session = context.text("session")
     if session is None:
         return context.in_zone("agent-services", service)
@@ -169,7 +169,7 @@ def _service_fields(context: Context) -> Document:
 def _print_service(context: Context, service: Document) -> int:
     secret = service.get("secret")
     pairs: list[tuple[str, object]] = [("id", service.get("id")), ("secret", secret)]
-    context.show(service, lambda found: cell(found.get("id")) if secret is None else fields(pairs, context.styler))
+    context.show(service, lambda _: cell(service.get("id")) if secret is None else fields(pairs, context.styler))
     if secret is not None:
         context.note("The secret is shown only once. Create a new one with `qd service set ID --rotate-secret`.")
     return 0

@@ -59,7 +59,7 @@ _SPAWN_OPTIONS = (
     Option("--capability", "Capability of the session; repeatable.", TEXT, many=True),
     Option("--metadata", "JSON object to store with the session.", JSON_OBJECT),
     Option("--key", "Idempotency key: the same key returns the same session.", TEXT),
-    Option("--sid", "Sign-in session id (sid) [default: that of the token].", TEXT),
+    Option("--sid", "Sign-in session id (sid) [default: the sid of the token].", TEXT),
     Option("--kind", "Kind of session.", _KIND),
 )
 _LIST_OPTIONS = (
@@ -71,7 +71,7 @@ _LIST_OPTIONS = (
 )
 _STOP_OPTIONS = (
     Option("--reason", "Reason to record [default: requested].", TEXT),
-    Option("--receipt", "Print a receipt: what was stopped and what is left."),
+    Option("--receipt", "Print a receipt: how many sessions were stopped, and which were not."),
 )
 
 
@@ -128,7 +128,7 @@ def resume(context: Context) -> int:
     except Conflict as conflict:
         holder_id = conflict.members.get("held_by")
         if isinstance(holder_id, str) and not context.as_json:
-            # For people, the command that helps. With --json the session's id is in the member `held_by`.
+            # People get the command to run. With --json, the member `held_by` has the id of the session to resume.
             conflict.members["frees"] = f"`{_command_line(context, 'session', 'resume', holder_id)}`"
         raise
     context.show(reply.document, lambda document: f"Resumed {session_id}: {_format_change(document, 'resumed')}.")
@@ -139,10 +139,10 @@ def resume(context: Context) -> int:
 
 
 def stop(context: Context) -> int:
-    session_id, receipt = context.required_text("id"), context.flag("receipt")
-    query = {"reason": context.text("reason"), "receipt": receipt}
+    session_id, wants_receipt = context.required_text("id"), context.flag("receipt")
+    query = {"reason": context.text("reason"), "receipt": wants_receipt}
     reply = context.server().call("DELETE", context.in_zone("agents", session_id), query=query)
-    if receipt:
+    if wants_receipt:
         return print_receipt(context, reply.document)
     context.show(
         {"id": session_id, "status": "terminated"}, lambda document: f"Stopped session {cell(document['id'])}."
@@ -151,7 +151,7 @@ def stop(context: Context) -> int:
 
 
 def _format_change(document: Document, name: str) -> str:
-    """The number of sessions that were suspended or resumed."""
+    """Format the number of sessions that were suspended or resumed."""
     changed = document.get(name)
     count = changed if isinstance(changed, int) else 0
     if name == "suspended":
@@ -160,7 +160,7 @@ def _format_change(document: Document, name: str) -> str:
 
 
 def _command_line(context: Context, *words: str) -> str:
-    """A command for the user to run next, in the same zone."""
+    """Format a command for the user to run next, in the same zone."""
     zone = context.text("zone")
     return " ".join(["qd", *words, *([] if zone is None else ["--zone", zone])])
 

@@ -26,7 +26,7 @@ ASCII_GLYPHS = TreeGlyphs("|- ", "`- ", "|  ", "   ")
 
 
 def draw(items: Sequence[Document], now: float, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS) -> str:
-    """One line per session: id, application, status, age and time to expiry."""
+    """Draw one line per session: id, application, status, age and time to expiry."""
     rows = list(_tree_rows(items, glyphs))
     # Each character of a branch takes one column, so only the ids need measuring.
     heads = [
@@ -51,14 +51,14 @@ def draw(items: Sequence[Document], now: float, styler: TextStyler, glyphs: Tree
 
 
 def age_and_expiry(session: Document, now: float) -> tuple[str, str]:
-    """The age of a session, and its time to expiry. Of a suspended one also how long it has been suspended."""
+    """Format the age of a session and its time to expiry, and for how long it has been suspended, if it is."""
     spawned_at = parse_timestamp(session.get("spawned_at")) or now
     ended_at = parse_timestamp(session.get("terminated_at"))
     expires_at = parse_timestamp(session.get("expires_at"))
     if ended_at is not None or session.get("status") == "terminated":
         return format_duration((ended_at or now) - spawned_at), "ended"
     lifetime = "no expiry" if expires_at is None else f"{format_duration(expires_at - now)} left"
-    # In words too, not only by the status: the session has time left but does nothing until it is resumed.
+    # The expiry alone would mislead: the session has time left but starts nothing until it is resumed.
     suspended_at = parse_timestamp(session.get("suspended_at")) if session.get("status") == "suspended" else None
     return format_duration(
         now - spawned_at
@@ -71,7 +71,7 @@ def _format_columns(session: Document, now: float) -> tuple[str, str, str, str]:
 
 
 def _tree_rows(items: Sequence[Document], glyphs: TreeGlyphs) -> Iterator[tuple[str, Document]]:
-    """Each session with its branch, depth first, children in the given order.
+    """Yield each session with its branch, depth first, children in the order of `items`.
 
     Uses a stack, not recursion: a tree may be deeper than Python's recursion limit.
     """
@@ -90,9 +90,9 @@ def _tree_rows(items: Sequence[Document], glyphs: TreeGlyphs) -> Iterator[tuple[
 
 
 def child_entries(children: Sequence[T], indent: str, glyphs: TreeGlyphs) -> list[tuple[T, str, str]]:
-    """Stack entries for the children of a line: child, its branch, and the indent of its own children.
+    """Build stack entries for the children of a line: child, its branch, and the indent of its own children.
 
-    In reverse order, because a stack returns them reversed.
+    The last child comes first, because a stack returns entries in reverse order.
     """
     entries = []
     for index, child in enumerate(reversed(children)):

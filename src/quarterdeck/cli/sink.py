@@ -29,7 +29,7 @@ _REQUEUE_OPTIONS = (
 
 def list_(context: Context) -> int:
     page = context.server().get("/sinks", {})
-    context.show(page, lambda found: _table(context, page_items(found)))
+    context.show(page, lambda _: _table(context, page_items(page)))
     return 0
 
 
@@ -39,8 +39,8 @@ def show(context: Context) -> int:
 
 
 def requeue(context: Context) -> int:
-    pos, is_all = context.number("pos"), context.flag("all")
-    if (pos is None) != is_all:
+    pos, requeue_all = context.number("pos"), context.flag("all")
+    if (pos is None) != requeue_all:
         raise UsageError("usage", "Give --pos N or --all.")
     body: Document = {"all": True} if pos is None else {"pos": pos}
     reply = context.server().call("POST", f"{_path(context)}/requeue", body=body)
@@ -54,7 +54,7 @@ def _path(context: Context) -> str:
 
 def _table(context: Context, sinks: list[Document]) -> str:
     if not sinks:
-        return "No sinks. None was ever configured (REDIS_URL)."
+        return "No sinks. Set REDIS_URL on a server to configure one."
     field_names = ("name", "position", "lag_events", "lag_seconds", "waiting", "dead", "run_at")
     rows = [[*(sink.get(name) for name in field_names), _state(sink)] for sink in sinks]
     return table(

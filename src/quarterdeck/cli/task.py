@@ -25,7 +25,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.input import without_none
 from quarterdeck.cli.list_output import PAGING, detail_pairs, print_list
-from quarterdeck.cli.output import as_json, cell, fields, format_duration, parse_timestamp, table
+from quarterdeck.cli.output import cell, fields, format_duration, parse_timestamp, table, to_json_line
 from quarterdeck.cli.time_args import FUTURE_TIME, PAST_TIME, parse_future_time, parse_past_time
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
@@ -70,9 +70,9 @@ _LIST_OPTIONS = (
     Option("--status", "Only tasks with this status.", uppercase_choice(*_STATUSES)),
     Option("--type", "Only tasks of this type.", TEXT),
     Option("--agent", "Only tasks of this agent.", ID),
-    Option("--tag", "Only tasks with this tag; repeatable, then with all of them.", TEXT, many=True),
+    Option("--tag", "Only tasks with this tag; if repeated, only tasks with all of the tags.", TEXT, many=True),
     Option("--priority", "Only tasks with this priority or a higher one.", NUMBER),
-    Option("--since", "Only tasks created since: a time, or 10m for 10 minutes ago.", PAST_TIME),
+    Option("--since", "Only tasks created since this time; 10m means 10 minutes ago.", PAST_TIME),
     *PAGING,
 )
 _WAIT_HELP = """Prints the result of one task as JSON, and the results of several as a table. Exits 0 if all tasks were
@@ -82,13 +82,13 @@ _TREE_OPTIONS = (Option("--depth", "Maximum depth in both directions, 1 to 100 [
 _EXPLAIN_HELP = "The same as `qd explain task`."
 _SET_OPTIONS = (
     Option("--priority", "Priority, 1 (low) to 10 (high).", NUMBER),
-    Option("--tag", "Tag; repeatable. Replaces the present tags.", TEXT, many=True),
-    Option("--metadata", "JSON object to store with the task. Replaces the present one.", JSON_OBJECT),
-    Option("--depends-on", "Task that it depends on; repeatable. Replaces the present dependencies.", ID, many=True),
+    Option("--tag", "Tag; repeatable. Replaces the current tags.", TEXT, many=True),
+    Option("--metadata", "JSON object to store with the task. Replaces the current object.", JSON_OBJECT),
+    Option("--depends-on", "Task that it depends on; repeatable. Replaces the current dependencies.", ID, many=True),
     Option("--due", "When it should be completed: a time, or +2h for 2 hours from now.", FUTURE_TIME),
 )
 _CANCEL_OPTIONS = (Option("--reason", "Reason to record [default: requested].", TEXT),)
-_CANCEL_HELP = "A running task's agent is notified with its next heartbeat. Only `qd task retry` starts the task again."
+_CANCEL_HELP = "The agent of a running task is notified by its next heartbeat. Only `qd task retry` restarts the task."
 
 
 def list_(context: Context) -> int:
@@ -98,7 +98,7 @@ def list_(context: Context) -> int:
         "taskType": context.text("type"),
         "agentId": context.text("agent"),
         "tags": ",".join(str(tag) for tag in context.values("tag")) or None,
-        # The parameter is named `priority>`, here escaped, so that the URL reads `priority>=8`.
+        # The parameter is named `priority>` (escaped here), so that the URL means `priority>=8`.
         "priority%3E": context.number("priority"),
         "createdAfter": None if since is None else parse_past_time(since, time.time()),
     }
@@ -106,8 +106,8 @@ def list_(context: Context) -> int:
 
 
 def show(context: Context) -> int:
-    found = context.server().get(_path(context, context.required_text("id")))
-    context.show(found, lambda document: fields(_detail_pairs(document), context.styler))
+    task = context.server().get(_path(context, context.required_text("id")))
+    context.show(task, lambda document: fields(_detail_pairs(document), context.styler))
     return 0
 
 
@@ -123,7 +123,7 @@ def wait_for(context: Context, ids: Sequence[str]) -> int:
     if len(tasks) > 1:
         context.show({"items": [*tasks]}, lambda _: _result_table(context, tasks))
     elif context.as_json or completed:
-        context.show(tasks[0], lambda document: as_json(document.get("outputResult")))
+        context.show(tasks[0], lambda document: to_json_line(document.get("outputResult")))
     else:
         context.note(f"The task is {cell(tasks[0].get('status'))}: {_failure_reason(tasks[0])}")
     return 0 if len(completed) == len(tasks) else EXIT_FAILED
@@ -135,7 +135,7 @@ def tree(context: Context) -> int:
     task_id = context.required_text("id")
     document = context.server().get(_path(context, task_id, "tree"), {"depth": context.number("depth")})
     glyphs = glyphs_for(sys.stdout.encoding)
-    context.show(document, lambda found: draw(found, task_id, context.styler, glyphs))
+    context.show(document, lambda _: draw(document, task_id, context.styler, glyphs))
     if document.get("truncated") is True and not context.as_json:
         context.note("The tree is incomplete: tasks farther away are not shown.")
     return 0
@@ -190,7 +190,7 @@ def _apply_to_each(context: Context, method: str, action: str | None, body: Docu
     """Send one request per task, in order. The first refusal ends the command; later tasks are not changed."""
     server = context.server()
     updated: list[Document] = []
-    for task_id in dict.fromkeys(str(one) for one in context.values("ids")):
+    for task_id in dict.fromkeys(map(str, context.values("ids"))):
         path = _path(context, task_id, *([] if action is None else [action]))
         updated.append(server.call(method, path, body=body).document)
         if not context.as_json:
@@ -210,7 +210,7 @@ def _failure_reason(task: Document) -> str:
 
 
 def _detail_pairs(task: Document) -> list[tuple[str, object]]:
-    """All fields that are not empty: most tasks use few of them."""
+    """Return the fields that are not empty: most tasks use few of them."""
     non_empty = {name: value for name, value in task.items() if value not in ([], {}, "")}
     costs = non_empty.pop("costs", None)
     pairs = detail_pairs(non_empty, time.time())
@@ -260,4 +260,4 @@ def _format_task_duration(task: Document) -> str | None:
 def _result_or_reason(task: Document) -> object:
     if task.get("completedAt") is None:
         return _failure_reason(task)
-    return task.get("summary") or as_json(task.get("outputResult"))
+    return task.get("summary") or to_json_line(task.get("outputResult"))

@@ -23,14 +23,14 @@ from quarterdeck.cli.command_table import (
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.input import JSON_INPUT_HELP, idempotency_key, json_option, read_input, without_none
-from quarterdeck.cli.output import as_json, cell
+from quarterdeck.cli.output import cell, to_json_line
 from quarterdeck.cli.time_args import FUTURE_TIME, parse_future_time
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED, Problem
 
 _BATCH_TASKS = 1_000
 _BATCH_BYTES = 16 << 20
-"""The server's limits of one request: 1,000 tasks and 16 MiB."""
+"""The server accepts at most this many tasks and bytes (16 MiB) in one request."""
 
 
 def build_command() -> Command:
@@ -60,8 +60,8 @@ _ADD_OPTIONS = (
 )
 _ADD_HELP = """Without --key, each run adds a new task. With --file, each line is a JSON object as in the API
 ({"title": …, "taskType": …, "dependsOn": […]}); options apply to each line that does not set the field itself.
-A task may depend on another task of the file by its "id", if that task is in the same 1,000 lines or earlier. The ids
-are printed in the order of the lines. Exits 1 if a task was refused."""
+A task may depend on another task of the file by its "id", if that task is in the same request (up to 1,000 lines) or an
+earlier one. The ids are printed in the order of the lines. Exits 1 if a task was refused."""
 
 
 def add(context: Context) -> int:
@@ -107,7 +107,7 @@ def _task_fields(context: Context) -> Document:
 
 
 def _hint(context: Context, text: str) -> None:
-    """Print a note for people. Not with --json and not if stdout is a pipe."""
+    """Print a note for people, unless --json is given or stdout is not a terminal."""
     if not context.as_json and sys.stdout.isatty():
         context.note(text)
 
@@ -145,7 +145,7 @@ def _add_many(context: Context, file: str) -> int:
 
 
 def read_lines(file: str, defaults: Document) -> list[TaskLine]:
-    """The tasks of a file. One invalid line fails the command before any task is added."""
+    """Read the tasks of a file. One invalid line fails the command before any task is added."""
     source, text = read_input("-" if file == "-" else f"@{file}")
     lines: list[TaskLine] = []
     # Not splitlines(): it also splits at characters that JSON allows in a string.
@@ -166,7 +166,7 @@ def batches(lines: Sequence[TaskLine]) -> Iterator[list[TaskLine]]:
     batch: list[TaskLine] = []
     batch_bytes = 0
     for line in lines:
-        line_bytes = len(as_json(line.task).encode())
+        line_bytes = len(to_json_line(line.task).encode())
         if batch and (len(batch) == _BATCH_TASKS or batch_bytes + line_bytes > _BATCH_BYTES):
             yield batch
             batch, batch_bytes = [], 0
@@ -219,8 +219,8 @@ class _BatchSender:
             self._context.note(f"{self._file}, line {line.number}: {cell(outcome.get('detail'))}")
 
     def _locate_problem(self, problem: Problem, batch: Sequence[TaskLine]) -> str:
-        """The problem's text with the line number in the file, instead of the index in the request."""
-        import re  # takes 5 ms, and few tasks are refused
+        """Prefix the problem's text with the line number in the file, if the problem names the index in the request."""
+        import re  # the import takes 5 ms, and few tasks are refused
 
         match = re.match(r"(?:\$\.)?tasks\[(\d+)\]", str(problem.members.get("field")))
         if match is None or int(match[1]) >= len(batch):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from quarterdeck.cli.command_table import ID, NUMBER, TEXT, Argument, Command, Option, uppercase_choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import TextStyler, as_json, cell, pad, parse_timestamp
+from quarterdeck.cli.output import TextStyler, cell, pad, parse_timestamp, to_json_line
 from quarterdeck.cli.time_args import PAST_TIME, parse_past_time
 from quarterdeck.client.api import ApiClient, Document, Query, next_cursor, page_items
 
@@ -29,7 +29,7 @@ _LOGS_OPTIONS = (
     Option("--follow", "Keep printing new lines until Ctrl-C.", short="-f"),
     Option("--level", "Only lines of this level.", uppercase_choice(*LEVELS)),
     Option("--event", "Only lines of this event, such as state_transition or progress_update.", TEXT),
-    Option("--since", "Only lines since: a time, or 10m for 10 minutes ago.", PAST_TIME),
+    Option("--since", "Only lines since this time; 10m means 10 minutes ago.", PAST_TIME),
     Option("--limit", "Maximum number of lines, from the end [default: 100].", NUMBER, short="-n"),
 )
 _LOGS_HELP = "The log has the state changes of the task and the lines of its agents. --json prints one object per line."
@@ -56,10 +56,10 @@ class _TaskLog:
         since = context.text("since")
         self._since = 0.0 if since is None else parse_timestamp(parse_past_time(since, time.time())) or 0.0
         self._cursor: str | None = None
-        """Where `follow` continues."""
+        """The position after the last line that was read, where `follow` continues."""
 
     def load_last(self, limit: int) -> list[Document]:
-        """The last lines, oldest first. With --follow it reads forward, so that `follow` continues without a gap."""
+        """Load the last lines, oldest first. With --follow, reads the log forward, so that `follow` can continue."""
         server = self._context.server()
         if self._context.flag("follow"):
             lines = [*self._load_all(server)]
@@ -85,11 +85,11 @@ class _TaskLog:
         repeat_long_poll(self._context, print_next_lines)
 
     def print_line(self, line: Document) -> None:
-        self._context.write(as_json(line) if self._context.as_json else format_line(line, self._context.styler))
+        self._context.write(to_json_line(line) if self._context.as_json else format_line(line, self._context.styler))
         sys.stdout.flush()
 
     def _load_all(self, server: ApiClient) -> Iterator[Document]:
-        """All lines up to now."""
+        """Yield all lines up to now."""
         while items := self._load_next(server, 0):
             yield from filter(self._is_recent, items)
 
@@ -111,7 +111,7 @@ class _TaskLog:
 
 
 def format_line(line: Document, styler: TextStyler) -> str:
-    """One line, and below it the stack trace, indented."""
+    """Format one line, and below it the stack trace, indented."""
     before, after, details = line.get("previousStatus"), line.get("newStatus"), line.get("details")
     level = cell(line.get("level"))
     parts = [

@@ -1,7 +1,7 @@
 """Draws a task with its dependencies and dependents. Pure: tasks and colors are arguments.
 
-A task that is reached by several paths has a line for each. All but the first are marked `(also above)`, and the tasks
-below it are drawn once.
+A task that is reached by several paths has a line for each path. All but the first line are marked `(also above)`, and
+the tasks below it are drawn only once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 def draw(document: Document, root_id: str, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS) -> str:
-    """`root_id` is the task at the root of the drawing."""
+    """Draw the tasks. `root_id` is the task at the root of the drawing."""
     tasks = {str(task.get("id")): task for task in page_items(document)}
     dependencies: dict[str, list[str]] = {
         task_id: _listed_ids(task, "dependsOn", tasks) for task_id, task in tasks.items()
@@ -39,7 +39,7 @@ def draw(document: Document, root_id: str, styler: TextStyler, glyphs: TreeGlyph
             dependents.setdefault(dependency_id, []).append(task_id)
     rows = [Row("", root_id)]
     sections = [
-        (title, side) for title, side in (("depends on", dependencies), ("blocks", dependents)) if side.get(root_id)
+        (title, edges) for title, edges in (("depends on", dependencies), ("blocks", dependents)) if edges.get(root_id)
     ]
     for index, (title, edges) in enumerate(sections):
         connector, indent = (glyphs.corner, glyphs.blank) if index == len(sections) - 1 else (glyphs.tee, glyphs.bar)
@@ -49,7 +49,7 @@ def draw(document: Document, root_id: str, styler: TextStyler, glyphs: TreeGlyph
 
 
 def _subtree_rows(root: str, edges: Mapping[str, Sequence[str]], indent: str, glyphs: TreeGlyphs) -> list[Row]:
-    """All lines, depth first. Uses a stack, not recursion: a chain may be longer than Python's recursion limit."""
+    """Return all lines, depth first. Uses a stack: a chain may be longer than Python's recursion limit."""
     rows: list[Row] = []
     seen: set[str] = {root}
     stack = child_entries(edges.get(root, ()), indent, glyphs)
@@ -90,6 +90,6 @@ def _format_state(task: Document) -> str:
 
 
 def _listed_ids(task: Document, field: str, tasks: Mapping[str, Document]) -> list[str]:
-    """The listed tasks that are in the response. Tasks beyond the depth limit are not."""
+    """Return the listed tasks that are in the response. Tasks beyond the depth limit are not."""
     ids = task.get(field)
     return [str(task_id) for task_id in ids if str(task_id) in tasks] if isinstance(ids, list) else []

@@ -11,7 +11,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.input import JSON_INPUT_HELP, json_option, json_or_text_option, without_none
 from quarterdeck.cli.list_output import relative_time
-from quarterdeck.cli.output import as_json, cell, parse_timestamp, table
+from quarterdeck.cli.output import cell, parse_timestamp, table, to_json_line
 from quarterdeck.cli.task_logs import LEVELS
 from quarterdeck.client.api import Document, page_items
 
@@ -38,7 +38,7 @@ def build_claim_command() -> Command:
     return Command(("agent", "claim"), "Claim tasks for an agent.", claim, id_argument, _CLAIM_OPTIONS, _CLAIM_HELP)
 
 
-_TOKEN_OPTION = Option("--attempt-token", "Token of the attempt [default: the attempt of the bearer token].", TEXT)
+_TOKEN_OPTION = Option("--attempt-token", "Token of the attempt [default: the bearer token's attempt].", TEXT)
 _PROGRESS_OPTIONS = (
     Option("--percent", "Progress, 0 to 100. It cannot decrease within an attempt.", NUMBER),
     Option("--step", "Current step.", TEXT),
@@ -50,7 +50,7 @@ _COMPLETE_OPTIONS = (
     Option("--summary", "Summary of the result in one sentence.", TEXT),
     _TOKEN_OPTION,
 )
-_COMPLETE_HELP = "A paused task can be completed without a token, by role ADMIN or OWNER."
+_COMPLETE_HELP = "The roles ADMIN and OWNER can complete a paused task without an attempt token."
 _FAIL_OPTIONS = (
     Option("--error", "Error message.", TEXT, required=True),
     Option("--no-retry", "Do not retry after this failure."),
@@ -79,7 +79,7 @@ def claim(context: Context) -> int:
         "waitMs": input.wait_ms(context),
         "taskTypes": context.values("type") or None,
         "capabilities": context.values("capability") or None,
-        # With a claim id, a repeated request (by a proxy, for example) gets the same tasks.
+        # With a claim id, a request that is repeated, for example by a proxy, gets the same tasks.
         "claimId": context.text("claim_id") or os.urandom(16).hex(),
     }
     path = context.api_path("agents", context.required_text("id"), "claim")
@@ -143,7 +143,7 @@ def _send_report(context: Context, method: str, action: str, body: Document) -> 
 
 
 def format_state(task: Document) -> str:
-    """The status of a task, and when it is retried or starts."""
+    """Format the status of a task, and when it is retried or can start."""
     task_id, status = cell(task.get("id")), cell(task.get("status"))
     available_at = parse_timestamp(task.get("availableAt"))
     if status in ("FAILED", "ABORTED") and task.get("isFinal") is not True and available_at is not None:
@@ -164,7 +164,7 @@ def _lease_table(context: Context, document: Document) -> str:
             lease.get("attempt"),
             lease.get("attemptToken"),
             relative_time((parse_timestamp(lease.get("leaseExpiresAt")) or now) - now),
-            as_json(lease.get("inputContext")),
+            to_json_line(lease.get("inputContext")),
         ]
         for lease in page_items(document, "tasks")
     ]

@@ -1,7 +1,7 @@
 """Full-screen terminal for `qd top`: draws frames, reads keys and reports size changes.
 
-The terminal is restored on exit, on signals and while the process is stopped by Ctrl-Z. This module does not know what
-is drawn.
+The terminal is restored on exit, on signals and while the process is stopped by Ctrl-Z. The caller decides what is
+drawn.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Screen:
             return  # the pipe is full, so `wait` returns anyway
 
     def wait(self, seconds: float) -> str:
-        """Wait for keys and return them. Empty after the timeout or after `wake`."""
+        """Wait for keys and return them. Returns an empty text after the timeout or after `wake`."""
         poll = select.poll()
         poll.register(self._stdin_fd, select.POLLIN)
         poll.register(self._wake_read_fd, select.POLLIN)
@@ -81,7 +81,7 @@ class Screen:
         termios.tcsetattr(self._stdin_fd, termios.TCSADRAIN, self._saved_attributes)
 
     def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
-        """Restore the terminal, then let the signal take its default effect. SIGTSTP continues here after SIGCONT."""
+        """Restore the terminal, then let the signal take its default effect. After SIGTSTP, SIGCONT continues here."""
         self._leave()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

@@ -6,12 +6,12 @@ from quarterdeck.cli.command_table import ParamType, parse_duration
 
 
 def parse_future_time(text: str, now: float) -> str:
-    """Parse `+10m` (from now) or an ISO 8601 time."""
+    """Parse `+10m` (from now) or an ISO 8601 time. Returns an ISO 8601 time."""
     return _format_iso(now + parse_duration(text[1:])) if text[:1] == "+" else _parse_iso_time(text)
 
 
 def parse_past_time(text: str, now: float) -> str:
-    """Parse `10m` (ago) or an ISO 8601 time."""
+    """Parse `10m` (ago) or an ISO 8601 time. Returns an ISO 8601 time."""
     try:
         seconds_ago = parse_duration(text)
     except ValueError:
@@ -30,7 +30,7 @@ def _check_past_time(text: str) -> str:
 
 
 def parse_day(text: str, now: float) -> str:
-    """Parse `7d` (ago) or a date such as 2026-01-31, in UTC."""
+    """Parse `7d` (ago) or a date such as 2026-01-31. Returns a date, in UTC."""
     try:
         seconds_ago = parse_duration(text)
     except ValueError:
@@ -45,7 +45,7 @@ def _check_day(text: str) -> str:
     return text
 
 
-# The parsers only check the text and keep it: relative times are resolved when the command runs.
+# The types check the text and return it unchanged: a relative time is resolved when the command runs.
 FUTURE_TIME = ParamType("TIME", _check_future_time)
 PAST_TIME = ParamType("TIME", _check_past_time)
 DAY = ParamType("DATE", _check_day)
@@ -53,12 +53,12 @@ DAY = ParamType("DATE", _check_day)
 
 def _parse_iso_time(text: str) -> str:
     """Parse an ISO 8601 time. Without an offset it is local time."""
-    from datetime import datetime  # takes 2 ms, and few commands need it
+    from datetime import datetime  # the import takes 2 ms, and few commands need it
 
     try:
         return datetime.fromisoformat(text).astimezone().isoformat()
     except (ValueError, OverflowError, OSError):
-        detail = f"{text!r} is not a time. Use a time such as 2026-01-31T09:00:00Z, or a duration such as 10m"
+        detail = f"{text!r} is not a time. Use 2026-01-31T09:00:00Z, or a duration: 10m (ago) or +10m (from now)"
         raise ValueError(detail) from None
 
 

@@ -33,7 +33,7 @@ _MIN_REFRESH_SECONDS, _MAX_REFRESH_SECONDS, _DRAW_SECONDS = 2.0, 10.0, 1.0
 """Seconds between two loads after a change, between two loads without a change, and between two drawings."""
 _QUIT_KEYS = frozenset("qQ\x04")
 _PAGE_SIZE, _MAX_PAGES = 100, 5
-"""Limits of what is loaded of a list. Pages are small, because tasks are returned with their input."""
+"""Limits of the pages that are loaded of a list. Pages are small, because tasks are returned with their input."""
 _MAX_FLEETS = 8
 
 
@@ -81,7 +81,7 @@ def _output_width() -> int:
 
 
 def load_snapshot(context: Context, server: ApiClient, previous: Snapshot | None = None) -> Snapshot:
-    """Load what is shown. With `previous`, take the queues (many pages) and monitors (a request each) from it."""
+    """Load a snapshot. With `previous`, take the queues (many pages) and monitors (a request each) from it."""
     agents, has_more_agents = _load_pages(server, context.api_path("agents"), {})
     tasks_path = context.api_path("agent-tasks")
     running, has_more_running = _load_pages(server, tasks_path, {"status": "RUNNING"})
@@ -95,15 +95,15 @@ def load_snapshot(context: Context, server: ApiClient, previous: Snapshot | None
 
 
 def _load_monitors(context: Context, server: ApiClient) -> Sequence[Document]:
-    """The monitors of the newest fleets, as many as fit on one line."""
+    """Load the monitors of the newest fleets, as many as fit on one line."""
     page = server.get(context.api_path("fleets"), {"limit": _MAX_FLEETS})
-    fleet_ids = [one.get("fleet_id") for one in page_items(page, "fleets")]
+    fleet_ids = [fleet.get("fleet_id") for fleet in page_items(page, "fleets")]
     monitors = [server.get(context.api_path("fleets", str(fleet_id), "monitor")) for fleet_id in fleet_ids]
-    return [{**one, "is_live": is_live(one)} for one in monitors]
+    return [{**monitor, "is_live": is_live(monitor)} for monitor in monitors]
 
 
 def _load_pages(server: ApiClient, path: str, query: Query) -> tuple[Sequence[Document], bool]:
-    """The first pages of a list, and whether it has more."""
+    """Load the first pages of a list. Returns the items, and whether the list has more."""
     items: list[Document] = []
     page_query = {**query, "limit": _PAGE_SIZE}
     for _ in range(_MAX_PAGES):
@@ -120,7 +120,7 @@ def _load_stats(context: Context, server: ApiClient) -> Document | None:
     try:
         stats = server.get(context.api_path("coordinator", "status"), {"workspace": context.zone}).get("stats")
     except Forbidden:
-        return None  # only ADMIN and OWNER may read it; without it the loaded lists are counted
+        return None  # only ADMIN and OWNER may read the stats; without them, `draw` counts the loaded lists
     return stats if isinstance(stats, dict) else None
 
 
@@ -132,8 +132,8 @@ class _LiveView:
         self._stopped = threading.Event()
         self._warning: str | None = None
         self._error: Exception | None = None
-        """An error of a thread. It ends the command: a retry would not help."""
-        # Loaded before the screen is opened, so that a first error is reported as by any other command.
+        """The error that ended a thread. `run` raises it: a retry would not help."""
+        # Load before the screen is opened, so that an error here is reported as by any other command.
         self._snapshot = load_snapshot(context, context.server())
 
     def run(self) -> None:
@@ -162,7 +162,7 @@ class _LiveView:
         try:
             work()
         except Exception as error:
-            # Any error must end the command: the screen would keep showing old data. `run` raises it.
+            # Any error must end the command: otherwise the screen would keep showing old data.
             self._error = error
             screen.wake()
 

@@ -16,7 +16,7 @@ _GAP = "   "
 
 
 class Snapshot(NamedTuple):
-    """The data of the last load."""
+    """The data that one load returned."""
 
     stats: Document | None
     """Statistics of the coordinator. None if the caller may not read them."""
@@ -33,7 +33,7 @@ class Snapshot(NamedTuple):
 class Size(NamedTuple):
     columns: int
     rows: int | None
-    """None: no limit."""
+    """None if the output has no limit."""
 
 
 class Frame(NamedTuple):
@@ -49,7 +49,7 @@ class Frame(NamedTuple):
 
 
 def draw(frame: Frame, size: Size) -> list[str]:
-    # Without a screen the output has no right edge to align the clock at.
+    # Without a row limit the output is not a screen, so the clock is not aligned at the right edge.
     header = [_title_line(frame, 0 if size.rows is None else size.columns), _counts_line(frame)]
     if frame.rates is not None:
         header.append(_rates_line(frame.rates, frame.now, size.columns))
@@ -64,7 +64,7 @@ def draw(frame: Frame, size: Size) -> list[str]:
 
 
 def _style_heading(styler: TextStyler, line: str) -> str:
-    """The line, in bold if it is a heading: its first column is in capitals."""
+    """Make the line bold if it is a heading, which has its first column in capitals."""
     first = line.split("  ", 1)[0]
     return styler.bold(line) if first.isupper() and len(first) > 1 else line
 
@@ -109,17 +109,18 @@ def _rates_line(rates: EventRates, now: float, columns: int) -> str:
 
 
 def _monitors_line(monitors: Sequence[Document], now: float) -> str:
-    """`monitors: fleet 2 running, fleet 1 stale (last tick 3m ago)`."""
+    """Format a line such as `monitors: fleet 2 running, fleet 1 stale (last tick 3m ago)`."""
     parts = []
     for monitor in monitors:
         state = "stopped" if monitor.get("pid") is None else "running" if monitor.get("is_live") is True else "stale"
-        last = ago(monitor.get("last_tick_at"), now) if state == "stale" else None
-        parts.append(f"fleet {cell(monitor.get('fleet_id'))} {state}{'' if last is None else f' (last tick {last})'}")
+        last_tick = ago(monitor.get("last_tick_at"), now) if state == "stale" else None
+        suffix = "" if last_tick is None else f" (last tick {last_tick})"
+        parts.append(f"fleet {cell(monitor.get('fleet_id'))} {state}{suffix}")
     return f"monitors: {', '.join(parts)}"
 
 
 def _fit_sections(sections: Sequence[list[str]], rows: int | None) -> list[str]:
-    """Give each section an equal share of the remaining rows. Rows it does not need go to the following ones."""
+    """Give each section an equal share of the remaining rows. Unused rows go to the following sections."""
     lines: list[str] = []
     for index, section in enumerate(sections):
         if rows is None:
@@ -150,7 +151,7 @@ def _queue_lines(frame: Frame) -> list[str]:
 
 
 def _agent_lines(frame: Frame) -> list[str]:
-    # Working agents first, then stale ones; idle agents are the least interesting.
+    # Working agents first, then stale ones. Idle agents come last, because they are the least interesting.
     order = {"WORKING": 0, "ERROR": 1, "DEGRADED": 2, "IDLE": 3, "TERMINATED": 4}
     agents = [agent for agent in frame.snapshot.agents if agent.get("status") != "TERMINATED"]
     agents.sort(key=lambda agent: (order.get(str(agent.get("status")), 9), str(agent.get("id"))))
@@ -190,9 +191,9 @@ def _align_columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
 
 
 HISTORY_SECONDS = 60
-"""How many seconds of counts are kept."""
+"""How many seconds of counts are stored."""
 RATE_WINDOW_SECONDS = 10
-"""A rate is the average of this many seconds: fewer would jump, more would lag."""
+"""A rate is the average of this many seconds. A shorter window would make it jump, a longer one would make it lag."""
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -210,7 +211,7 @@ class EventRates:
         counts[second] = counts.get(second, 0) + 1
 
     def per_second(self, event_type: str, now: float) -> float:
-        """The rate over full seconds only: the current second is incomplete and would lower it."""
+        """Return the rate over full seconds only: the current second is incomplete and would lower it."""
         last = int(now)
         # After 3 seconds of counting, average over 3 seconds, not 10.
         seconds = max(min(RATE_WINDOW_SECONDS, last - self._started_at), 1)
@@ -222,7 +223,7 @@ class EventRates:
 
 
 def sparkline(counts: list[int], columns: int) -> str:
-    """One bar per second for the last `columns` seconds, relative to the highest of them."""
+    """Draw one bar per second for the last `columns` seconds, relative to the highest of them."""
     visible = counts[-columns:] if columns > 0 else []
     maximum = max(visible, default=0)
     if maximum == 0:

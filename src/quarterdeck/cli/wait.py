@@ -38,7 +38,7 @@ class _TaskWatch:
 
     def run(self) -> None:
         messages = self._open_stream()
-        # Load after opening the stream: the stream delivers every event after the load.
+        # Load after opening the stream: it then delivers every change that the load does not see.
         self._load_tasks(self._ids)
         while self._unfinished:
             try:
@@ -58,7 +58,7 @@ class _TaskWatch:
 
     def _handle_message(self, message: SseMessage) -> None:
         if message.event == "reset":
-            # Events were deleted from the log in the meantime, so load the tasks again.
+            # The log no longer has the position of the stream, so events may have been missed: load the tasks again.
             self._load_tasks([*self._unfinished])
             return
         event = _mapping(json.loads(message.data))
@@ -74,7 +74,7 @@ class _TaskWatch:
         self.bars.show(self.tasks)
 
     def _load_tasks(self, ids: Sequence[str]) -> None:
-        # A separate connection: the other one is used by the open stream.
+        # Use another connection: the stream is open on the first one.
         server = self._context.server()
         for task_id in ids:
             task = server.get(self._context.api_path("agent-tasks", task_id))
@@ -104,7 +104,8 @@ INVOCATION_END_STATES = ("succeeded", "failed", "timed_out", "canceled", "dead")
 def wait_for_invocation(context: Context, path: str, invocation_id: str) -> Document:
     """Wait until the invocation has ended, and return it.
 
-    It is loaded first. The stream then starts at the beginning of the log, so an end between the two is not missed.
+    Loads the invocation first. Then reads its events from the start of the log, so that an end between the load and the
+    opening of the stream is not missed.
     """
     server, timeout = context.server(), context.server_location.timeout
     invocation = server.get(path)
@@ -125,5 +126,5 @@ def wait_for_invocation(context: Context, path: str, invocation_id: str) -> Docu
         raise TimedOut(
             "wait_timeout", f"Invocation {invocation_id} has not ended within {timeout:g} s.", id=invocation_id
         ) from None
-    # A separate connection: the other one is used by the open stream.
+    # Use another connection: the stream is open on the first one.
     return context.server().get(path)

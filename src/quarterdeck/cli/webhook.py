@@ -67,7 +67,7 @@ for all events of tasks and agents. The secret that signs deliveries is printed 
 _SET_OPTIONS = (
     Option("--to", "New URL.", TEXT),
     *_WEBHOOK_OPTIONS,
-    Option("--enabled", "Whether events are sent to it.", choice("yes", "no")),
+    Option("--enabled", "Whether events are sent to the webhook.", choice("yes", "no")),
 )
 _ROTATE_HELP = "For one day, deliveries are signed with both the old and the new secret."
 _DELIVERIES_OPTIONS = (
@@ -138,9 +138,9 @@ def replay(context: Context) -> int:
     if requested_id is not None:
         ids: list[object] = [requested_id]
     else:
-        # Load all ids first: a delivery that is sent again leaves the list, which would shift the pages.
+        # Load all ids first: a replayed delivery is no longer in the list of failed ones, which would shift the pages.
         pages = server.pages(_path(context, "deliveries"), {"status": "failed", "limit": 500})
-        ids = [one.get("id") for page in pages for one in page_items(page)]
+        ids = [delivery.get("id") for page in pages for delivery in page_items(page)]
     for delivery_id in ids:
         path = _path(context, "deliveries", str(delivery_id), "replay")
         replayed.append(server.call("POST", path).document)
@@ -159,13 +159,13 @@ def _webhook_fields(context: Context) -> Document:
 def _print_secret(context: Context, webhook: Document) -> int:
     pairs: list[tuple[str, object]] = [("id", webhook.get("id")), ("secret", webhook.get("secret"))]
     context.show(webhook, lambda _: fields(pairs, context.styler))
-    secret_text = "is shown only once" if webhook.get("secret") else "was rotated since and is not shown"
+    secret_text = "is shown only once" if webhook.get("secret") else "was rotated in the meantime and is not shown"
     context.note(f"The secret {secret_text}. Create a new one with `qd webhook rotate-secret ID`.")
     return 0
 
 
-def _format_replay_count(number: int) -> str:
-    return f"Sending {number} {'delivery' if number == 1 else 'deliveries'} again."
+def _format_replay_count(count: int) -> str:
+    return f"Sending {count} {'delivery' if count == 1 else 'deliveries'} again."
 
 
 def _table(context: Context, webhooks: list[Document]) -> str:

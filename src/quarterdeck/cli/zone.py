@@ -64,7 +64,7 @@ _YES_OPTION = Option("--yes", "Do not ask for confirmation.")
 _STOP_OPTIONS = (_REASON_OPTION, _YES_OPTION)
 _DELETE_OPTIONS = (
     _REASON_OPTION,
-    Option("--receipt", "Print a receipt: what was stopped and what is left."),
+    Option("--receipt", "Print a receipt: how many sessions were stopped, and which were not."),
     _YES_OPTION,
 )
 
@@ -83,7 +83,7 @@ def create(context: Context) -> int:
 
 
 def list_(context: Context) -> int:
-    # Always all pages: a user who looks for a zone must not mistake one page for the full list.
+    # Load all pages: a user who looks for a zone must not mistake one page for the full list.
     items: list[object] = []
     for page in context.server().pages("/zones", {"limit": _PAGE_SIZE}):
         items += page_items(page)
@@ -129,35 +129,35 @@ def stop(context: Context) -> int:
 
 
 def delete(context: Context) -> int:
-    zone, receipt = context.required_text("target"), context.flag("receipt")
+    zone, wants_receipt = context.required_text("target"), context.flag("receipt")
     _confirm(context, zone, "deletes the zone and all its sessions permanently; its id cannot be used again")
-    query = {"reason": context.text("reason"), "receipt": receipt}
+    query = {"reason": context.text("reason"), "receipt": wants_receipt}
     reply = context.server().call("DELETE", build_path("zones", zone), query=query)
-    if receipt:
+    if wants_receipt:
         return print_receipt(context, reply.document)
     context.show({"id": zone, "status": "ended"}, lambda document: f"Deleted zone {zone}.")
     return 0
 
 
 def _confirm(context: Context, zone: str, effect: str) -> None:
-    """Ask the user to confirm, or raise. The zone's id must be typed: a `y` is typed too easily."""
+    """Raise unless the user confirms by typing the zone's id: a `y` would be typed too easily."""
     if context.flag("yes"):
         return
     command = " ".join(context.parsed.command.words)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
         raise UsageError("usage", f"`qd {command} {zone}` {effect}. Give --yes: this is not a terminal.")
-    # Closed before the prompt: the connection would go stale while the user types.
+    # Close the connection before the prompt: the server may drop it while the user types.
     server = context.server()
-    used = _mapping(server.get(build_path("zones", zone, "quotas")), "used").get("sessions")
+    live_sessions = _mapping(server.get(build_path("zones", zone, "quotas")), "used").get("sessions")
     server.connection.close()
-    session_count = str(used) if isinstance(used, int) else "unknown"
+    session_count = str(live_sessions) if isinstance(live_sessions, int) else "unknown"
     context.note(f"This {effect}. Live sessions: {session_count}.")
     sys.stderr.write("    To confirm, type the zone's id: ")
     sys.stderr.flush()
-    typed = sys.stdin.readline()
-    if not typed.endswith("\n"):
+    typed_id = sys.stdin.readline()
+    if not typed_id.endswith("\n"):
         sys.stderr.write("\n")  # after end of input the cursor is still on the line of the prompt
-    if typed.strip() != zone:
+    if typed_id.strip() != zone:
         raise Invalid("not_confirmed", f"The id does not match. Zone {zone} was not changed.")
 
 
@@ -167,7 +167,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _target_zone(context: Context) -> str:
-    """The zone of the argument, otherwise that of --zone."""
+    """Return the zone of the argument, or else the zone of --zone."""
     return context.text("target") or context.zone
 
 
@@ -181,7 +181,7 @@ def _table(context: Context, zones: list[Document]) -> str:
 
 
 def _state(zone: Document) -> str:
-    # A deleted zone is frozen too, but "ended" is what matters.
+    # A deleted zone is frozen too: "ended" takes precedence.
     return "ended" if zone.get("ended_at") else "frozen" if zone.get("frozen") else "open"
 
 
@@ -190,7 +190,7 @@ def _zone_fields(zone: Document) -> list[tuple[str, object]]:
 
 
 def _quota_table(context: Context, document: Document) -> str:
-    """Limits of the zone have a usage. Limits per tree or per session have none."""
+    """Format the limits. Only limits of the whole zone have a USED value, not those per tree or per session."""
     limits, used, overrides = (_mapping(document, name) for name in ("limits", "used", "overrides"))
     rows = [
         [

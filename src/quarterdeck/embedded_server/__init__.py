@@ -15,9 +15,9 @@ Only the listening sockets are missing: other programs cannot connect.
 On SQLite one process at a time uses the directory: a server, or a program that embeds one. On PostgreSQL several of
 both may share a database, as replicas do.
 
-How it fails. `SettingsError`, before anything is changed: another process holds the directory, the schema is newer
-than this release, or the key does not match the database. A program that is killed leaves what a killed server leaves:
-everything that was committed, and leases that expire.
+How it fails. Starting raises `SettingsError` if another process holds the directory, the schema is newer than this
+release, or the keys do not match the database. A killed program leaves the same state as a killed server: all commits,
+and leases that expire.
 """
 
 from quarterdeck.embedded_server.server import Embedded, EmbeddedConfig

@@ -110,9 +110,9 @@ class Embedded:
             data_path = stack.enter_context(tempfile.TemporaryDirectory(prefix="quarterdeck-"))
         data = Path(data_path).absolute()
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        loaded = load_settings(data, flags, {}, shared=False)
+        loaded = load_settings(data, flags, {}, use_shared_variables=False)
         return Settings(loaded.data, loaded.values, config.clock)
 
     def _mint_token(self) -> str:
         assert self._issuer is not None
-        return self._issuer.mint_admin(self._admin_scope)
+        return self._issuer.mint_admin_token(self._admin_scope)

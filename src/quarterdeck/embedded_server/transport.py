@@ -1,8 +1,8 @@
 """SDK transport that calls the server's dispatcher in the same process, without a socket.
 
 A call becomes the same `Request` that a connection would create, and the same dispatcher handles it, so every decision
-is the same as over HTTP. A caller that stops waiting looks like a disconnected client to the server: an attempt that
-it would have been given is released.
+is the same as over HTTP. The server treats a caller that stops waiting like a client that disconnected: it releases an
+attempt that the response would have delivered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ END_OF_STREAM = b""
 
 
 class _NoConnection:
-    """Stands in for the connection of a request that has none."""
+    """A connection that does nothing, for requests without a socket."""
 
     is_draining = False
 
@@ -47,7 +47,7 @@ class _NoConnection:
 
 
 class InProcessRequest(Request):
-    """One call, as the dispatcher sees it."""
+    """One SDK call, as a request for the dispatcher."""
 
     __slots__ = ("_on_undelivered", "chunks", "response_future")
 

@@ -29,5 +29,5 @@ Errors. A refused command does not affect the others of its batch. A command wit
 found by bisecting the batch. After a lost connection or a lock timeout, the batch is retried with jitter, a few times,
 and then returned as 503; if no connection can be opened, the response is 503 without a retry. If the connection is lost
 during COMMIT, the outcome is looked up until it is certain; after five seconds the response is 503 `outcome_unknown`.
-Nothing leaves this process before it is committed.
+No response, event or wake-up leaves this process before its transaction is committed.
 """

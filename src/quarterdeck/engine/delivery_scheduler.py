@@ -10,7 +10,7 @@ each delivery to one process. A scheduler keeps no state except the slots in use
 
 Errors. A target whose deliveries cannot be taken is skipped for an interval. While the database is not reachable,
 nothing is started. A slow target uses only its own slots. A stopping process takes nothing new, waits for running
-attempts within its grace period, and leaves the rest to their timeouts.
+attempts within its grace period, and cancels the rest, which are retried after their timeouts.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class DeliveryScheduler(ABC):
 
     def _start_take(self, target: WaitingTarget) -> None:
         """Take deliveries of a target in the background. The slots are acquired here, before the first await, so that
-        the next poll does not use them, too."""
+        the next poll does not use them again."""
         if count := min(self._slots.available(target.ref), self._config.batch_max):
             self._slots.acquire(target.ref, count)
             self._background.start(self._take_from(target, count), f"{self._config.label} of {target.ref[1]}")

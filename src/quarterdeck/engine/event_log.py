@@ -93,8 +93,8 @@ def append(tx: StoreTransaction, events: Sequence[NewEvent], now: Millis) -> Com
 
 
 async def is_committed(tx: StoreTransaction, proof: CommitProof) -> bool:
-    [found] = await tx.read(Q.log_find_event(subject=proof.subject, id=proof.id))
-    return bool(found)
+    [rows] = await tx.read(Q.log_find_event(subject=proof.subject, id=proof.id))
+    return bool(rows)
 
 
 class EventFilter(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ SEALS_MAX = 1_000
 EVENTS_MAX = 50_000
 """The maximum number of events that one pass deletes."""
 DELETE_CHUNK = 250
-"""Events deleted per transaction: a lane on the same SQLite file waits for no more than these."""
+"""Events deleted per transaction: a lane on the same SQLite file waits for at most one such transaction."""
 LEASE_MS = 5_000
 
 

@@ -19,8 +19,8 @@ QUEUE_EVENTS = 1_000
 QUEUE_BYTES = 512 * 1024
 REPLAY_PAGE = 100
 REPLAY_BYTES = 64 * 1024
-"""Approximate size of one delivery from a page. A reader that has stopped holds its last delivery in memory, and one
-that is disconnected again and again should still advance each time."""
+"""Approximate maximum size of one delivery from a page: a reader that stops reading keeps its last delivery in memory,
+and one that is disconnected repeatedly must still advance each time."""
 
 EncodeEvent = Callable[[Event], bytes]
 
@@ -107,14 +107,14 @@ class EventSubscriber:
         self._wakeup.set()
 
     def close(self, reason: str) -> None:
-        """Deliver nothing more."""
+        """End the subscription: the reader delivers nothing more."""
         self.end_reason = self.end_reason or reason
         self._wakeup.set()
 
     # -- output to the reader -----------------------------------------------------------------------------------
 
     def take(self) -> bytes:
-        """The queued events that have not been delivered. Only while live."""
+        """Take the queued events that have not been delivered, encoded. Only while live."""
         data = b"".join(batch.data_after(self.position, self.filters) for batch in self._queue)
         self._clear()
         # A live subscriber has everything up to the feed's position. A replayed page may have been ahead of it.
@@ -122,16 +122,16 @@ class EventSubscriber:
         return data
 
     def take_events(self) -> list[Event]:
-        """The same as `Event` objects, for readers that render them differently."""
-        found = [event for batch in self._queue for event in batch.events_after(self.position, self.filters)]
+        """Like `take`, but as `Event` objects, for readers that render them differently."""
+        events = [event for batch in self._queue for event in batch.events_after(self.position, self.filters)]
         self._clear()
         self.position = max(self.position, self._feed.position)
-        return found
+        return events
 
     async def catch_up(self) -> tuple[bytes, LogBounds | None]:
-        """The next page of the log. If the position was outside the log's bounds, the bounds instead: the subscriber
-        then continues from the floor. Live afterwards if nothing is missing. TransientError if the database is not
-        reachable."""
+        """Read and encode the next page of the log. If the position is outside the log's bounds, return the bounds
+        instead and continue from the floor. If the page was the last, the subscriber is live afterwards. Raises
+        TransientError if the database is not reachable."""
         page, missed_bounds = await self._next_page()
         if missed_bounds is not None:
             return b"", missed_bounds
@@ -140,7 +140,7 @@ class EventSubscriber:
         return data, None
 
     async def catch_up_events(self) -> tuple[list[Event], LogBounds | None]:
-        """The same as `Event` objects."""
+        """Like `catch_up`, but with `Event` objects."""
         page, missed_bounds = await self._next_page()
         if missed_bounds is not None:
             return [], missed_bounds
@@ -168,7 +168,7 @@ class EventSubscriber:
         self._page_size = min(2 * self._page_size, REPLAY_PAGE) if is_complete else count
 
     def _encode_events(self, events: Sequence[Event]) -> tuple[bytes, int]:
-        """As many as may be delivered at once, at least one, and their number."""
+        """Encode as many events as may be delivered at once, at least one. Return the data and the number of events."""
         frames: list[bytes] = []
         size = 0
         for event in events:
@@ -193,7 +193,7 @@ class EventSubscriber:
     async def wait(self, deadline: float) -> None:
         """Return when there may be something to do, or at `deadline` on the loop's clock."""
         loop = asyncio.get_running_loop()
-        # An early timer does no harm, so an existing one stays: timers are set once in a while instead of per event.
+        # An early timer does no harm, so an existing one is kept: otherwise each event would set a new timer.
         if self._timer is None or self._timer.when() > deadline:
             self._cancel_timer()
             self._timer = loop.call_at(deadline, self._on_timer)

@@ -72,7 +72,7 @@ class EventTailer:
         """Pass new events to the subscriber from now on. TransientError while the database is not reachable."""
         async with self._start_lock:
             if self._task is None:
-                # Read before the first subscriber is added: whatever it reads later does not start below this.
+                # Read before the first subscriber is added, so that its replay reaches at least this position.
                 self.position = (await self._cross_zone_engine.read(event_log.read_bounds)).head
                 self._task = asyncio.create_task(self._run(), name="tailer")
         self._subscribers.add(subscriber)
@@ -158,7 +158,7 @@ def _log_level(failures: int) -> int:
 
 
 def _remove(index: dict[K, set[EventSubscriber]], key: K, subscriber: EventSubscriber) -> None:
-    members = index.get(key, set())
-    members.discard(subscriber)
-    if not members:
+    subscribers = index.get(key, set())
+    subscribers.discard(subscriber)
+    if not subscribers:
         index.pop(key, None)

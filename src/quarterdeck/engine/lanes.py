@@ -91,7 +91,7 @@ class LaneLimits:
 
 
 class LaneObserver(Protocol):
-    """Is notified of what lanes do. Metrics implement it."""
+    """Is called for each batch, refusal and retry. `Metrics` implements it."""
 
     def on_batch(self, lane: str, size: int, seconds: float) -> None: ...
     def on_refused(self, lane: str, reason: str) -> None: ...
@@ -162,8 +162,8 @@ class Lanes:
 
 
 async def _run_operation(operation: Operation[C, R], tx: Transaction, commands: Sequence[C]) -> Outcomes[R]:
-    """Checked before the commit: an operation that lost an outcome would leave its caller waiting for ever."""
     outcomes = await operation(tx, commands)
+    # Checked before the commit: a command without an outcome would leave its caller waiting for ever.
     if len(outcomes) != len(commands):
         raise RuntimeError(f"{len(commands)} commands have {len(outcomes)} outcomes")
     return outcomes
@@ -236,8 +236,8 @@ class Lane(Generic[C, R]):
         for zone_id in dict.fromkeys(entry.zone_id for entry in busy):
             since = min(e.busy_since or now for e in busy if e.zone_id == zone_id)
             if is_whole_batch or now - since >= self._limits.busy_seconds:
-                free = self._limits.waiters_max - len(self._waiters) - len(self._contended_zones)
-                if free > 0:
+                free_waiters = self._limits.waiters_max - len(self._waiters) - len(self._contended_zones)
+                if free_waiters > 0:
                     self._queue.pause_zone(zone_id)
                     self._contended_zones.append(zone_id)
                     has_waiter = True
@@ -259,14 +259,14 @@ class Lane(Generic[C, R]):
             finally:
                 self._queue.resume_zone(zone_id)
                 self._start_pump()
-        # Not left to the callback: until that runs, a contended zone would count on a waiter that has stopped looking.
+        # Not left to the callback: until it runs, this waiter would count against `waiters_max` and serve no zone.
         self._waiters.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def _serve_contended_zone(self, zone_id: str) -> None:
-        """Serve a zone whose lock others hold, too, while it has commands and no other zone needs the waiter.
+        """Serve a zone whose lock other transactions hold, while it has commands and no other zone needs the waiter.
 
-        Commands are taken after the wait, so that those that arrive meanwhile join the same batch. Taken before, each
-        replica would wait with half of its commands, and then again with the other half.
+        Commands are taken after the wait, so that those that arrive meanwhile join the same batch. If they were taken
+        before it, each replica would wait with half of its commands, and then again with the other half.
         """
         for _ in range(self._limits.zone_batches_max):
             await self._try_wait_for_zone(zone_id)

@@ -4,10 +4,10 @@ A loop sleeps until a commit wakes it or its interval has passed, acquires its l
 cycles until none is left. A process that finds the lease taken backs off: however often it is woken, it tries about
 once a second. A holder without work does not renew its lease, so an idle server writes nothing.
 
-How it fails. A failed cycle is retried with a backoff (`LoopTiming`), which wake-ups do not shorten, or not by much: an
+How it fails. A failed cycle is retried with a backoff (`LoopTiming`), which wake-ups do not shorten by default: an
 outage is one line in the log and an occasional retry, and nothing else stops. A holder that fails repeatedly releases
-its lease, since another process may reach what this one cannot. A failure that lasts is logged once more, as
-critical. Losing the lease is not a failure.
+its lease, since the work may succeed in another process. A failure that lasts is logged once more, as critical, if
+`alarm_seconds` is set. Losing the lease is not a failure.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from quarterdeck.store.interface import StoreError
 log = logging.getLogger("quarterdeck.leader_loop")
 LEASE_MS = 5_000
 LEASE_TAKEN_SECONDS = 1.0
-"""Between two tries for a lease that another process holds."""
+"""The pause between two attempts to acquire a lease that another process holds."""
 GATHER_SECONDS = 0.005
-"""Between two cycles, unless more work is pending: commits of that time are processed together."""
+"""Minimum time between two cycles, unless more work is pending: commits in between are processed together."""
 RETRY = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=1_000)
 FAILURES_MAX = 4
-"""Consecutive failures after which another process may try."""
+"""Consecutive failures after which the holder releases its lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class LeaderWork(Protocol):
     """The work of a loop."""
 
     async def is_due(self) -> bool | float:
-        """Whether to acquire the lease, or in how many seconds. Only reads."""
+        """Return whether to acquire the lease now, or in how many seconds. Only reads."""
 
     async def run_cycle(self, fence: Fence) -> float | None:
         """Do a bounded part of the work. Return the seconds until there is more, regardless of commits: 0 for now,
@@ -78,7 +78,7 @@ class LeaderLoop:
         self.error: str | None = None
         """The current failure."""
         self.failing_since: float | None = None
-        """On the loop's clock."""
+        """On the event loop's clock."""
         self._wakeups = wakeups
         self._timing = timing if isinstance(timing, LoopTiming) else LoopTiming(timing)
         self._interval_seconds = self._timing.every_ms / 1000

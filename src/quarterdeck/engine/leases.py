@@ -68,7 +68,7 @@ async def read_holder(tx: Transaction, name: str) -> LeaseHolder | None:
 
 
 class Lease:
-    """One process's use of the lease of one name, held or not."""
+    """A lease as one process uses it, held or not."""
 
     def __init__(self, engine: Engine, name: str, holder: str, ttl_ms: int) -> None:
         self._engine = engine

@@ -1,6 +1,6 @@
 """The sealer: writes the next seal over the new events of the log, or over a raised floor.
 
-One process at a time, by a lease; each seal is written under its fence. The events are read and hashed before that, in
+A lease lets one process at a time seal. Each seal is written under its fence. Events are read and hashed before it, in
 chunks, so that the event loop serves other tasks in between. That needs no lock, because rows of the log never change
 and every position up to the head exists. If one is missing, it was deleted before it was sealed: nothing is sealed past
 it, the pass fails, and `qd audit verify` names the row. The server continues to serve.
@@ -129,14 +129,14 @@ class LogSealer:
 
     async def _floor_to_attest(self, tx: Transaction, current: LogState) -> int:
         """The floor that this seal attests: the raised one if retention permits it, otherwise the previous one."""
-        raised, newest = current.bounds.floor, current.newest_seal
-        if newest is None or raised <= newest.floor:
+        raised_floor, newest = current.bounds.floor, current.newest_seal
+        if newest is None or raised_floor <= newest.floor:
             return current.attested_floor
-        [rows] = await tx.read(Q.seal_ends(above=raised - 1, limit=1))
+        [rows] = await tx.read(Q.seal_ends(above=raised_floor - 1, limit=1))
         cutoff = tx.now - round(self._settings.event_retention_days * DAY)
-        if any(end.last_pos == raised and is_expired(end, newest, cutoff) for end in decode(rows, SealEnd)):
-            return raised
-        if raised != self._rejected_floor:
-            self._rejected_floor = raised
-            log.error("log_head has floor %d, which retention would not set; it is not attested", raised)
+        if any(end.last_pos == raised_floor and is_expired(end, newest, cutoff) for end in decode(rows, SealEnd)):
+            return raised_floor
+        if raised_floor != self._rejected_floor:
+            self._rejected_floor = raised_floor
+            log.error("log_head has floor %d, which retention would not set; it is not attested", raised_floor)
         return newest.floor

@@ -34,7 +34,7 @@ from quarterdeck.store.interface import TransientError
 
 log = logging.getLogger("quarterdeck.long_poll")
 GATHER_SECONDS = 0.005
-"""Between two checks: commits of that time are found by the next one."""
+"""The pause between two checks. The next check finds all commits in between."""
 C = TypeVar("C", bound=msgspec.Struct)
 K = TypeVar("K", str, tuple[str, str])
 I = TypeVar("I")  # noqa: E741 - as in the table above
@@ -51,7 +51,7 @@ class LongPoll(Generic[C, K, I]):
     delivered: tuple[I, ...] | None = None
     """The delivered items. Empty means: claim again. None if nothing was delivered yet."""
     is_closed: bool = False
-    """The client does not wait any more."""
+    """The client no longer waits."""
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self) -> None:
@@ -71,10 +71,10 @@ class LongPoll(Generic[C, K, I]):
 class LongPolls(Generic[C, K, I]):
     def __init__(self, item_key: Callable[[I], Hashable]) -> None:
         self.item_key = item_key
-        """Equal for two versions of the same item."""
+        """Returns the identity of an item, which is equal for two versions of it."""
         self._by_key: dict[K, dict[LongPoll[C, K, I], None]] = {}
         self.on_undelivered: Callable[[Sequence[I]], None] = lambda items: None
-        """Called with items to give back, because their client does not wait any more."""
+        """Called with items to give back, because their client no longer waits."""
         self.wakeup = asyncio.Event()
         """Set when a poll is added: it may have missed a wake-up."""
         self.is_closed = False
@@ -87,7 +87,7 @@ class LongPolls(Generic[C, K, I]):
         return sorted(self._by_key)
 
     def waiting(self, key: K) -> list[LongPoll[C, K, I]]:
-        """In order of arrival."""
+        """The polls of this key, in order of arrival."""
         return [*self._by_key.get(key, ())]
 
     def add(self, poll: LongPoll[C, K, I]) -> None:
@@ -111,8 +111,8 @@ class LongPolls(Generic[C, K, I]):
         if poll.is_closed:
             self.on_undelivered(items)
             return
-        # It may have been signaled to claim again while this was committed. It still gets these items: given
-        # back now, they would be lost for the repeated claim, which finds them by its id.
+        # The poll may have been signaled to claim again during this commit. It still gets these items: if they were
+        # given back now, the repeated claim, which finds them by its id, would lose them.
         if items or poll.delivered is None:
             poll.finish(items)
 
@@ -153,7 +153,7 @@ class Watcher(Generic[C, K, I]):
         self._wakeups = wakeups
         self._polls: LongPolls[C, K, I] = polls
         self._check: Callable[[Sequence[K]], Awaitable[float]] = check
-        """Lets those polls claim again that can be served. Returns the seconds until the next can be."""
+        """Lets the polls that can be served claim again. Returns the seconds until the next one can be served."""
         self._poll_seconds = poll_seconds
         self._name = name
         self._task: asyncio.Task[None] | None = None
@@ -177,7 +177,7 @@ class Watcher(Generic[C, K, I]):
                     try:
                         pause = min(pause, await self._check(keys))
                     except TransientError as error:
-                        # The database is not reachable. Polls keep waiting, and the next check may find it back.
+                        # The database is not reachable. Polls keep waiting until a later check succeeds.
                         log.debug("%s: cannot check for work: %s", self._name, error)
                     except Exception:
                         # Broad, because the end of this task would go unnoticed: all polls would wait in vain.
@@ -197,10 +197,10 @@ class Watcher(Generic[C, K, I]):
                 await wakeup.wait()
 
 
-async def claimed_items(
+async def wait_for_claim(
     claim_future: asyncio.Future[O], get_items: Callable[[O], tuple[I, ...]], polls: LongPolls[C, K, I]
 ) -> tuple[I, ...]:
-    """The items of a submitted claim. If the caller is canceled before they arrive, they are given back."""
+    """Return the items of a submitted claim. If the caller is canceled before they arrive, they are given back."""
 
     def give_back(done: asyncio.Future[O]) -> None:
         if not done.cancelled() and done.exception() is None:
@@ -223,7 +223,7 @@ async def wait_for_work(
         while True:
             items = await submit(msgspec.structs.replace(claim, waiter=poll))
             if poll.delivered:
-                # Delivered while it claimed again. The same claim_id found the same items; give back any others.
+                # Items arrived while the poll claimed again. The same claim_id finds the same items; give back others.
                 delivered = poll.take_delivered()
                 delivered_keys = {polls.item_key(item) for item in delivered}
                 polls.on_undelivered([item for item in items if polls.item_key(item) not in delivered_keys])

@@ -6,7 +6,7 @@
 select now_ms();
 
 -- name: schema_get_revision
--- The present schema revision. Another release may have changed it since this one started.
+-- The current schema revision. Another release may have changed it since this process started.
 select version_num from alembic_version;
 
 -- name: log_advance
@@ -117,7 +117,7 @@ on conflict (zone_id, application_id, operation, key)
 do update set digest = excluded.digest, subject_id = excluded.subject_id, created_at = excluded.created_at;
 
 -- name: keys_slice
--- The next keys in the order of the primary key. There is no index by age, which every spawn would pay for.
+-- The next keys in the order of the primary key. There is no index by age: every spawn would have to update it.
 select k.zone_id, k.application_id, k.operation, k.key, k.created_at
 from idempotency_keys k
 where (k.zone_id, k.application_id, k.operation, k.key) > (:zone_id, :application_id, :operation, :key)
@@ -143,7 +143,7 @@ where name = :name and expires_at <= now_ms()
 returning term;
 
 -- name: lease_renew
--- Only the current term can renew. If it was taken over, no row is updated and the holder learns of it.
+-- Only the current term can renew. After a takeover no row is returned, so the former holder detects it.
 update leases set expires_at = now_ms() + :ttl
 where name = :name and term = :term and holder = :holder
 returning term;
@@ -252,7 +252,7 @@ limit :limit;
 select min(w.next_at) from sink_entries w where w.sink = :sink and w.dead_at is null;
 
 -- name: sink_entries_waiting
--- For which of these streams and subjects entries wait, and until when.
+-- Which of these streams and subjects have waiting entries, and until when those wait.
 select b.stream, b.subject, max(w.next_at)
 from rows(:batch as b, sink text, stream text, subject text)
 join sink_entries w on w.sink = b.sink and w.stream = b.stream and w.subject = b.subject
@@ -260,7 +260,8 @@ join sink_entries w on w.sink = b.sink and w.stream = b.stream and w.subject = b
 group by b.stream, b.subject;
 
 -- name: sink_entries_insert
--- In the transaction that advances the position past them: up to it an entry is in this table, beyond it in the log.
+-- In the transaction that advances the position past them: up to the position an undelivered entry is in this table,
+-- beyond it in the log.
 insert into sink_entries (sink, pos, entry, zone_id, stream, subject, fields, attempts, next_at, dead_at, error, created_at)
 select columns(b as parked)
 from rows(:batch as b, sink text, pos bigint, entry bigint, zone_id text, stream text, subject text, fields text,
@@ -282,7 +283,7 @@ from rows(:batch as b, of_sink text, of_pos bigint, of_entry bigint, tries bigin
 where sink = b.of_sink and pos = b.of_pos and entry = b.of_entry and attempts = b.tries and coalesce(dead_at, -1) < 0;
 
 -- name: sink_entries_defer_following
--- Defers all entries behind a deferred one: otherwise they would be read in vain until then.
+-- Defers all entries behind a deferred one: otherwise each search for due entries would scan them until then.
 update sink_entries set next_at = b.due_at
 from rows(:batch as b, of_sink text, of_stream text, of_subject text, due_at bigint)
 where sink = b.of_sink and stream = b.of_stream and subject = b.of_subject and next_at < b.due_at
@@ -355,8 +356,8 @@ select b.zone, (
 from rows(:batch as b, zone text, after bigint);
 
 -- name: secret_checks_lock
--- Serializes starting processes: the row with the empty key id stays locked until the commit, so that of two that bring
--- different keys to a new database the second sees the first.
+-- Serializes starting processes: the row with the empty key id stays locked until the commit. If two processes start
+-- with different keys on a new database, the second sees the key of the first.
 insert into secret_checks (key_id, sealed, created_at)
 values ('', '', now_ms())
 on conflict (key_id) do update set created_at = excluded.created_at;

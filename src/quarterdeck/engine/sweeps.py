@@ -68,7 +68,7 @@ class SweepRunner:
         self._tasks = []
 
     async def run_now(self, name: str) -> int:
-        """Run passes until one is not full. Return how many rows changed. Runs of one sweep never overlap."""
+        """Run passes until one is not full. Return how many rows they changed. Runs of one sweep never overlap."""
         sweep = self._sweeps[name]
         changed = 0
         async with self._locks[name]:

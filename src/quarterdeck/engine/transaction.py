@@ -2,7 +2,7 @@
 
 `read` and `write` are the store's: each read is one round trip, and queued writes are sent with COMMIT. `emit` records
 a transition as an event. `now` is the database's clock, read right after the locks of the first read. After the
-operation, the transaction listeners get its events, in the same transaction, until no new events arise. Then the events
+operation, the transaction listeners get its events, in the same transaction, until they emit no more. Then the events
 are appended to the log, and everything is committed.
 """
 
@@ -59,8 +59,8 @@ class Transaction:
     def on_commit(self, callback: CommitCallback) -> None:
         """Call a function in this process after the commit.
 
-        It may never be called, since the process can end in between. So use it to wake and to deliver; anything that
-        must be durable is written.
+        It may never be called, since the process can end in between. So use it only to wake and to deliver; write what
+        must be durable.
         """
         self.commit_callbacks.append(callback)
 
@@ -82,12 +82,12 @@ class TransactionAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Runs operations in transactions. Created once, in the composition root."""
+    """Runs operations in transactions. `runtime` creates one that is confined to zones and one for all zones."""
 
     store: Store
     transaction_listeners: Sequence[TransactionListener] = field(default=())
     after_commit: Callable[[Sequence[NewEvent]], None] = lambda events: None
-    """Called with the committed events: wakes readers of the log in this process, and counts."""
+    """Called with the committed events. Wakes readers of the log and calls the commit listeners."""
 
     async def transact(
         self,
@@ -122,7 +122,7 @@ class Engine:
         )
 
     async def was_committed(self, attempt: TransactionAttempt) -> bool:
-        """Wait until the transaction has ended, then look for its proof in the log."""
+        """Wait until the transaction has ended, then look for its proof in the log. If found, run its callbacks."""
         await self.store.wait_until_ended(attempt.key)
         proof = attempt.proof
         if proof is None:
@@ -144,12 +144,12 @@ class Engine:
                 log.exception("a callback failed after a commit")
 
     async def _notify_listeners(self, tx: Transaction) -> None:
-        notified = 0
+        notified_count = 0
         for _ in range(LISTENER_ROUNDS_MAX):
-            new_events = tx.events[notified:]
+            new_events = tx.events[notified_count:]
             if not new_events or not self.transaction_listeners:
                 return
-            notified = len(tx.events)
+            notified_count = len(tx.events)
             for listener in self.transaction_listeners:
                 await listener(tx, new_events)
         raise RuntimeError("transaction listeners keep emitting events for each other")

@@ -1,6 +1,6 @@
 """Wake-ups: readers of the log read at once instead of after their interval.
 
-After a commit the process wakes its own subscribers, and those of other processes by a transport
+After a commit the process wakes its own subscribers, and those of other processes through a transport
 (`store.postgres_notify` on PostgreSQL; SQLite has one process and needs none). A wake-up has no content, several may
 arrive as one, and one may be lost with its connection. So subscribers also poll at an interval, and only latency
 depends on a wake-up.

@@ -2,8 +2,8 @@
 
 Commands are queued by zone, each zone in order of arrival. If all fit into one batch, all are taken. Otherwise zones
 alternate, one command each, so a zone with a thousand queued commands delays the single command of another by one
-place. Eviction is fair, too: if the queue is full, a new command of a zone with less than its share replaces the newest
-command of the zone with the most.
+place. Eviction is fair, too: if the queue is full, a new command replaces the newest command of the zone with the most,
+unless its own zone would then have as many.
 """
 
 from __future__ import annotations

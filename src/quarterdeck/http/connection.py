@@ -3,19 +3,19 @@
 A peer that opens connections and sends bytes slowly holds memory and file descriptors. The limits:
 
 - A request must arrive completely within QD_REQUEST_TIMEOUT_MS.
-- Its head has at most about `HEAD_MAX` bytes.
-- At most about `READ_AHEAD_MAX` bytes of a body are buffered before a handler reads it.
+- Its head has at most about `HEAD_BYTES_MAX` bytes.
+- At most about `READ_AHEAD_BYTES_MAX` bytes of a body are buffered before a handler reads it.
 - At most QD_CONNECTIONS_MAX connections are open at once.
 
 One timer per process closes slow requests and idle connections: a timer per request would slow every request down. The
 same timer aborts streams whose peer has read nothing for QD_STREAM_STALL_MS. A peer may read slowly, but a peer that
-never reads would occupy a stream for ever.
+never reads would keep a stream open forever.
 
 Pipelined requests are answered one at a time, in order. Meanwhile nothing more is read from the peer.
 
-`on_undelivered` is called when a response certainly did not reach the client. The response to a claim contains work,
-which is then released. Only losses before the kernel has taken the last byte are detected, not those in the kernel or
-at the peer.
+`on_undelivered` is called when a response certainly did not reach the client. A claim uses it to release the work
+in the lost response. Only losses before the kernel has taken the last byte are detected, not those in the kernel or at
+the peer.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from quarterdeck.core.errors import Invalid
 from quarterdeck.http import problem_json
 from quarterdeck.http.request import Request
 
-HEAD_MAX = 64 * 1024
-READ_AHEAD_MAX = 64 * 1024
+HEAD_BYTES_MAX = 64 * 1024
+READ_AHEAD_BYTES_MAX = 64 * 1024
 TIMEOUT_CHECK_SECONDS = 5.0
 IDLE_SECONDS = 75.0
 """A kept-alive connection is closed after this time without a request."""
@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
         if self._head_size is not None:
             # The first piece of a head is not counted: it cannot be larger than one read.
             self._head_size += len(data)
-            if self._head_size > HEAD_MAX:
+            if self._head_size > HEAD_BYTES_MAX:
                 self._close_after_responses(MALFORMED_REQUEST_RESPONSE)
                 return
         try:
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._stalled_since = None
-        self._clear_sent_callbacks()
+        self._clear_callbacks_if_sent()
         if self._writable is not None:
             if not self._writable.done():
                 self._writable.set_result(None)
@@ -267,7 +267,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if self._incoming is not None:
             self._incoming.feed_body(body)
-            if self._incoming.buffered_bytes > READ_AHEAD_MAX:
+            if self._incoming.buffered_bytes > READ_AHEAD_BYTES_MAX:
                 self._pause_reading()
 
     def on_message_complete(self) -> None:
@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
         if self._undelivered_callbacks:
-            self._loop.call_soon(self._clear_sent_callbacks)
+            self._loop.call_soon(self._clear_callbacks_if_sent)
 
     async def wait_writable(self) -> None:
         if self._writable is not None:
@@ -350,14 +350,14 @@ class Connection(asyncio.Protocol):
             # So the rest of the body is read and dropped until the request times out.
             self._resume_reading()
 
-    # -- responses that certainly did not arrive -----------------------------------------------------------------
+    # -- undelivered responses -----------------------------------------------------------------------------------
 
     def track_delivery(self, on_undelivered: Callable[[], None]) -> None:
         self._undelivered_callbacks.append(on_undelivered)
         # With a limit of 0, `resume_writing` is called when the kernel has taken the last byte.
         self._transport.set_write_buffer_limits(high=0)
 
-    def _clear_sent_callbacks(self) -> None:
+    def _clear_callbacks_if_sent(self) -> None:
         # A transport that failed also has an empty buffer, and reports the loss one loop iteration later. Hence the
         # check for `is_closing`.
         is_all_sent = not self._write_buffer and not self._transport.get_write_buffer_size()

@@ -17,8 +17,8 @@ from quarterdeck.core.errors import Invalid, Problem, TooLarge
 from quarterdeck.http import suggestions
 from quarterdeck.http.request import BodyTooLarge, Request
 
-BODY_MAX = 256 * 1024
-QUERY_MAX = 8 * 1024
+BODY_BYTES_MAX = 256 * 1024
+QUERY_BYTES_MAX = 8 * 1024
 DEPTH_MAX = 64
 _SUSPICIOUS_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89abAB])")
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
@@ -30,8 +30,8 @@ _ERROR_PATH = re.compile(r" - at `\$\.?(.*?)`$")
 
 
 async def read_body(request: Request, content_length: int | None, max_bytes: int | None = None) -> bytes:
-    """Read the complete body. Raises TooLarge as soon as it is known to exceed `max_bytes` (default: `BODY_MAX`)."""
-    max_bytes = BODY_MAX if max_bytes is None else max_bytes
+    """Read the complete body. Raises TooLarge as soon as it is known to exceed `max_bytes` (None: `BODY_BYTES_MAX`)."""
+    max_bytes = BODY_BYTES_MAX if max_bytes is None else max_bytes
     if content_length is not None and content_length > max_bytes:
         raise _too_large(max_bytes)
     try:
@@ -75,12 +75,14 @@ def decode_query(raw: bytes, query_type: type[msgspec.Struct]) -> object:
 
     If a parameter is repeated, its last value counts. The type decides whether unknown parameters are refused.
     """
-    if len(raw) > QUERY_MAX:
-        raise Invalid("invalid_query", f"The query is longer than {QUERY_MAX} bytes.")
+    if len(raw) > QUERY_BYTES_MAX:
+        raise Invalid("invalid_query", f"The query is longer than {QUERY_BYTES_MAX} bytes.")
     try:
         pairs = dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100))
     except (UnicodeDecodeError, ValueError):
-        raise Invalid("invalid_query", "The query is not percent-encoded UTF-8.") from None
+        raise Invalid(
+            "invalid_query", "The query is not percent-encoded UTF-8, or has more than 100 parameters."
+        ) from None
     check_storable(pairs)
     try:
         return msgspec.convert(pairs, query_type, strict=False)
@@ -132,7 +134,7 @@ def _leaves(value: object) -> Iterator[object]:
 
 def _check_depth(raw: bytes) -> None:
     depth = 0
-    # Everything but brackets is removed first: of a body with 1,000 tasks, only one byte in 50 is left for the loop.
+    # Everything but brackets is removed first: in a body with 1,000 tasks, only one byte in 50 is a bracket.
     for byte in _STRING_LITERAL.sub(b"", raw).translate(None, _NON_BRACKETS):
         if byte in b"{[":
             depth += 1

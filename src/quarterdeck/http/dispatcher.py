@@ -33,7 +33,7 @@ JSON_HEADER = (b"content-type", b"application/json")
 CLIENT_CLOSED_REQUEST = 499
 """The status in the log when the client disconnected before the response."""
 ANONYMOUS = Caller(subject="", client_id="", zone_id="", scopes=frozenset())
-UNQUOTED_PATH = re.compile(r"[A-Za-z0-9_.\-:/]{1,300}")
+PATH_WITHOUT_ESCAPES = re.compile(r"[A-Za-z0-9_.\-:/]{1,300}")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -95,7 +95,7 @@ class RequestHeaders:
             elif name == b"x-api-key":
                 self.api_key = _append_header_value(self.api_key, value)
             elif name == b"traceparent":
-                # With two headers it is unknown which one is right, so neither is used.
+                # If the header is repeated, it is unknown which value is right, so none is used.
                 trace_count += 1
                 self.trace = trace_context.parse_traceparent(value.decode("latin-1")) if trace_count == 1 else None
             elif name == b"accept":
@@ -173,7 +173,7 @@ class Dispatcher:
                 status = _send_reply(request, reply, headers.request_id)
         except Problem as problem:
             status = self._send_problem(request, problem, headers.request_id)
-        except TransientError:  # from a read outside of lanes; lanes turn it into a problem themselves
+        except TransientError:  # from a read outside of lanes; lanes convert it to a problem
             status = self._send_problem(request, _database_unavailable(), headers.request_id)
         except ClientDisconnected:
             status = CLIENT_CLOSED_REQUEST
@@ -182,7 +182,7 @@ class Dispatcher:
             # client that is still connected gets a response; the task ends here.
             status = self._send_problem(request, _outcome_unknown(), headers.request_id)
         except Exception:
-            # The last resort: a bug fails this request with 500, and does not stop the server.
+            # A bug fails this request with 500 and does not stop the server.
             log.exception("internal error in %s, request %s", label, headers.request_id)
             status = self._send_problem(request, _internal_error(), headers.request_id)
         self._record_request(request.path, label, status, headers, time.perf_counter() - started_at)
@@ -230,7 +230,7 @@ class Dispatcher:
             return await (cancel_on_disconnect(pending_reply, request) if route.is_long_poll else pending_reply)
         except NotFound as problem:
             if compiled.uses_caller_zone and problem.code == ZONE_NOT_FOUND:
-                # These routes have their own error code, the same as for a zone that is hidden from the caller.
+                # On these routes a missing zone gets the same error as a zone that is hidden from the caller.
                 raise hidden_zone_problem(params["zone"]) from None
             raise
 
@@ -240,7 +240,7 @@ class Dispatcher:
             return ANONYMOUS
         caller = None
         if headers.authorization and not headers.api_key:
-            # Nearly every request finds its caller in the cache, without a coroutine.
+            # Nearly every token is cached. This lookup avoids the cost of a coroutine.
             caller = self._authenticator.cached_caller(headers.authorization)
         if caller is None:
             caller = await self._authenticator.authenticate(headers)
@@ -290,7 +290,7 @@ def _invalid_path(name: str) -> Invalid:
 def _requested_zone(header: bytes, caller: Caller) -> str:
     """Return the zone that X-Workspace-ID names.
 
-    A zone that the caller may not access gets the same 404 as a zone that does not exist, so zones cannot be probed.
+    A zone that the caller may not access and a zone that does not exist get the same 404, so zones cannot be probed.
     """
     zone_id = header.decode("latin-1")
     if not is_path_id(zone_id):
@@ -320,7 +320,7 @@ def _send_reply(request: Request, reply: object, request_id: str) -> int:
 
 def _quote_path(path: str) -> str:
     """Encode a path, cut to 300 characters, as a JSON string. Most paths only need quotation marks, which is faster."""
-    return f'"{path}"' if UNQUOTED_PATH.fullmatch(path) else _encode(path[:300]).decode()
+    return f'"{path}"' if PATH_WITHOUT_ESCAPES.fullmatch(path) else _encode(path[:300]).decode()
 
 
 def _database_unavailable() -> Unavailable:

@@ -127,8 +127,8 @@ class EventStream(Stream):
         except TransientError:
             # The client could only reconnect and wait, so the stream stays open and retries.
             self._failures += 1
-            pause = backoff(RETRY, attempt=self._failures, jitter=random.random()) / 1000
-            await self.subscriber.wait(min(asyncio.get_running_loop().time() + pause, self._keep_alive_at))
+            pause_seconds = backoff(RETRY, attempt=self._failures, jitter=random.random()) / 1000
+            await self.subscriber.wait(min(asyncio.get_running_loop().time() + pause_seconds, self._keep_alive_at))
             chunk = b""
         else:
             self._failures = 0
@@ -154,12 +154,12 @@ class EventStream(Stream):
 
     @property
     def _position(self) -> int:
-        """All matching events up to this position were sent."""
+        """The position up to which all matching events have been sent."""
         return self.subscriber.position
 
     @property
     def _is_idle(self) -> bool:
-        """Nothing is pending until the tailer reports new events."""
+        """Whether nothing is pending until the tailer reports new events."""
         return self.subscriber.is_live
 
     @property
@@ -181,7 +181,7 @@ class EventStreams:
         return await self.start(EventStream(self, self.new_subscriber(filters, bearer), bearer, starts_at_head))
 
     def new_subscriber(self, filters: EventFilter, bearer: Bearer | None) -> EventSubscriber:
-        """Create a subscriber that ends with the bearer: when a session with its session id or agent id terminates."""
+        """Create a subscriber that closes when a session with the bearer's session id or agent id terminates."""
         subjects = (bearer.session_id, bearer.agent_id) if bearer else ()
         end_events = [EndEvent(bearer.zone_id, SESSION_ENDED, subject) for subject in subjects if bearer and subject]
         return EventSubscriber(self.tailer, self.engine, filters, end_events)

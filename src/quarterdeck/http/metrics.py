@@ -1,7 +1,7 @@
 """Metrics of this process, and their rendering for `/metrics`.
 
-Counting is on the hot path, so it is a dictionary lookup and an addition. The Prometheus library only renders. Metric
-names without the prefix `quarterdeck_` are given by the specifications of this server.
+Counting is on the hot path, so it is a dictionary lookup and an addition. The Prometheus library only renders. The
+specifications of this server define the metric names without the prefix `quarterdeck_`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class RedisView(msgspec.Struct, frozen=True):
         ),
     ]
     written: Annotated[int | None, Meta(description="keys that were missing or wrong at the last complete rebuild")]
-    repairs: Annotated[int, Meta(description="keys that the answering server has repaired since its start")]
+    repairs: Annotated[int, Meta(description="keys that this server has repaired since it started")]
 
 
 @dataclass(frozen=True, slots=True)

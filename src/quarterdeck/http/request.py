@@ -45,8 +45,8 @@ class ClientConnection(Protocol):
 
 class Request:
     __slots__ = (
-        "_body",
         "_body_arrived",
+        "_body_parts",
         "_buffered_bytes",
         "_connection",
         "_disconnect_callback",
@@ -86,7 +86,7 @@ class Request:
         self.is_streaming = False
         self._connection = connection
         self._is_head = method == "HEAD"
-        self._body: list[bytes] = []
+        self._body_parts: list[bytes] = []
         self._buffered_bytes = 0
         self._keeps_body = True
         self._is_answered = False
@@ -109,7 +109,7 @@ class Request:
             raise BodyTooLarge
         if not self.is_complete:
             raise ClientDisconnected
-        return self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        return self._body_parts[0] if len(self._body_parts) == 1 else b"".join(self._body_parts)
 
     async def wait_disconnected(self) -> None:
         if not self.is_disconnected:
@@ -130,7 +130,7 @@ class Request:
 
     def feed_body(self, data: bytes) -> None:
         if self._keeps_body:
-            self._body.append(data)
+            self._body_parts.append(data)
             self._buffered_bytes += len(data)
             _resolve(self._body_arrived)
 
@@ -214,7 +214,7 @@ class Request:
         # The rest of the body is read and dropped. Closing now would reset the connection, and the client might never
         # see its response.
         self._keeps_body = False
-        self._body.clear()
+        self._body_parts.clear()
         self._buffered_bytes = 0
         self._connection.finish_request(self)
 

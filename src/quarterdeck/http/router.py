@@ -11,7 +11,7 @@ T = TypeVar("T")
 NAME_PARAMETERS = frozenset({"subject"})
 """Path parameters that hold the name of a subject, as its issuer writes it."""
 NUMBER_PARAMETERS = frozenset({"fleet", "member", "message"})
-"""Path parameters that hold small numbers, because agents type them. All others hold ids."""
+"""Path parameters that hold small numbers, because agents type them. Parameters in neither set hold path ids."""
 
 
 def _is_name(segment: str) -> bool:

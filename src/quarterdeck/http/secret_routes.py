@@ -121,7 +121,7 @@ def routes(handlers: SecretHandlers) -> list[Route]:
             description="One step per request: repeat with `next_cursor` until it is null. Repeating a step is safe.",
         ),
         Route(
-            "DELETE", "/secrets/keys/{id}", handlers.remove_key, "Remove a key from those that servers need", ADMIN,
+            "DELETE", "/secrets/keys/{id}", handlers.remove_key, "Remove a key from the list of needed keys", ADMIN,
             response=RemovedSecretKey, errors=("secret_key_not_found", "secret_key_seals"), tags=tags,
             description="Servers then start without this key. A server without the key shows values that are still "
             "encrypted with it as `***`.",

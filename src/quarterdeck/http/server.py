@@ -2,10 +2,10 @@
 
 Draining answers every accepted request:
 
-1. Streams and long polls end, and the listening sockets close. Every response has `connection: close`.
+1. Streams and long polls end, and the listening sockets close. Every later response has `connection: close`.
 2. After `DRAIN_IDLE_SECONDS`, idle connections are closed, and streams whose peer does not read are aborted.
 3. Requests in progress may finish within the grace period.
-4. All other requests are cancelled. Their clients get `outcome_unknown`.
+4. Requests that are still in progress are then cancelled. Their clients get `outcome_unknown`.
 """
 
 from __future__ import annotations

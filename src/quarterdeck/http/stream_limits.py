@@ -2,8 +2,8 @@
 
 When a handler returns a `Stream`, this module sends the chunks of the stream, no faster than the client reads. A stream
 ends when the client disconnects, when its credential is no longer valid (checked at an interval), when the server
-drains, or when the stream has no more chunks. The status 200 is already sent then, so a stream never ends with an error
-response: the client reconnects, and continues or gets the error.
+drains, or when the stream has no more chunks. By then the status 200 has been sent, so a stream never ends with an
+error response: the client reconnects, and continues or gets the error.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class OpenStreams:
             stream.close(DRAINING)
 
     async def serve(self, stream: Stream, request_id: str, request: Request, check_credential: CredentialCheck) -> int:
-        """Send a stream from its head to its end. Return the status for the log."""
+        """Send the head and all chunks of a stream. Return the status for the log."""
         watch_task = asyncio.create_task(self._watch(stream, request, check_credential))
         common_headers = [(b"content-type", stream.content_type.encode()), (b"x-request-id", request_id.encode())]
         try:
@@ -135,6 +135,7 @@ class OpenStreams:
         return OK
 
     async def _watch(self, stream: Stream, request: Request, check_credential: CredentialCheck) -> None:
+        """Close the stream when its client disconnects or loses access."""
         reason = "gone"
         with contextlib.suppress(asyncio.CancelledError):
             while True:

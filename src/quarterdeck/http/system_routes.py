@@ -60,7 +60,7 @@ class SystemHandlers:
         return ServerHealth()
 
     async def metrics(self, call: Call) -> RawBody:
-        # Outside of loopback the metrics need a credential. It is refused after the session that it names has ended.
+        # Unless the server listens on loopback, this route needs a credential, and the session it names must be live.
         await self._check_bearer(call.caller)
         return RawBody(self._metrics.render(), CONTENT_TYPE)
 

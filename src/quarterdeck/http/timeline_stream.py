@@ -9,8 +9,8 @@
     data: {"id":12,"recipients":[…]}             acknowledged or canceled: the changed recipients, without text
 
 The event log records that a message was sent, acknowledged or canceled, but not its text. So the stream reads the
-current entry from the database. Several events of one entry that are read together are sent as one, in the place of the
-first. A client that reconnects may therefore get a change twice, but never misses one.
+current entry from the database. If several events of one entry are read together, one frame is sent for them, at the
+position of the first. A client that reconnects may therefore get a change twice, but never misses one.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class PendingEntry:
     first_pos: int
     """The position of the first event of this entry that has not been sent."""
     is_new: bool
-    changed_messages: set[int] = field(default_factory=set)
-    """Ids of the changed messages. Empty if the entry is new, because a new entry is sent completely."""
+    changed_message_ids: set[int] = field(default_factory=set)
+    """Empty if the entry is new, because a new entry is sent completely."""
     last_pos: int = 0
     """The event id to send with this entry: after it, every event up to this position has been sent."""
 
@@ -107,13 +107,16 @@ class TimelineStream(EventStream):
     async def _build_frames(self, tx: Transaction, batch: Sequence[PendingEntry]) -> list[bytes]:
         new_entry_ids = [pending.entry_id for pending in batch if pending.is_new]
         timeline_changes = await timeline.load_changes(
-            tx, self._fleet, new_entry_ids, [message_id for pending in batch for message_id in pending.changed_messages]
+            tx,
+            self._fleet,
+            new_entry_ids,
+            [message_id for pending in batch for message_id in pending.changed_message_ids],
         )
         frames: list[bytes] = []
         for pending in batch:
             messages = [
                 timeline_changes.changed_messages[message_id]
-                for message_id in sorted(pending.changed_messages)
+                for message_id in sorted(pending.changed_message_ids)
                 if message_id in timeline_changes.changed_messages
             ]
             if entry := timeline_changes.entries.get(pending.entry_id):
@@ -151,7 +154,7 @@ def collect_entries(events: Sequence[Event], fleet_id: int, last_pos: int) -> li
         entry_id = message_id if data.origin is None else data.origin
         pending = entries.setdefault(entry_id, PendingEntry(entry_id, event.pos, is_new=event.type == MESSAGE_SENT))
         if not pending.is_new:
-            pending.changed_messages.add(message_id)
+            pending.changed_message_ids.add(message_id)
     ordered = [*entries.values()]
     for pending, next_entry in pairwise(ordered):
         pending.last_pos = next_entry.first_pos - 1

@@ -1,9 +1,9 @@
-"""`qd monitor start`: the process that watches one fleet, on the host of its panes.
+"""`qd monitor start`: the process that watches the panes of one fleet. It runs on the host of the panes.
 
-It decides which members to remind of their messages. Each tick it sends a heartbeat. The response lists the members. A
-member is due when its ping interval has passed. The monitor then observes the panes, and pings each member that is due
-and has unread messages or a pane that has not changed for its interval. It never types into another
-user's pane, into a shell, or on another host.
+The monitor decides which members to ping. It sends a heartbeat each tick, and the response lists the members. A member
+is due when pings are enabled for it and its ping interval has passed. The monitor observes all panes, and pings each
+member that is due and has unread messages or a pane that has not changed for its interval. With `--policy seed` it
+pings every member that is due. It never types into another user's pane, into a shell, or on another host.
 
 | module           | what it does                                                                       |
 |------------------|------------------------------------------------------------------------------------|
@@ -12,15 +12,16 @@ user's pane, into a shell, or on another host.
 | server_api       | calls to the server: claim, heartbeat, release                                     |
 | pane_observer    | observes panes, with one list of panes per tmux server; types pings                |
 | missing_panes    | finds placements whose pane does not exist                                         |
-| loop             | the loop of ticks                                                                  |
-| daemonize        | `--daemon`: starts a process that outlives its terminal                            |
+| loop             | the main loop: one iteration per tick                                              |
+| daemonize        | `--daemon`: starts a background process that is detached from the terminal         |
 
-How it fails. A second monitor of a fleet is refused and exits. If a heartbeat finds that another monitor owns the
-fleet, or that the fleet is deleted, the process exits before it types anything. While the server is unreachable or its
-response is lost, nothing is typed: the monitor does not know whether it still owns the fleet. For the same reason a
-ping is typed only while the last heartbeat is so recent that no other monitor can have claimed the fleet. A ping that
-was not typed is not reported, and is due again at the next tick. A monitor that exits without a release is recognised
-by the age of its heartbeat, and on its own host by its pid.
+How it fails. The server refuses a second monitor of a fleet, and that process exits. If the server refuses a heartbeat
+because another monitor owns the fleet, or because the fleet is deleted, the process exits before it types anything.
+While the server is unreachable or its response is lost, the monitor types nothing: it does not know whether it still
+owns the fleet. For the same reason it types a ping only while its last heartbeat is so recent that no other monitor can
+have claimed the fleet. A ping that was not typed is not reported, so its member is due again at the next tick. If a
+monitor exits without releasing the fleet, the server detects that by the age of its heartbeat. A new monitor of the
+same user on the same host detects it by the pid.
 
-This package belongs to the command line: it imports `core`, `client` and `tmux`, and nothing of the server.
+This package belongs to the command line: it imports `core`, `client` and `tmux`, and no server code.
 """

@@ -1,8 +1,8 @@
-"""`--daemon`: starts a process that outlives its terminal, and waits until it is running or has failed.
+"""`--daemon`: starts a background process, and waits until it is running or has failed.
 
-The process forks twice, so that it has no terminal, cannot acquire one, and needs no parent to wait for it. The
-starting command waits for one line on a pipe: the pid, or the reason for a failure. If the pipe closes without a line,
-the process exited without a reason, and its log has more.
+The process forks twice, so that it has no controlling terminal, cannot acquire one, and is reaped by init. The starting
+command waits for one line on a pipe: the pid, or the problem that made the start fail. If the pipe closes without a
+line, the process exited without reporting a reason, and the error names its log.
 """
 
 # No `pathlib`: its import time would slow down every command.
@@ -20,47 +20,47 @@ from typing import NoReturn
 from quarterdeck.client.problems import problem_from_document, problem_to_document
 from quarterdeck.core.errors import EXIT_FAILED, Fault, Problem
 
-LOG_MAX = 16 * 1024 * 1024
+LOG_MAX_BYTES = 16 * 1024 * 1024
 DaemonMain = Callable[[Callable[[], None]], None]
 """Runs the daemon. It calls its argument once it has started."""
 
 
 class DaemonStartFailed(Fault):
-    """The process exited before it had started, and gave no reason."""
+    """The process exited during startup without reporting a reason."""
 
     status = 503
     title = "Not started"
 
 
-def start_daemon(log: str, main: DaemonMain) -> int:
+def start_daemon(log_path: str, main: DaemonMain) -> int:
     """Start the daemon and return its pid. Raises if it does not start."""
     sys.stdout.flush()
     sys.stderr.flush()
-    _rotate_log(log)
+    _rotate_log(log_path)
     read_fd, write_fd = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read_fd)
-        _detach(log, write_fd, main)
+        _detach(log_path, write_fd, main)
     os.close(write_fd)
     os.waitpid(child, 0)
     with os.fdopen(read_fd, encoding="utf-8") as pipe:
         line = pipe.readline()
     if not line:
-        raise DaemonStartFailed("not_begun", f"The process exited before it had started. See {log}.", log=log)
+        raise DaemonStartFailed("not_begun", f"The process exited during startup. See {log_path}.", log=log_path)
     report = json.loads(line)
     if "pid" in report:
         return int(report["pid"])
     raise problem_from_document(report["status"], report)
 
 
-def _detach(log: str, write_fd: int, main: DaemonMain) -> NoReturn:
+def _detach(log_path: str, write_fd: int, main: DaemonMain) -> NoReturn:
     code = EXIT_FAILED
     try:
         os.setsid()
-        code = 0 if os.fork() else _run_daemon(log, write_fd, main)
+        code = 0 if os.fork() else _run_daemon(log_path, write_fd, main)
     except BaseException as error:
-        # Also SystemExit: nothing may unwind into the frames of the command that forked. The log keeps the traceback.
+        # Catch SystemExit too: no exception may unwind into the frames of the command that forked.
         traceback.print_exception(error)
     finally:
         sys.stdout.flush()
@@ -68,8 +68,8 @@ def _detach(log: str, write_fd: int, main: DaemonMain) -> NoReturn:
         os._exit(code)
 
 
-def _run_daemon(log: str, write_fd: int, main: DaemonMain) -> int:
-    _redirect_output(log)
+def _run_daemon(log_path: str, write_fd: int, main: DaemonMain) -> int:
+    _redirect_output(log_path)
     try:
         main(lambda: _send_report(write_fd, {"pid": os.getpid()}))
     except Problem as problem:
@@ -79,9 +79,9 @@ def _run_daemon(log: str, write_fd: int, main: DaemonMain) -> int:
     return 0
 
 
-def _redirect_output(log: str) -> None:
+def _redirect_output(log_path: str) -> None:
     null_fd = os.open(os.devnull, os.O_RDONLY)
-    log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log_fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for old, new in ((null_fd, 0), (log_fd, 1), (log_fd, 2)):
         os.dup2(old, new)
     os.close(null_fd)
@@ -90,7 +90,7 @@ def _redirect_output(log: str) -> None:
 
 
 def _send_report(write_fd: int, report: dict[str, object]) -> None:
-    """Send one line and close the pipe. Only the first report counts. The reader may already have exited."""
+    """Send one line and close the pipe. Only the first report is sent. The reader may already have exited."""
     try:
         os.write(write_fd, f"{json.dumps(report)}\n".encode())
         os.close(write_fd)
@@ -98,10 +98,10 @@ def _send_report(write_fd: int, report: dict[str, object]) -> None:
         return
 
 
-def _rotate_log(log: str) -> None:
-    """Rename a log over 16 MiB and keep one old log. Runs only when a monitor starts."""
+def _rotate_log(log_path: str) -> None:
+    """Rename a log larger than 16 MiB. It replaces the old log, so at most one old log is kept."""
     try:
-        if os.stat(log).st_size > LOG_MAX:
-            os.replace(log, f"{log}.1")
+        if os.stat(log_path).st_size > LOG_MAX_BYTES:
+            os.replace(log_path, f"{log_path}.1")
     except FileNotFoundError:
         pass

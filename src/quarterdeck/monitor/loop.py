@@ -1,4 +1,4 @@
-"""The loop of a monitor: claim the fleet, then ping and send a heartbeat each tick, until a signal arrives."""
+"""The main loop of a monitor: claim the fleet, then ping and send a heartbeat each tick, until a signal arrives."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Monitor:
         self._observer = observer
         self._config = config
         self._unreported_pings: list[int] = []
-        """Members that were pinged and not yet reported to the server."""
+        """Agent ids of members that were pinged but not yet reported to the server."""
         self._owned_until = 0.0
-        """Before this time of `now()`, no other monitor can have claimed the fleet."""
+        """A time of `now()`. Before it no other monitor can claim the fleet."""
 
     async def run(self) -> None:
         """Run until a signal arrives or the fleet is deleted. Raises if the server refuses the claim or a heartbeat."""
@@ -55,7 +55,7 @@ class Monitor:
             while not stopped.is_set():
                 started_at = now()
                 await self._ping_due_members(state)
-                await _wait_set(stopped, started_at + self._config.tick_seconds - now())
+                await _wait_until_set(stopped, started_at + self._config.tick_seconds - now())
                 if not stopped.is_set():
                     state = await self._send_heartbeat()
         except (Conflict, NotFound) as error:
@@ -82,7 +82,7 @@ class Monitor:
         return state
 
     async def _send_heartbeat(self) -> MonitorState | None:
-        """None if it is unknown whether this process still owns the fleet. Then nothing may be typed."""
+        """Send a heartbeat. Returns None if this process may no longer own the fleet, and then it must not type."""
         sent_at, pinged = now(), [*self._unreported_pings]
         try:
             state = await asyncio.to_thread(self._api.send_heartbeat, pinged)
@@ -97,12 +97,12 @@ class Monitor:
     def _extend_ownership(self, sent_at: float) -> None:
         """Set `_owned_until` after a claim or heartbeat that was sent at `sent_at`.
 
-        The server recorded it later than that, so its age is at most the time since `sent_at`.
+        The server recorded it after `sent_at`, so its age is at most the time since `sent_at`.
         """
         self._owned_until = sent_at + monitor_stale_after_ms(self._config.tick_seconds) / SECOND
 
     async def _ping_due_members(self, state: MonitorState | None) -> None:
-        """Ping members that are due and have a reason. Observes all, to know how long each pane is quiet."""
+        """Ping the due members that the policy selects. Observes all panes, to track how long each is unchanged."""
         if state is None:
             return
         observations = await self._observer.observe(state.members, now())
@@ -123,7 +123,7 @@ class Monitor:
         )
 
     async def _ping(self, member: WatchedMember) -> bool:
-        """Whether the ping was typed."""
+        """Ping a member. Returns whether the ping was typed completely."""
         reason = await self._observer.ping(member, lambda: now() < self._owned_until)
         if reason is None:
             self._config.report(f"pinged {member.agent_id} {member.name} ({member.unread} unread)")
@@ -137,18 +137,18 @@ class Monitor:
                 await asyncio.to_thread(self._api.send_heartbeat, self._unreported_pings)
             await asyncio.to_thread(self._api.release)
         except Problem as problem:
-            # Exit anyway. The server finds out by the age of the heartbeat.
+            # Exit anyway: the server detects the exit by the age of the heartbeat.
             self._config.report(f"could not release the fleet: {problem.detail}")
 
 
-async def _wait_set(event: asyncio.Event, seconds: float) -> None:
+async def _wait_until_set(event: asyncio.Event, timeout_seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(max(0.0, seconds)):
+        async with asyncio.timeout(max(0.0, timeout_seconds)):
             await event.wait()
 
 
 def now() -> float:
-    """Seconds on a clock that also runs while the machine sleeps: another monitor may claim the fleet meanwhile."""
+    """Seconds on a clock that also runs while the machine sleeps, when another monitor may claim the fleet."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

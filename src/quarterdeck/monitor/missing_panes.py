@@ -1,4 +1,4 @@
-"""Finds placements whose pane does not exist, as far as this host can see."""
+"""Finds placements whose pane does not exist. Panes of other hosts and other users cannot be checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class UnreachableTmux(NamedTuple):
 
 class MissingPanes(NamedTuple):
     reasons: list[str | None]
-    """For each placement, why its pane is missing. None if it exists, or if this host cannot tell."""
+    """For each placement, why its pane is missing. None if the pane exists or could not be checked."""
     unreachable: list[UnreachableTmux]
 
 

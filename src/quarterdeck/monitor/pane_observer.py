@@ -1,4 +1,4 @@
-"""Observes the panes of a fleet's members, and types pings into them. Lists the panes once per tmux server."""
+"""Observes the panes of a fleet's members, and types pings into them. Each observation lists a tmux server once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from quarterdeck.tmux.notice_text import PING
 from quarterdeck.tmux.panes import Tmux
 
 CAPTURE_LINES = 200
-"""More lines than a screen has, so that all visible text is compared and little more."""
+"""More lines than a pane usually has, so that all visible text is compared."""
 TMUX_TIMEOUT_SECONDS = 5.0
-"""For each tmux command."""
+"""The time-out of each tmux command."""
 NOT_OWNER = "another monitor may own the fleet by now"
 
 
@@ -31,33 +31,35 @@ class PaneObserver:
         self._report = report
         self._screens = ScreenTracker()
         self._targets: dict[int, tuple[Tmux, TypingTarget]] = {}
-        """Panes that may be typed into, by agent, as of the last observation."""
-        self._blocked: dict[int, str] = {}
-        """Why a member cannot be reached, by agent, as last reported."""
+        """Panes that may be typed into, by agent id, as of the last observation."""
+        self._block_reasons: dict[int, str] = {}
+        """Why a member cannot be reached, by agent id, as last reported."""
 
     async def observe(self, members: Sequence[WatchedMember], now: float) -> dict[int, PaneObservation]:
-        """Observations of the members whose pane may be typed into, by agent. The others are left out."""
+        """Observe the panes of the members. Returns only panes that may be typed into, by agent id."""
         self._targets = {}
-        by_socket: dict[str, list[tuple[WatchedMember, PanePlacement]]] = {}
+        members_by_socket: dict[str, list[tuple[WatchedMember, PanePlacement]]] = {}
         for member in members:
             placement = member.placement
             reason = "no_pane" if placement is None else keystrokes.check_host(placement, self._host)
             if placement is None or reason is not None:
                 self._report_change(member, reason)
             else:
-                by_socket.setdefault(placement.tmux_socket, []).append((member, placement))
+                members_by_socket.setdefault(placement.tmux_socket, []).append((member, placement))
         pending = [
             self._observe_server(Tmux(socket, TMUX_TIMEOUT_SECONDS), placed_members, now)
-            for socket, placed_members in by_socket.items()
+            for socket, placed_members in members_by_socket.items()
         ]
         observations = {
-            agent_id: observation for found in await asyncio.gather(*pending) for agent_id, observation in found
+            agent_id: observation
+            for server_observations in await asyncio.gather(*pending)
+            for agent_id, observation in server_observations
         }
         self._screens.keep_only([_pane_key(*self._targets[agent_id]) for agent_id in observations])
         return observations
 
     async def ping(self, member: WatchedMember, is_owner: Callable[[], bool]) -> str | None:
-        """Type a ping if the pane is as it was observed. Returns the reason if it was not typed, or without Enter."""
+        """Type a ping into the observed pane. Returns None, or the reason if the line or its Enter was not typed."""
         tmux, target = self._targets[member.agent_id]
         if not is_owner():
             return NOT_OWNER
@@ -77,14 +79,14 @@ class PaneObserver:
             return []
         results = await asyncio.to_thread(self._check_panes, snapshot, [placement for _, placement in placed_members])
         targets: list[tuple[WatchedMember, TypingTarget]] = []
-        for (member, _), found in zip(placed_members, results, strict=True):
-            if isinstance(found, TypingTarget):
-                targets.append((member, found))
+        for (member, _), result in zip(placed_members, results, strict=True):
+            if isinstance(result, TypingTarget):
+                targets.append((member, result))
                 self._report_change(member, None)
             else:
-                self._report_change(member, found)
+                self._report_change(member, result)
         observations = await asyncio.gather(
-            *(self._observe_pane(tmux, member, found, now) for member, found in targets)
+            *(self._observe_pane(tmux, member, target, now) for member, target in targets)
         )
         return [observation for observation in observations if observation is not None]
 
@@ -112,18 +114,18 @@ class PaneObserver:
 
     def _report_change(self, member: WatchedMember, reason: str | None) -> None:
         """Report once per change, not at every tick."""
-        if reason == self._blocked.get(member.agent_id):
+        if reason == self._block_reasons.get(member.agent_id):
             return
         if reason is None:
-            del self._blocked[member.agent_id]
+            del self._block_reasons[member.agent_id]
             self._report(f"{member.agent_id} {member.name} can be reached")
         else:
-            self._blocked[member.agent_id] = reason
+            self._block_reasons[member.agent_id] = reason
             self._report(f"{member.agent_id} {member.name} cannot be reached: {reason}")
 
 
 def _pane_key(tmux: Tmux, target: TypingTarget) -> str:
-    """A pane and the process in it. If another agent starts in the same pane, its quiet time starts over."""
+    """Identifies a pane and the agent's process. If another agent starts in the same pane, its quiet time is 0."""
     return f"{tmux.socket} {target.pane.pane_id} {target.process.pid} {target.process.start_time}"
 
 
@@ -135,13 +137,13 @@ def ping_text(unread: int) -> str:
 
 class _Screen(NamedTuple):
     text_hash: int
-    since: float
+    unchanged_since: float
 
 
 class ScreenTracker:
-    """The last observed text of each pane, and since when it has been unchanged.
+    """A hash of the last observed text of each pane, and the time of the first observation of that text.
 
-    A pane that is observed for the first time counts as unchanged since then, because its past is unknown.
+    A pane that is observed for the first time counts as changed at that time, because its past is unknown.
     """
 
     def __init__(self) -> None:
@@ -152,8 +154,8 @@ class ScreenTracker:
         previous, text_hash = self._screens.get(pane), hash(text)
         if previous is None or previous.text_hash != text_hash:
             previous = self._screens[pane] = _Screen(text_hash, now)
-        return now - previous.since
+        return now - previous.unchanged_since
 
     def keep_only(self, panes: Collection[str]) -> None:
-        """Drop all other panes. A later pane with the same key is a new one."""
+        """Drop all other panes. If one is observed again, its quiet time starts at 0."""
         self._screens = {pane: screen for pane, screen in self._screens.items() if pane in panes}

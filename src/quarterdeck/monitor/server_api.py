@@ -1,7 +1,7 @@
 """The monitor's calls to the server: claim the fleet, send a heartbeat, release the fleet.
 
-Each call finds the server again: it may have been restarted at another address, and the token of a data directory is
-renewed every day. A connection would not stay open from one tick to the next anyway.
+Each call locates the server again: the server may have been restarted at another address, and the token of a data
+directory is renewed every day. A connection would not stay open from one tick to the next anyway.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quarterdeck.tmux import process_table
 from quarterdeck.tmux.host import Host
 
 ConnectServer = Callable[[], ApiClient | None]
-"""Connects to the server if it runs. Never starts one."""
+"""Connects to the running server, or returns None. Never starts a server."""
 
 
 class ServerApi:
@@ -32,7 +32,7 @@ class ServerApi:
         return decode(self._call("GET"), MonitorState)
 
     def claim(self, tick_seconds: int, policy: str) -> MonitorState:
-        """Raises `Conflict` if another monitor owns the fleet."""
+        """Claim the fleet. Raises `Conflict` if another monitor owns it."""
         current = self.get_state()
         body: Document = {
             **self._identity(),
@@ -48,7 +48,11 @@ class ServerApi:
         return decode(self._call("POST", "claim", body), MonitorState)
 
     def send_heartbeat(self, pinged: Sequence[int]) -> MonitorState:
-        """Raises `Conflict` if this process no longer owns the fleet, or if the fleet is deleted."""
+        """Send a heartbeat with the agent ids of pinged members.
+
+        Raises `Conflict` if this process no longer owns the fleet or the fleet is deleted, and `NotFound` if the fleet
+        does not exist.
+        """
         return decode(self._call("POST", "beat", {**self._identity(), "pinged": [*pinged]}), MonitorState)
 
     def release(self) -> None:
@@ -57,11 +61,11 @@ class ServerApi:
     def _identity(self) -> Document:
         return {"pid": self.pid, "host_id": self.host.id}
 
-    def _call(self, method: str, verb: str | None = None, body: Document | None = None) -> Document:
+    def _call(self, method: str, action: str | None = None, body: Document | None = None) -> Document:
         server = self._connect()
         if server is None:
-            raise Unreachable("server_unreachable", "No server answers.")
-        path = build_path("api", "v1", "fleets", str(self.fleet_id), "monitor", *([verb] if verb else []))
+            raise Unreachable("server_unreachable", "No server is running or reachable.")
+        path = build_path("api", "v1", "fleets", str(self.fleet_id), "monitor", *([action] if action else []))
         try:
             return server.call(method, path, body=body).document
         finally:
@@ -69,10 +73,10 @@ class ServerApi:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Whether a process of this host is running. A zombie is not."""
+    """Whether a process of this host is running. With /proc, a zombie counts as ended."""
     if process_table.has_procfs():
-        found = process_table.read_process(pid)
-        return found is not None and not found.is_gone
+        process = process_table.read_process(pid)
+        return process is not None and not process.is_gone
     try:
         os.kill(pid, 0)
     except PermissionError:

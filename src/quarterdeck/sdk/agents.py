@@ -46,7 +46,7 @@ class Agents(WorkResource):
         return await self._call_in_zone(ApiCall("POST", path, body=body, is_idempotent=True), AgentBeaten)
 
     async def terminate(self, agent_id: str, *, reason: str | None = None, graceful: bool = False) -> Agent:
-        """Terminate the agent and take its tasks away. With `graceful` it gets no new tasks and ends after its last."""
+        """Terminate the agent and take back its tasks. With `graceful` it gets no new tasks and ends after its last."""
         body: dict[str, object] = {"graceful": graceful, **({} if reason is None else {"reason": reason})}
         path = self._path("agents", agent_id, "terminate")
         return await self._call_in_zone(ApiCall("POST", path, body=body, is_idempotent=True), Agent)
@@ -54,7 +54,7 @@ class Agents(WorkResource):
     async def token(
         self, agent_id: str, *, ttl_seconds: int | None = None, attempt_token: str | None = None
     ) -> AgentToken:
-        """Create a token that acts for this agent only. It is valid only while the agent is not terminated."""
+        """Create a token that acts for this agent only. It becomes invalid when the agent is terminated."""
         fields = {"ttlSeconds": ttl_seconds, "attemptToken": attempt_token}
         body = {name: value for name, value in fields.items() if value is not None}
         path = self._path("agents", agent_id, "token")

@@ -1,8 +1,8 @@
-"""Combines concurrent requests into bulk calls: requests that arrive during a call go with the next one.
+"""Combines concurrent requests into bulk calls: requests that arrive during the calls in transit share the next one.
 
-There are no timers: a single request is sent alone and immediately. 20 callers that each wait for their own result
-need 3 calls at a time instead of 20, and the server commits few batches. Each request gets its own result. If the
-server refuses a bulk call because one item is invalid, its items are sent one by one, so that the others do not fail.
+There are no timers: a single request is sent alone and immediately. With 20 concurrent callers at most 3 calls are in
+transit instead of 20, and the server commits fewer batches. Each request gets its own result. If the server refuses a
+bulk call because one item is invalid, its items are sent one by one, so that the valid ones do not fail.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from quarterdeck.sdk.errors import Invalid, Problem, TooLarge
 
 R = TypeVar("R")
 MAX_CONCURRENT_CALLS = 3
-"""Concurrent calls, so that the server works on one while others are in transit."""
+"""More than one, so that the server works on one call while others are in transit."""
 BATCH_MAX = 200
 BYTES_MAX = 1 << 20
-"""Bytes of one bulk call. A larger request is sent alone."""
+"""The limit of one bulk call. A larger request is sent alone."""
 PendingRequest = tuple[msgspec.Raw, "asyncio.Future[R]"]
 
 

@@ -1,4 +1,4 @@
-"""Every way a call can fail. The classes are those of `core.errors`, the same as in the server.
+"""The exceptions of the SDK. The server uses the same classes of `core.errors`.
 
 Problem                     code, detail, members; if the server sends them: bound, limit, used, frees, retry_after
 ├─ Refusal                  the same request is refused again until something else changes
@@ -14,10 +14,10 @@ Problem                     code, detail, members; if the server sends them: bou
 └─ Fault                    the same request may succeed later; the SDK has retried it as far as that is safe
     ├─ Internal             500
     ├─ Unavailable          503
-    │   └─ OutcomeUnknown         it may have been processed: retry only with the same key
-    ├─ Unreachable                nothing was sent
-    ├─ Lost                       it was sent, and no response came
-    └─ TimedOut                   no response in time
+    │   └─ OutcomeUnknown         the request may have been processed: retry only with the same key
+    ├─ Unreachable                the request was not sent
+    ├─ Lost                       the request was sent, and the response was lost or is invalid
+    └─ TimedOut                   no response within the time-out
 """
 
 from __future__ import annotations
@@ -96,15 +96,15 @@ class LogReset(Exception):
     """
 
     def __init__(self, position: int) -> None:
-        super().__init__(f"The log no longer has the next events of this reader. It continues after {position}.")
+        super().__init__(f"The log no longer has all events after this position. It continues after {position}.")
         self.position = position
 
 
-# -- raised by a worker's methods ----------------------------------------------------------------------------------
+# -- raised by the functions of workers ----------------------------------------------------------------------------
 
 
 class Fatal(Exception):
-    """Raise it in a method: the attempt has failed, and another attempt would fail as well."""
+    """Raise this in a method or a task's function if the attempt has failed and must not be retried."""
 
     def __init__(self, message: str, **data: object) -> None:
         super().__init__(message)
@@ -112,11 +112,11 @@ class Fatal(Exception):
 
 
 class Canceled(Exception):
-    """Raise it in a method or a task's function: it has stopped because the attempt was canceled."""
+    """Raise this in a method or a task's function that stops because the attempt was canceled."""
 
 
 class Fail(Exception):
-    """Raise it in a task's function: the attempt has failed. It is retried unless `retryable` is False."""
+    """Raise this in a task's function if the attempt has failed. The task is retried unless `retryable` is False."""
 
     def __init__(self, message: str, *, retryable: bool = True, costs: Sequence[Cost] = ()) -> None:
         super().__init__(message)
@@ -125,4 +125,4 @@ class Fail(Exception):
 
 
 class Release(Exception):
-    """Raise it in a task's function: the task goes back to the queue, and the attempt does not count."""
+    """Raise this in a task's function to return the task to the queue. The attempt does not count."""

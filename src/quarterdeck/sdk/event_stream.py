@@ -1,7 +1,7 @@
 """Follows a zone's event stream on an event loop, and reconnects when the connection is lost.
 
-A stream that ends, breaks or is silent is opened again after a pause. It starts after the last event id, so no event
-is missed or repeated. A refusal is raised. A fault is raised if the first connection cannot be opened within
+A stream that ends, breaks or is silent for 90 s is opened again after a pause. It continues after the last event id, so
+no event is missed or repeated. A refusal is raised. A fault is raised if the first connection cannot be opened within
 `Options.patience`.
 """
 
@@ -77,8 +77,10 @@ class AsyncEventStream:
             return
         if not isinstance(problem, Fault):
             raise problem
-        elapsed = asyncio.get_running_loop().time() - self._started_at
-        if not self._has_connected and (not _is_retryable(problem) or elapsed > self._transport.options.patience):
+        elapsed_seconds = asyncio.get_running_loop().time() - self._started_at
+        if not self._has_connected and (
+            not _is_retryable(problem) or elapsed_seconds > self._transport.options.patience
+        ):
             raise problem
 
     async def _pause(self) -> None:

@@ -100,14 +100,14 @@ class Invocations(Resource):
         """
         try:
             async with asyncio.timeout(timeout):
-                found = await self._end_waiter.wait(invocation_id, self.get)
+                invocation = await self._end_waiter.wait(invocation_id, self.get)
         except TimeoutError:
             raise TimedOut(
                 "wait_timeout", f"The invocation {invocation_id} did not end within {timeout:g} s."
             ) from None
-        if found.status != "succeeded":
-            raise NotSucceeded(found)
-        return found
+        if invocation.status != "succeeded":
+            raise NotSucceeded(invocation)
+        return invocation
 
     # -- for workers -----------------------------------------------------------------------------------------------
 
@@ -120,23 +120,23 @@ class Invocations(Resource):
         """
         body = {"max": most, "wait_ms": int(wait_seconds * 1000), "claim_id": claim_id}
         path = self._path("services", service_id, "claim")
-        found = await self._call(
+        response = await self._call(
             ApiCall("POST", path, body=body, is_idempotent=True, wait_seconds=wait_seconds), Items[Lease]
         )
-        return tuple(found.items)
+        return tuple(response.items)
 
     async def complete(self, completions: Sequence[Completion]) -> tuple[Item, ...]:
         """Report the outcomes of up to 100 attempts. A repeated report gets the same reply."""
         return await self._send_items("complete", completions)
 
     async def heartbeat(self, tokens: Sequence[Token]) -> tuple[Item, ...]:
-        """Extend up to 100 leases. The response marks those whose invocation is to be canceled."""
+        """Extend up to 100 leases. The response marks the invocations that were canceled."""
         return await self._send_items("heartbeat", tokens)
 
     async def release(self, tokens: Sequence[Token]) -> tuple[Item, ...]:
         """Give back up to 100 leases. Their attempts do not count."""
         return await self._send_items("release", tokens)
 
-    async def _send_items(self, verb: str, items: Sequence[Completion] | Sequence[Token]) -> tuple[Item, ...]:
-        call = ApiCall("POST", self._path("invocations", verb), body={"items": items}, is_idempotent=True)
+    async def _send_items(self, action: str, items: Sequence[Completion] | Sequence[Token]) -> tuple[Item, ...]:
+        call = ApiCall("POST", self._path("invocations", action), body={"items": items}, is_idempotent=True)
         return tuple((await self._call(call, Items[Item])).items)

@@ -1,4 +1,4 @@
-"""An event loop in a thread. The blocking client in `sdk/sync` runs on it.
+"""An event loop in a thread, on which the blocking client in `sdk/sync` runs its calls.
 
 Each client has one. Calls from any number of threads run on it concurrently. An interrupt of the waiting thread cancels
 the call.
@@ -16,13 +16,13 @@ JOIN_TIMEOUT_SECONDS = 5.0
 
 
 class LoopThread:
-    """The loop runs from the first call to `finish`. Its thread does not keep the program running."""
+    """The loop runs from the first call to `finish`, in a daemon thread."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
-        self._closed = False
+        self._is_closed = False
 
     def run(self, coroutine: Coroutine[object, None, T]) -> T:
         """Run a coroutine on the loop and return its result."""
@@ -34,12 +34,12 @@ class LoopThread:
         try:
             return future.result()
         except BaseException:
-            # If the caller was interrupted, nothing waits for the coroutine any more. No effect if it is done.
+            # If the caller was interrupted, no thread waits for the coroutine. No effect if it is done.
             future.cancel()
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Yield the items. Each is awaited when it is requested."""
+        """Yield the items. Each is fetched when it is requested."""
         try:
             while True:
                 try:
@@ -59,7 +59,7 @@ class LoopThread:
 
     def _close(self) -> None:
         with self._start_lock:
-            self._closed = True
+            self._is_closed = True
             if self._loop is not None and self._thread is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join(JOIN_TIMEOUT_SECONDS)
@@ -67,7 +67,7 @@ class LoopThread:
 
     def _ensure_loop(self) -> asyncio.AbstractEventLoop:
         with self._start_lock:
-            if self._closed:
+            if self._is_closed:
                 raise RuntimeError("this client is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()

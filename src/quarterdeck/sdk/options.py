@@ -144,7 +144,7 @@ class WebhookChanges(WebhookOptions, total=False):
 
 
 def encode_options(options_type: type, options: Mapping[str, object]) -> dict[str, object]:
-    """The options without those that are None. Raises TypeError for an unknown name, like a call with one."""
+    """The options that are not None. Raises TypeError for an unknown name, as for an unknown keyword argument."""
     unknown = options.keys() - options_type.__annotations__.keys()
     if unknown:
         allowed = ", ".join(sorted(options_type.__annotations__))

@@ -40,8 +40,8 @@ class Sessions(Resource):
 
     async def tree(self, session_id: str) -> tuple[Session, ...]:
         """A session with its complete subtree, parents before their children."""
-        found = await self._get(self._path("agents", session_id, "tree"), Items[Session])
-        return tuple(found.items)
+        response = await self._get(self._path("agents", session_id, "tree"), Items[Session])
+        return tuple(response.items)
 
     async def suspend(self, session_id: str) -> int:
         """Suspend a session and its subtree. Returns how many sessions were suspended.

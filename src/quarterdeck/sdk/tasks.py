@@ -65,9 +65,9 @@ class Tasks(WorkResource):
         return await self._create(body, ensure_key(key))
 
     async def create_many(self, tasks: Sequence[NewTask], *, key: str | None = None) -> tuple[Task | Problem, ...]:
-        """Create up to 1,000 tasks in one call. They may depend on each other by the ids you give them.
+        """Create up to 1,000 tasks in one call. They may name each other's `id` in `depends_on`.
 
-        Returns, in order, the created task or the problem of each.
+        Returns the created task or the problem of each, in the same order.
         """
         body = {"tasks": [encode_camel_options(NewTask, task) for task in tasks]}
         call = ApiCall("POST", self._path("agent-tasks"), body=body, key=ensure_key(key))
@@ -117,7 +117,7 @@ class Tasks(WorkResource):
         except TimeoutError:
             raise TimedOut("wait_timeout", f"Not all tasks ended within {timeout:g} s.") from None
         except ExceptionGroup as group_error:
-            # Callers handle a `Problem`. That several waits run in a group is an implementation detail.
+            # Callers expect a `Problem`. The task group is an implementation detail.
             raise group_error.exceptions[0] from None
         return tuple(waiter.result() for waiter in waiters)
 
@@ -131,7 +131,7 @@ class Tasks(WorkResource):
         )
 
     async def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
-        """Cancel the task without a retry. The agent that works on it learns this with its next heartbeat."""
+        """Cancel the task without a retry. The response to the next heartbeat of its agent names the task."""
         return await self._post_action(task_id, "cancel", {} if reason is None else {"reason": reason})
 
     async def retry(self, task_id: str) -> Task:
@@ -150,7 +150,7 @@ class Tasks(WorkResource):
         return await self._post_action(task_id, "archive", {})
 
     async def _set_status(self, task_id: str, status: str) -> Task:
-        # A retry finds the task in the wanted state, unless another caller changed it since. Then that change wins.
+        # A retry finds the task in this status and changes nothing, unless another caller changed it in between.
         call = ApiCall("PATCH", self._path("agent-tasks", task_id), body={"status": status}, is_idempotent=True)
         return await self._call_in_zone(call, Task)
 
@@ -177,10 +177,10 @@ class Tasks(WorkResource):
         if task_types is not None:
             body["taskTypes"] = task_types
         path = self._path("agents", agent_id, "claim")
-        found = await self._call_in_zone(
+        response = await self._call_in_zone(
             ApiCall("POST", path, body=body, is_idempotent=True, wait_seconds=wait_seconds), TaskLeases
         )
-        return tuple(found.tasks)
+        return tuple(response.tasks)
 
     async def progress(self, updates: Sequence[TaskProgress]) -> tuple[TaskItem, ...]:
         """Report the progress of up to 1,000 attempts.
@@ -240,7 +240,7 @@ def _build_query(filters: TaskFilter) -> Query:
     options = encode_options(TaskFilter, filters)
     created_after = options.get("created_after")
     query: dict[str, str | int | bool | None] = {
-        # The server reads `priority>=8` as a parameter of this name.
+        # The query `priority>=8` is the parameter `priority>` with the value 8.
         "priority>": filters.get("min_priority"),
         "priority": filters.get("priority"),
         "status": filters.get("status"),

@@ -1,7 +1,7 @@
 """Sends calls to the server, and retries them as far as that is safe.
 
-The first call finds the server and the token. They are found again when the server does not answer or the token is no
-longer valid.
+The first call locates the server and the token. They are located again when the server is unreachable or the token is
+no longer valid.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class ApiCall:
     key: str | None = None
     """The idempotency key."""
     is_idempotent: bool = False
-    """Whether a repetition is safe for another reason than the key or the method."""
+    """Whether a repetition is safe for a reason other than the key or the method."""
     wait_seconds: float = 0.0
-    """Seconds that the server may wait on purpose, in addition to the time-out."""
+    """Seconds that the server may wait before it responds, in addition to the time-out."""
     zone: str | None = None
-    """The zone, for routes whose path does not name it."""
+    """The zone header, for routes whose path does not contain the zone."""
 
     @property
     def is_retry_safe(self) -> bool:
@@ -98,16 +98,16 @@ class Transport:
         """Make a call and return its response. Raises a `Problem` if it fails."""
         body = None if call.body is None else msgspec.json.encode(call.body)
         clock = asyncio.get_running_loop().time
-        started_at, attempt, has_renewed = clock(), 0, False
+        started_at, attempt, has_rediscovered = clock(), 0, False
         retry_window = RetryWindow(self.options.patience)
         while True:
             attempt += 1
             try:
                 return await self._send_once(call, body)
             except Unauthenticated:
-                if has_renewed or not await self.rediscover():
+                if has_rediscovered or not await self.rediscover():
                     raise
-                has_renewed = True
+                has_rediscovered = True
             except Problem as problem:
                 wait_seconds = retry_delay(problem, attempt, is_retry_safe=call.is_retry_safe, jitter=random.random())
                 if wait_seconds is None or not retry_window.allows_retry(problem, clock() - started_at + wait_seconds):
@@ -154,8 +154,8 @@ class Transport:
         data = encode_request(
             Request(call.method, with_query(call.path, call.query), headers, body), pool.connector.address
         )
-        seconds = self.options.timeout + call.wait_seconds
-        response = await pool.exchange(data, seconds, allow_repeat=call.is_retry_safe)
+        timeout_seconds = self.options.timeout + call.wait_seconds
+        response = await pool.exchange(data, timeout_seconds, allow_repeat=call.is_retry_safe)
         if response.status >= 300:
             raise problem_from_response(response)
         return response
@@ -173,7 +173,7 @@ class Transport:
             return self._pool
 
     async def rediscover(self) -> bool:
-        """Find the server and the token again. Returns whether either has changed."""
+        """Locate the server and the token again. Returns whether either has changed."""
         async with self._discovery_lock:
             previous = self._pool, self._headers
             try:
@@ -189,7 +189,7 @@ class Transport:
         token = located.token if self._token_source is None else await asyncio.to_thread(self._token_source)
         if token is None:
             raise Unauthenticated("missing_token", f"No token for {located.address}. Pass `token` or set QD_TOKEN.")
-        # The client may have been closed during the search. Then no new pool may be opened.
+        # The client may have been closed during discovery. Then no new pool may be opened.
         self._require_open()
         self._headers = build_base_headers(token, located.trace)
         if self._pool is None or self._pool.connector.address != located.address:
@@ -251,20 +251,20 @@ class RetryWindow:
     seconds: float
     had_unknown_outcome: bool = False
 
-    def allows_retry(self, problem: Problem, elapsed: float) -> bool:
-        """Whether the call is retried `elapsed` seconds after its start.
+    def allows_retry(self, problem: Problem, elapsed_seconds: float) -> bool:
+        """Whether the call is retried `elapsed_seconds` after its start.
 
         The first unknown outcome is always retried: waiting for the response may have taken longer than the window.
         """
         is_first_unknown = is_outcome_unknown(problem) and not self.had_unknown_outcome
         self.had_unknown_outcome = self.had_unknown_outcome or is_first_unknown
-        return elapsed <= self.seconds or (is_first_unknown and self.seconds > 0)
+        return elapsed_seconds <= self.seconds or (is_first_unknown and self.seconds > 0)
 
 
 def retry_delay(problem: Problem, attempt: int, *, is_retry_safe: bool, jitter: float) -> float | None:
     """Seconds to wait before the next attempt, or None if the call must not be retried.
 
-    `attempt` is the number of the failed attempt, from 1. `is_retry_safe`: a repetition has no second effect.
+    `attempt` is the number of the failed attempt, from 1. `is_retry_safe`: a repetition takes effect only once.
     """
     if not (is_transient(problem) or (is_retry_safe and is_outcome_unknown(problem))):
         return None
@@ -274,7 +274,7 @@ def retry_delay(problem: Problem, attempt: int, *, is_retry_safe: bool, jitter: 
 
 
 def is_transient(problem: Problem) -> bool:
-    """Whether nothing was done, and the same call may succeed later."""
+    """Whether the call had no effect and may succeed later."""
     if isinstance(problem, OutcomeUnknown | UntrustedServer):
         return False
     if isinstance(problem, LimitReached):

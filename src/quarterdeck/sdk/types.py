@@ -97,14 +97,14 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A session that a termination has not ended."""
+    """A session that a termination did not end."""
 
     session_id: str
     reason: str
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """The result of a termination, counted from the rows after it."""
+    """The result of a termination. Its counts are read from the rows afterwards."""
 
     zone_id: str
     session_id: str | None
@@ -143,7 +143,7 @@ class Service(msgspec.Struct, frozen=True):
 
 
 class Beaten(msgspec.Struct, frozen=True):
-    """The outcome of a heartbeat."""
+    """The response to a service's heartbeat."""
 
     services: int
     last_heartbeat_at: datetime
@@ -252,7 +252,7 @@ class Delegation(msgspec.Struct, frozen=True):
     scopes: list[str]
     resource_id: str | None
     resources: list[str] | None
-    """The resources that it is limited to. None: all."""
+    """The resources that the authority is limited to. None: all."""
     max_hops: int | None
     constraints_json: dict[str, object]
     parent_edge_id: str | None

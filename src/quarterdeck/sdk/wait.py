@@ -1,8 +1,8 @@
 """Waits for the end of invocations or tasks, with an event stream instead of frequent polling.
 
-All waiters of a zone share one stream. An event wakes the waiters of its subject, and each then fetches the object. The
-event is only a hint. A waiter also fetches when the stream has connected, because the object may have ended before,
-after each reconnection, and every 30 s. So a missing stream makes waiting slower, but not wrong.
+All waiters of an `EndWaiter` share one stream. An event wakes the waiters of its subject, and each then fetches the
+object. The event is only a hint. A waiter also fetches when the stream connects or is lost, because the object may have
+ended without a connection, and every 30 s. Without a stream it fetches every 2 s, so waiting is slower but correct.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("quarterdeck.sdk")
 POLL_SECONDS = 30.0
 """Time between two fetches of a waiter while the stream is connected and silent."""
 POLL_WITHOUT_STREAM_SECONDS = 2.0
-"""The same without a stream."""
+"""Time between two fetches of a waiter without a stream."""
 STREAM_KEEP_SECONDS = 20.0
 """How long the stream stays open without waiters, because the next waiter may come soon."""
 
@@ -46,7 +46,7 @@ class EndWaiter(Generic[T]):
         self._path = path
         self._types = ",".join(types)
         self._waiters: dict[str, set[asyncio.Event]] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._stream_task: asyncio.Task[None] | None = None
         self._is_connected = False
         self._connection_known = asyncio.Event()
         """Set once the first connection has succeeded or failed."""
@@ -57,9 +57,9 @@ class EndWaiter(Generic[T]):
         async with self._subscribe(subject) as changed:
             while True:
                 changed.clear()
-                found = await fetch(subject)
-                if found.is_over:
-                    return found
+                current = await fetch(subject)
+                if current.is_over:
+                    return current
                 poll_seconds = POLL_SECONDS if self._is_connected else POLL_WITHOUT_STREAM_SECONDS
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(poll_seconds):
@@ -87,18 +87,18 @@ class EndWaiter(Generic[T]):
         if self._stop_timer is not None:
             self._stop_timer.cancel()
             self._stop_timer = None
-        if self._task is None or self._task.done():
+        if self._stream_task is None or self._stream_task.done():
             self._connection_known.clear()
             self._transport.add_close_callback(self._stop_stream)
-            self._task = asyncio.get_running_loop().create_task(self._run_stream())
+            self._stream_task = asyncio.get_running_loop().create_task(self._run_stream())
 
     def _stop_stream(self) -> None:
         if self._stop_timer is not None:
             self._stop_timer.cancel()
             self._stop_timer = None
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        if self._stream_task is not None:
+            self._stream_task.cancel()
+            self._stream_task = None
         self._transport.remove_close_callback(self._stop_stream)
 
     async def _run_stream(self) -> None:

@@ -40,7 +40,7 @@ class Webhooks(WorkResource):
         return await self._call_in_zone(ApiCall("POST", self._path("webhooks", webhook_id, "rotate-secret")), Webhook)
 
     async def remove(self, webhook_id: str) -> None:
-        """Remove a webhook. Not retried after a lost response, because a repetition would raise `NotFound`."""
+        """Remove a webhook. Not retried after a lost response, because a repeated call would raise `NotFound`."""
         await self._send_in_zone(ApiCall("DELETE", self._path("webhooks", webhook_id)))
 
     async def test(self, webhook_id: str) -> WebhookDelivery:

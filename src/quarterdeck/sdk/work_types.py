@@ -1,7 +1,7 @@
 """Types of the work plane: agents, tasks, their logs and costs, members, webhooks.
 
-The wire uses camel case and some other names (`taskType`, `workspaceId`). Python names are in snake case. Unknown
-fields, which a newer server may send, are ignored. Times are aware datetimes in UTC.
+The wire uses camel case (`taskType`) and some different names (`workspaceId` for `zone_id`). Unknown fields, which a
+newer server may send, are ignored. Times are aware datetimes in UTC.
 """
 
 from __future__ import annotations

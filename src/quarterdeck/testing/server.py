@@ -18,11 +18,11 @@ from quarterdeck.testing import database
 from quarterdeck.testing.clock import Clock
 
 ROUNDS_MAX = 200
-"""Rounds of `settle`. A long chain of failing dependents needs several. Work that needs more is taken as endless."""
+"""Maximum rounds of `settle`. A long chain of failing dependents needs several. More count as an endless loop."""
 
 
 class _ManualServer(Embedded):
-    """Starts no leader loop and no sweep. Starts only what serves waiting requests, such as the watcher of claims."""
+    """Starts all background work except sweeps and leader loops, which `settle` runs."""
 
     def _start(self, app: App) -> None:
         app.runtime.wakeups.start()
@@ -46,7 +46,8 @@ class Server(Quarterdeck):
     async def settle(self) -> None:
         """Do everything that is due and everything that follows from it, and return when nothing is left.
 
-        That includes stale agents, ended backoffs and time-outs, expired sessions, and webhook deliveries.
+        That includes stale agents, ended backoffs and time-outs, expired sessions, and the creation of webhook
+        deliveries, which are then sent in the background.
         """
         app = self._embedded.app
         for _ in range(ROUNDS_MAX):
@@ -57,7 +58,7 @@ class Server(Quarterdeck):
             for sweep in app.sweeps.sweeps:
                 await app.sweeps.run_now(sweep.name)
             await app.runtime.lanes.drain()
-            # Wake what waits for a time rather than for a commit.
+            # Wake long polls and workers that wait for a time rather than for a commit.
             app.runtime.wakeups.notify()
             await asyncio.sleep(0)
             if await self._log_position(app) == before:

@@ -1,15 +1,16 @@
-"""tmux panes: starts coding agents in them, types lines into them, and decides when nothing may be typed.
+"""tmux panes: starts coding agents in them, decides whether a pane may be typed into, and types.
 
 Typed text must never reach another user's pane, a shell prompt, another host or another tmux server. So a line is
 typed only if all of this is true:
 
 - the host and the user are those of the placement;
 - the socket belongs to this user;
-- the tmux server behind it has the placement's pid and started before the placement was made;
+- the tmux server behind it has the placement's pid and started before the placement was created;
 - the pane exists, and its process is a child of that server;
 - the coding agent, and not a shell, is in the foreground and reads the pane's terminal.
 
-tmux itself compares the pane with these facts once more in the command that types, and again before Enter.
+tmux itself compares the pids, the foreground command and the input state of the pane once more in the command that
+types, and again before Enter.
 
 | module         | what it does                                                                           |
 |----------------|----------------------------------------------------------------------------------------|
@@ -30,7 +31,7 @@ tmux itself compares the pane with these facts once more in the command that typ
 | version        | the installed tmux version                                                             |
 
 How it fails. If tmux is missing, unreachable or hung, or prints too much, `TmuxError` is raised within a time-out. If a
-pane is no longer what it was, `PaneChanged` is raised: nothing was typed, or the text without Enter. Whatever cannot be
-determined counts against typing: a message whose notice was not typed is found by the next poll, but a notice typed at
-a shell prompt runs as a command.
+pane has changed, `PaneChanged` is raised: nothing was typed, or the text without Enter. If a fact cannot be determined,
+nothing is typed: the next poll returns a message whose notice was not typed, but a notice typed at a shell prompt runs
+as a command. Without /proc it is not checked which process reads the terminal.
 """

@@ -9,7 +9,7 @@ They are configuration, so a new one needs no code:
     processes = ["aider"]
 
 Settings for a built-in name replace only the fields they give. `{name}`, `{model}` and `{prompt}` are replaced once in
-the arguments. No shell reads them, and a value never becomes an option.
+the arguments. No shell interprets the arguments, and a value never becomes an option.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def merge_coding_agents(settings: Mapping[str, CodingAgentSettings] | None) -> d
     """The built-in coding agents, changed and extended by the settings."""
     agents = dict(DEFAULTS)
     for name, agent_settings in (settings or {}).items():
-        agents[name] = _merge(name, agents.get(name), agent_settings)
+        agents[name] = _merge_settings(name, agents.get(name), agent_settings)
     return agents
 
 
@@ -98,7 +98,7 @@ def build_argv(agent: CodingAgent, *, name: str, model: str | None = None, promp
 def has_exited(agent: CodingAgent, pane: PaneInfo, processes: ProcessTable) -> bool:
     """Whether only a shell is left in the pane.
 
-    False if that is uncertain: the agent may be behind an editor, suspended, or starting under another name.
+    False if that is uncertain: the agent may run inside an editor, be suspended, or be starting under another name.
     """
     if (root := _pane_process(pane, processes)) is None:
         return False
@@ -110,7 +110,7 @@ def has_exited(agent: CodingAgent, pane: PaneInfo, processes: ProcessTable) -> b
 
 
 def find_agent_process(agent: CodingAgent, pane: PaneInfo, processes: ProcessTable) -> Process | None:
-    """The agent's process in the foreground of the pane. None if it is not there, or if a shell prompt is."""
+    """The agent's process in the foreground of the pane. None if there is none, or if a shell prompt is there."""
     if _pane_process(pane, processes) is None:
         return None
     foreground = processes.foreground_processes(pane.pid)
@@ -131,13 +131,13 @@ def is_agent_process(agent: CodingAgent, process: Process) -> bool:
 
 
 def _pane_process(pane: PaneInfo, processes: ProcessTable) -> Process | None:
-    """The pane's own process. A process with another parent is not it: the pid is from another pid namespace, or was
-    reused."""
+    """The process that tmux started in the pane. None if the process with its pid has another parent than the tmux
+    server: the pid is from another pid namespace, or was reused."""
     root = processes.get(pane.pid)
     return None if pane.is_dead or root is None or root.parent_pid != pane.server_pid else root
 
 
-def _merge(name: str, existing: CodingAgent | None, settings: CodingAgentSettings) -> CodingAgent:
+def _merge_settings(name: str, existing: CodingAgent | None, settings: CodingAgentSettings) -> CodingAgent:
     argv = tuple(settings.argv) if settings.argv is not None else existing.argv if existing is not None else ()
     if not argv:
         raise CodingAgentError(f"The coding agent {name!r} has no `argv`, the command that starts it.")
@@ -159,6 +159,6 @@ def _merge(name: str, existing: CodingAgent | None, settings: CodingAgentSetting
 def _fill_template(template: str, values: Mapping[str, str]) -> str:
     """Replace in one pass, so that a placeholder inside a value is not replaced."""
     text = _PLACEHOLDER.sub(lambda match: _CONTROLS.sub("", values[match[1]]), template)
-    # A value that starts with a dash must not become an option. No option parser accepts one that starts with a space.
+    # A value that starts with a dash must not become an option. An argument that starts with a space is never one.
     is_value = _PLACEHOLDER.match(template) is not None
     return f" {text}" if is_value and text.startswith("-") else text

@@ -21,17 +21,17 @@ ERROR_TEXT_MAX = 300
 
 
 class TmuxCommands:
-    def __init__(self, socket: str, seconds: float) -> None:
+    def __init__(self, socket: str, timeout_seconds: float) -> None:
         self.socket = socket
-        self._seconds = seconds
+        self._timeout_seconds = timeout_seconds
         self._slots = asyncio.Semaphore(CONCURRENT_MAX)
 
     async def run_guarded(
         self, guard: PaneGuard, command: str, *, before: Sequence[str] = (), stdin: bytes = b""
     ) -> str:
-        """Run a command on a pane if the guard holds: tmux checks and runs in one step. Returns its output.
+        """Run a command on a pane if the guard holds. tmux checks the guard in the same call. Returns the output.
 
-        tmux reads `command` as a script, so it may contain only our own words, ids and numbers.
+        tmux parses `command` as a script, so it must contain only constants, validated ids and numbers.
         """
         marker = secrets.token_hex(8)
         prefix = [*before, ";"] if before else []
@@ -41,8 +41,8 @@ class TmuxCommands:
             f"{command} ; display-message -p {marker}",
             stdin=stdin,
         )
-        result, found, _ = output.rpartition(marker)
-        if not found:
+        result, found_marker, _ = output.rpartition(marker)
+        if not found_marker:
             raise PaneChanged(f"Pane {guard.pane_id} no longer exists or has changed.")
         return result
 
@@ -63,20 +63,22 @@ class TmuxCommands:
         full_environment = {"TERM": "dumb", **(environment or {})}
         try:
             async with self._slots:
-                return await run([program, "-u", "-S", self.socket, *arguments], full_environment, stdin, self._seconds)
+                argv = [program, "-u", "-S", self.socket, *arguments]
+                return await run(argv, full_environment, stdin, self._timeout_seconds)
         except ProgramError as error:
             raise TmuxError(f"{error}.") from None
 
     async def is_server_running(self) -> bool:
-        """Whether a tmux server listens on the socket. Not listening is not an error."""
+        """Whether a tmux server listens on the socket. False if the socket does not exist."""
         if not self._socket_exists():
             return False
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._timeout_seconds):
                 _, writer = await asyncio.open_unix_connection(self.socket)
         except TimeoutError:
             raise TmuxError(
-                f"The tmux server on {one_line(self.socket)} did not accept a connection within {self._seconds:g} s."
+                f"The tmux server on {one_line(self.socket)} did not accept a connection within "
+                f"{self._timeout_seconds:g} s."
             ) from None
         except (ConnectionRefusedError, FileNotFoundError):
             return False
@@ -97,7 +99,7 @@ class TmuxCommands:
         return True
 
     def _require_own_socket(self) -> None:
-        """Raise unless the socket belongs to this user: its owner sees everything that is typed."""
+        """Raise unless the socket belongs to this user: the owner of the socket can read everything that is typed."""
         path_text = one_line(self.socket)[:ERROR_TEXT_MAX]
         try:
             socket_stat = Path(self.socket).stat()

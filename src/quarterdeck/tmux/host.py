@@ -14,8 +14,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
-NAMESPACE = Path("/proc/self/ns/pid")
+MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+PID_NAMESPACE_LINK = Path("/proc/self/ns/pid")
 INITIAL_NAMESPACE = "pid:[4026531836]"
 """The fixed number of the pid namespace that Linux boots with."""
 
@@ -38,14 +38,14 @@ def host_id(machine: str, namespace: str | None) -> str:
 
 
 def _machine_id() -> str:
-    for path in MACHINE_IDS:
+    for path in MACHINE_ID_FILES:
         try:
-            found = path.read_text(encoding="ascii").strip()
+            machine_id = path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
             continue
         # Until the first boot is complete, the file may contain a word instead.
-        if re.fullmatch(r"[0-9a-f]{32}", found):
-            return found
+        if re.fullmatch(r"[0-9a-f]{32}", machine_id):
+            return machine_id
     node = uuid.getnode()
     # Without a network card Python generates a random node id per process and sets this bit.
     is_random = bool(node >> 40 & 1)
@@ -54,6 +54,6 @@ def _machine_id() -> str:
 
 def _pid_namespace() -> str | None:
     try:
-        return str(NAMESPACE.readlink())
+        return str(PID_NAMESPACE_LINK.readlink())
     except OSError:
         return None

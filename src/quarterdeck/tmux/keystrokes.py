@@ -2,8 +2,8 @@
 
     check_host ─► take_snapshot ─► check_pane ─► TypingTarget ─► type_line      one snapshot for all panes of a server
 
-`check_pane` returns the first reason against typing, in the order of its checks. What it cannot determine counts
-against typing.
+`check_pane` returns the first reason against typing, in the order of its checks. The last one is
+`not_the_agent`: the agent's process was not found in the foreground of the pane.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quarterdeck.tmux.process_table import Process, ProcessTable
 
 BlockReason = Literal["no_pane", "other_host", "other_tmux", "pane_gone", "not_the_agent"]
 """Why nothing may be typed into a pane."""
-CLOCK_SKEW_MAX = 60 * SECOND
+CLOCK_SKEW_MAX_MS = 60 * SECOND
 """Allowed difference between the database's clock (creation of a placement) and this host's (start of tmux)."""
 
 
@@ -56,7 +56,7 @@ class TmuxSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TypingTarget:
-    """A pane that may be typed into, and the facts that allow it."""
+    """A pane that may be typed into, and the coding agent in it."""
 
     pane: PaneInfo
     agent: CodingAgent
@@ -66,7 +66,7 @@ class TypingTarget:
     def is_still_ready(self) -> bool:
         """Whether the agent is still in the foreground.
 
-        It reads a few small files of /proc, which is cheap enough before each Enter. Without /proc
+        It reads a few small files of /proc, which is cheap enough before each Enter. Without /proc it returns True, and
         only tmux's own check (`PaneGuard`) protects the pane.
         """
         if not process_table.has_procfs():
@@ -103,7 +103,7 @@ def check_pane(
 
 
 def find_pane(panes: Mapping[str, PaneInfo], placement: PlacedPane) -> PaneInfo | BlockReason:
-    """Find the placement's pane among the panes of the tmux server on its socket, whatever runs in it."""
+    """Find the placement's pane among the panes of its tmux server. Does not check what runs in the pane."""
     if any(_is_other_server(other, placement) for other in panes.values()):
         return "other_tmux"
     pane = panes.get(placement.tmux_pane_id or "")
@@ -111,15 +111,15 @@ def find_pane(panes: Mapping[str, PaneInfo], placement: PlacedPane) -> PaneInfo 
 
 
 def check_host(placement: PlacedPane, host: Host) -> BlockReason | None:
-    """The checks that need no tmux. On another host or as another user, tmux must not even be called."""
+    """Check the host and the user. On another host or as another user, tmux must not be called at all."""
     if placement.tmux_pane_id is None:
         return "no_pane"
-    is_here = (placement.host_id, placement.user_id) == (host.id, host.user_id)
-    return None if is_here else "other_host"
+    is_local = (placement.host_id, placement.user_id) == (host.id, host.user_id)
+    return None if is_local else "other_host"
 
 
 async def type_line(tmux: Tmux, target: TypingTarget, text: str, *, press_enter: bool = True) -> BlockReason | None:
-    """Type a line and, with `press_enter`, press Enter. Returns the reason if that was not done completely.
+    """Type a line and, with `press_enter`, press Enter. Returns None, or the reason if any of that was not typed.
 
     If the agent leaves the foreground before Enter, the text stays in the pane without it.
     """
@@ -131,7 +131,7 @@ async def type_line(tmux: Tmux, target: TypingTarget, text: str, *, press_enter:
 
 
 def _is_other_server(pane: PaneInfo, placement: PlacedPane) -> bool:
-    """Whether the pane's tmux server is not the placement's: another pid, or started after the placement was made.
+    """Whether the pane's tmux server is not the placement's: another pid, or started after the placement was created.
 
     The pid alone is not enough, because it may be reused after a reboot.
     """
@@ -139,4 +139,4 @@ def _is_other_server(pane: PaneInfo, placement: PlacedPane) -> bool:
     created_ms = (
         created_at if isinstance(created_at, int) else int(datetime.fromisoformat(created_at).timestamp() * SECOND)
     )
-    return pane.server_pid != placement.tmux_pid or pane.server_started * SECOND > created_ms + CLOCK_SKEW_MAX
+    return pane.server_pid != placement.tmux_pid or pane.server_started_at * SECOND > created_ms + CLOCK_SKEW_MAX_MS

@@ -26,7 +26,7 @@ class PaneInfo:
     """Name of the foreground group's leader, as tmux reports it."""
     is_dead: bool
     server_pid: int = 0
-    server_started: int = 0
+    server_started_at: int = 0
     """Unix time in seconds."""
     tty: str = ""
     takes_input: bool = True
@@ -34,7 +34,7 @@ class PaneInfo:
 
 @dataclass(frozen=True, slots=True)
 class PaneGuard:
-    """What must be true of a pane when a command runs on it. None is not checked."""
+    """What must be true of a pane when a command runs on it. A field that is None is not checked."""
 
     pane_id: str
     server_pid: int | None = None
@@ -61,7 +61,7 @@ class PaneGuard:
 
 
 class PaneListFormat:
-    """Format and parser of a list of panes.
+    """The format and the parser of a list of panes.
 
     A program may choose any name, even one that looks like lines of this list. So each line starts with a random
     marker that the program cannot know.
@@ -78,15 +78,15 @@ class PaneListFormat:
         return {pane.pane_id: pane for pane in panes}
 
 
-def last_lines(screen: str, lines: int) -> str:
-    """The last lines of a captured screen, without trailing empty lines, in their colors."""
-    all_lines = screen.rstrip().split("\n")
-    before, kept = all_lines[:-lines], all_lines[-lines:]
-    # The code that set a color may be in a line that is left out.
+def last_lines(screen: str, max_lines: int) -> str:
+    """The last lines of a captured screen, without trailing empty lines, with their colors."""
+    lines = screen.rstrip().split("\n")
+    omitted_lines, shown_lines = lines[:-max_lines], lines[-max_lines:]
+    # The code that sets the color of the first line may be in an omitted line.
     colors: list[str] = []
-    for code in re.findall(r"\x1b\[[0-9;:]*m", "\n".join(before)):
+    for code in re.findall(r"\x1b\[[0-9;:]*m", "\n".join(omitted_lines)):
         colors = [] if code in ("\x1b[m", "\x1b[0m") else [*colors[-16:], code]
-    return "".join(colors) + "\n".join(kept)
+    return "".join(colors) + "\n".join(shown_lines)
 
 
 def _parse_pane(fields: Mapping[str, str]) -> PaneInfo:
@@ -99,7 +99,7 @@ def _parse_pane(fields: Mapping[str, str]) -> PaneInfo:
         # Empty for a live pane.
         is_dead=fields["pane_dead"] == "1",
         server_pid=int(fields["pid"]),
-        server_started=int(fields["start_time"] or 0),
+        server_started_at=int(fields["start_time"] or 0),
         tty=fields["pane_tty"],
         takes_input=fields["pane_input_off"] != "1",
     )

@@ -1,4 +1,4 @@
-"""Lock of a pane: one process types at a time. Servers and monitors on the same host share it.
+"""The typing lock of a pane: one process types at a time. Servers and monitors on the same host share it.
 
 A line is typed as text and, a moment later, Enter. Two processes that type at once would merge their lines. The lock is
 an flock on a file next to the tmux server's socket, in a directory that only this user can access. The kernel releases
@@ -18,8 +18,8 @@ from quarterdeck.tmux.errors import TmuxError
 
 
 @contextlib.asynccontextmanager
-async def lock_pane(socket: str, pane_id: str, seconds: float) -> AsyncIterator[None]:
-    """Hold the lock of a pane during the `with` block. Raises `TmuxError` if it is not free within `seconds`."""
+async def lock_pane(socket: str, pane_id: str, timeout_seconds: float) -> AsyncIterator[None]:
+    """Hold the lock of a pane during the `with` block. Raises `TmuxError` if it is not free in time."""
     path = f"{socket}.{pane_id.removeprefix('%')}.typing"
     try:
         lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -36,13 +36,13 @@ async def lock_pane(socket: str, pane_id: str, seconds: float) -> AsyncIterator[
 
     threading.Thread(target=acquire, name=f"pane lock {pane_id}", daemon=True).start()
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(timeout_seconds):
             await locked
     except (asyncio.CancelledError, TimeoutError) as error:
         if not locked.cancelled():
             os.close(lock_fd)  # the lock was acquired at the same time, and nothing else would release it
         if isinstance(error, TimeoutError):
-            raise TmuxError(f"Another process has been typing into {pane_id} for {seconds:g} s.") from None
+            raise TmuxError(f"Another process has been typing into {pane_id} for {timeout_seconds:g} s.") from None
         raise
     try:
         yield

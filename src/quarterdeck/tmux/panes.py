@@ -5,7 +5,7 @@ keystroke the pane may change. Text is pasted from a buffer, never sent as keys:
 are synchronized with this one, and a pane in scroll mode would consume them.
 
 tmux reads the environment of a new pane, which includes a token, from standard input: every user of the machine can see
-arguments, and tmux accepts few of them.
+command-line arguments, and tmux limits their size.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = ["MIN_VERSION", "PaneChanged", "PaneInfo", "Tmux", "TmuxError", "insta
 log = logging.getLogger("quarterdeck.tmux")
 ENTER_DELAY_SECONDS = 0.12
 """An agent treats text that arrives at once as one paste, including a final Enter. So Enter is sent separately."""
-TEXT_MAX = 256 * 1024
+TEXT_MAX_CHARACTERS = 256 * 1024
 LINES_MAX = 10_000
 NO_SPACE_MESSAGE = b"no space for new pane"
 MARKER_VARIABLE = "QUARTERDECK_PANE"
-"""Set by the start command of a new pane, so that the pane is found if its id is not known."""
+"""Set by the start command of a new pane, so that the pane can be found if its id is unknown."""
 CLOSE_TIMEOUT_SECONDS = 2.0
 POLL_SECONDS = 0.02
 
 
 class Tmux:
-    def __init__(self, socket: str, seconds: float = 5.0, server_pid: int | None = None) -> None:
-        """`seconds` is the time-out of each command. With `server_pid`, another server on the socket is refused."""
+    def __init__(self, socket: str, timeout_seconds: float = 5.0, server_pid: int | None = None) -> None:
+        """`timeout_seconds` limits each command. With `server_pid`, another server on the socket is refused."""
         self.socket = socket
-        self._seconds = seconds
-        self._commands = TmuxCommands(socket, seconds)
+        self._timeout_seconds = timeout_seconds
+        self._commands = TmuxCommands(socket, timeout_seconds)
         self._server_pid = server_pid
 
     # -- reads ---------------------------------------------------------------------------------------------------
@@ -60,12 +60,12 @@ class Tmux:
         output = await self._commands.run_checked("list-panes", "-a", "-F", pane_list.format)
         return pane_list.parse(output)
 
-    async def capture(self, pane_id: str, lines: int, *, ansi: bool = False) -> str:
+    async def capture(self, pane_id: str, max_lines: int, *, ansi: bool = False) -> str:
         """The last lines of the pane, including its scrollback."""
-        lines = max(1, min(lines, LINES_MAX))
-        command = f"capture-pane -p {'-e ' if ansi else ''}-S -{lines} -t {require_pane_id(pane_id)}"
+        max_lines = max(1, min(max_lines, LINES_MAX))
+        command = f"capture-pane -p {'-e ' if ansi else ''}-S -{max_lines} -t {require_pane_id(pane_id)}"
         output = await self._commands.run_guarded(PaneGuard(pane_id, self._server_pid), command)
-        return last_lines(output, lines)
+        return last_lines(output, max_lines)
 
     # -- creation ------------------------------------------------------------------------------------------------
 
@@ -74,16 +74,16 @@ class Tmux:
     ) -> str:
         """Run a program in a new pane of a window, without a shell, and return the pane's id.
 
-        Without a directory it starts in that of the window's active pane. After a failure or a cancellation the new
-        pane is killed.
+        Without `directory` the program starts in the directory of the window's active pane. After a failure or a
+        cancellation the new pane is killed.
         """
         _check_split_arguments(argv, environment, directory)
-        path = environment.get("PATH")
-        await self._check_window_and_program(require_window_id(window_id), argv[0], path)
+        search_path = environment.get("PATH")
+        await self._check_window_and_program(require_window_id(window_id), argv[0], search_path)
         marker = secrets.token_hex(8)
         script = _split_script(window_id, ["env", f"{MARKER_VARIABLE}={marker}", *argv], environment, directory)
         try:
-            if (pane_id := await self._start_pane(window_id, script, path)) is None:
+            if (pane_id := await self._start_pane(window_id, script, search_path)) is None:
                 raise TmuxError(f"{one_line(argv[0])!r} exited immediately after its start.")
             return pane_id
         except TmuxError as error:
@@ -91,18 +91,18 @@ class Tmux:
                 raise TmuxError(f"{error} {warning}") from None
             raise
         except BaseException:
-            # Also after a cancellation: nothing else knows the new pane.
+            # Also after a cancellation: the caller does not get the id of the new pane.
             await self._kill_marked(marker)
             raise
 
-    async def _start_pane(self, window_id: str, script: str, path: str | None) -> str | None:
-        """The id of the new pane. None if its program has already exited."""
+    async def _start_pane(self, window_id: str, script: str, search_path: str | None) -> str | None:
+        """Create a pane and return its id. None if its program has already exited."""
         try:
-            pane_id, pid = await self._create_pane(script, path)
+            pane_id, pid = await self._create_pane(script, search_path)
         except NoSpace:
             # The active pane is too small to split. An even layout makes space.
             await self._commands.run_checked("select-layout", "-t", window_id, "tiled")
-            pane_id, pid = await self._create_pane(script, path)
+            pane_id, pid = await self._create_pane(script, search_path)
         await self._commands.run(["select-layout", "-t", window_id, "tiled"])
         info = (await self.panes()).get(pane_id)
         return None if info is None or info.is_dead or info.pid != pid else pane_id
@@ -117,11 +117,11 @@ class Tmux:
                 if pane_id in panes:
                     await self._kill(panes[pane_id])
         except TmuxError as error:
-            log.warning("a new pane may be left over: %s", error)
-            return f"The new pane may be left over: {error}"
+            log.warning("a new pane may still exist: %s", error)
+            return f"The new pane may still exist: {error}"
         return None
 
-    async def _check_window_and_program(self, window_id: str, program: str, path: str | None) -> None:
+    async def _check_window_and_program(self, window_id: str, program: str, search_path: str | None) -> None:
         """Check that the window and the program exist. Without the program, tmux would create a pane that closes at
         once."""
         marker = secrets.token_hex(8)
@@ -131,12 +131,12 @@ class Tmux:
         if len(fields) != 3 or fields[0] != window_id:
             raise TmuxError(f"The window {window_id} does not exist.")
         self._require_same_server(int(fields[1]))
-        if shutil.which(program, path=path or fields[2] or os.defpath) is None:
+        if shutil.which(program, path=search_path or fields[2] or os.defpath) is None:
             raise TmuxError(f"The program {one_line(program)!r} is not on PATH.")
 
-    async def _create_pane(self, script: str, path: str | None) -> tuple[str, int]:
+    async def _create_pane(self, script: str, search_path: str | None) -> tuple[str, int]:
         # The PATH of the tmux client process overrides the one in the script, so set both.
-        environment = {} if path is None else {"PATH": path}
+        environment = {} if search_path is None else {"PATH": search_path}
         result = await self._commands.run(["source-file", "-"], script.encode(), environment)
         fields = result.stdout.decode(errors="replace").strip().rpartition("\n")[2].split(":")
         if len(fields) != 3:
@@ -158,11 +158,11 @@ class Tmux:
         """
         # Sanitized here too: an ESC would end the bracketed paste, and a line feed acts as Enter.
         line = one_line(text)
-        if len(line) > TEXT_MAX:
-            raise TmuxError(f"The text has {len(line)} characters. The limit is {TEXT_MAX}.")
+        if len(line) > TEXT_MAX_CHARACTERS:
+            raise TmuxError(f"The text has {len(line)} characters. The limit is {TEXT_MAX_CHARACTERS}.")
         self._require_same_server(info.server_pid)
         guard = PaneGuard(require_pane_id(info.pane_id), info.server_pid, info.pid, info.command, takes_input=True)
-        async with lock_pane(self.socket, info.pane_id, self._seconds):
+        async with lock_pane(self.socket, info.pane_id, self._timeout_seconds):
             _require_unchanged(info, is_still_ready)
             if line:
                 await self._paste(guard, line.encode(), "-p")
@@ -177,7 +177,7 @@ class Tmux:
         try:
             await self._commands.run_guarded(guard, command, before=("load-buffer", "-b", buffer_name, "-"), stdin=text)
         except TmuxError:
-            # The text was not pasted, or that is unknown: do not leave it in a buffer.
+            # The text was not pasted, or the result is unknown: do not leave it in the buffer.
             await self._commands.run(["delete-buffer", "-b", buffer_name])
             raise
 
@@ -207,7 +207,7 @@ class Tmux:
         try:
             remaining = await terminate_tree(root)
         except ContainsThisProcess:
-            raise TmuxError(f"Pane {info.pane_id} contains this process, which does not kill itself.") from None
+            raise TmuxError(f"Pane {info.pane_id} contains this process, which cannot kill itself.") from None
         if remaining:
             names = ", ".join(f"{process.pid} ({one_line(process.command)})" for process in remaining)
             raise TmuxError(f"Pane {info.pane_id} has processes that could not be killed: {names}.")
@@ -223,7 +223,7 @@ class Tmux:
 
     def _require_same_server(self, server_pid: int) -> None:
         if self._server_pid not in (None, server_pid):
-            raise PaneChanged(f"The tmux server on {one_line(self.socket)} is not pid {self._server_pid} any more.")
+            raise PaneChanged(f"The tmux server on {one_line(self.socket)} no longer has pid {self._server_pid}.")
 
 
 def _require_unchanged(info: PaneInfo, is_still_ready: Callable[[], bool]) -> None:

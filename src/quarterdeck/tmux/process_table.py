@@ -18,7 +18,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 PS_SECONDS = 5.0
-UNKNOWN = 0
+UNKNOWN_SESSION_ID = 0
 SHELLS = frozenset(
     {
         *("sh", "bash", "dash", "ash", "zsh", "fish", "ksh", "mksh", "oksh", "lksh", "yash", "csh", "tcsh", "rc"),
@@ -26,7 +26,7 @@ SHELLS = frozenset(
     }
 )
 INTERPRETERS = SHELLS | {"node", "nodejs", "bun", "deno", "python", "ruby", "perl", "php"}
-"""Programs that run a file. Users know the program by the name of that file."""
+"""Programs that run a script file. A process is then also recognised by the name of that file."""
 _DEAD_STATES = frozenset("ZXx")
 _OPTIONS_WITH_VALUE = frozenset(("-o", "+o", "-O", "+O", "--rcfile", "--init-file", "-C", "--init-command"))
 
@@ -37,7 +37,7 @@ class Process:
     parent_pid: int
     group_id: int
     session_id: int
-    """UNKNOWN if read from `ps`."""
+    """UNKNOWN_SESSION_ID if read from `ps`."""
     foreground_group: int
     """The foreground process group of its terminal."""
     state: str
@@ -90,14 +90,14 @@ class ProcessTable(Mapping[int, Process]):
         children: dict[int, list[Process]] = {}
         for child in self._by_pid.values():
             children.setdefault(child.parent_pid, []).append(child)
-        found: dict[int, Process] = {}
+        visited: dict[int, Process] = {}
         pending = [self._by_pid[pid] for pid in pids if pid in self._by_pid]
         while pending:
             process = pending.pop()
-            if process.pid not in found:
-                found[process.pid] = process
+            if process.pid not in visited:
+                visited[process.pid] = process
                 pending += children.get(process.pid, ())
-        return list(found.values())
+        return list(visited.values())
 
 
 def list_processes() -> ProcessTable:
@@ -118,7 +118,7 @@ def read_process(pid: int) -> Process | None:
         stat_text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except (OSError, ValueError):
         return None
-    # The name is in parentheses and may itself contain some.
+    # The name is in parentheses and may itself contain parentheses.
     name, _, rest = stat_text.partition("(")[2].rpartition(")")
     fields = rest.split()
     return Process(
@@ -134,7 +134,7 @@ def read_process(pid: int) -> Process | None:
 
 
 def read_argv(process: Process) -> tuple[str, ...]:
-    """The arguments of a process. Empty if it has exited or shows none."""
+    """The command-line arguments of a process. Empty if it has exited or has none."""
     if process.argv is not None:
         return process.argv
     try:
@@ -222,7 +222,7 @@ def _list_with_ps() -> ProcessTable:
         return ProcessTable(())
     columns = "pid=,ppid=,pgid=,tpgid=,stat=,lstart=,args="
     try:
-        completed = subprocess.run(  # noqa: S603 - a list of constants, found on PATH once
+        completed = subprocess.run(  # noqa: S603 - constant arguments, and no shell
             [program, "-axww", "-o", columns],
             env={"LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
@@ -248,7 +248,7 @@ def _parse_ps_line(line: str) -> Process | None:
         pid=pid,
         parent_pid=parent_pid,
         group_id=group_id,
-        session_id=UNKNOWN,
+        session_id=UNKNOWN_SESSION_ID,
         foreground_group=foreground_group,
         state=fields[4],
         start_time=" ".join(fields[5:10]),

@@ -17,13 +17,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-OUTPUT_MAX = 8 * 1024 * 1024
+OUTPUT_MAX_BYTES = 8 * 1024 * 1024
 KILL_WAIT_SECONDS = 1.0
 CHUNK_SIZE = 64 * 1024
 
 
 class ProgramError(Exception):
-    """A program could not be run to its end. The text gives the reason."""
+    """A program could not be started, timed out, or wrote too much. The text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class ProgramResult:
 
 
 async def run(
-    argv: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", seconds: float = 5.0
+    argv: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", timeout_seconds: float = 5.0
 ) -> ProgramResult:
-    """Run a program with `stdin` as its standard input. The program is killed when this call ends early."""
+    """Run a program with `stdin` as its standard input. If this call is cancelled, the program is killed."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[ProgramResult] = loop.create_future()
-    program_run = _ProgramRun(argv, environment, stdin, seconds)
+    program_run = _ProgramRun(argv, environment, stdin, timeout_seconds)
 
     def deliver(result: ProgramResult | ProgramError) -> None:
         if future.done():
@@ -55,7 +55,7 @@ async def run(
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(deliver, result)
 
-    # A daemon thread, so that the end of the process does not wait for it. The time-out ends the program.
+    # A daemon thread, so that this process can exit without waiting for it. The time-out ends the program.
     threading.Thread(target=run_in_thread, name=argv[0], daemon=True).start()
     try:
         return await future
@@ -68,14 +68,14 @@ class _ProgramRun:
     argv: Sequence[str]
     environment: Mapping[str, str]
     stdin: bytes
-    seconds: float
+    timeout_seconds: float
     is_canceled: bool = False
     process: subprocess.Popen[bytes] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Orders the start of the process and its cancellation."""
+    """Serializes the start of the process and its cancellation."""
 
     def run(self) -> ProgramResult | ProgramError:
-        deadline = time.monotonic() + self.seconds
+        deadline = time.monotonic() + self.timeout_seconds
         try:
             process = self._start()
         except (OSError, ValueError) as error:
@@ -83,11 +83,11 @@ class _ProgramRun:
             return ProgramError(f"{self.argv[0]} cannot be started ({error})")
         try:
             output = _communicate(process, self.stdin, deadline)
-            if sum(map(len, output)) > OUTPUT_MAX:
-                return ProgramError(f"{self.argv[0]} wrote more than {OUTPUT_MAX} bytes")
+            if sum(map(len, output)) > OUTPUT_MAX_BYTES:
+                return ProgramError(f"{self.argv[0]} wrote more than {OUTPUT_MAX_BYTES} bytes")
             return ProgramResult(process.wait(max(0.0, deadline - time.monotonic())), *output)
         except (TimeoutError, subprocess.TimeoutExpired):
-            return ProgramError(f"{self.argv[0]} did not answer within {self.seconds:g} s")
+            return ProgramError(f"{self.argv[0]} did not answer within {self.timeout_seconds:g} s")
         finally:
             _kill(process)
 
@@ -117,7 +117,7 @@ class _ProgramRun:
 
 
 def _communicate(process: subprocess.Popen[bytes], stdin: bytes, deadline: float) -> tuple[bytes, bytes]:
-    """Write and read at the same time. One after the other, both sides could block on a full pipe."""
+    """Write and read concurrently: otherwise both sides could block on a full pipe."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -127,7 +127,7 @@ def _communicate(process: subprocess.Popen[bytes], stdin: bytes, deadline: float
         selector.register(process.stdout, selectors.EVENT_READ, out)
         selector.register(process.stderr, selectors.EVENT_READ, err)
         selector.register(process.stdin, selectors.EVENT_WRITE)
-        while selector.get_map() and len(out) + len(err) <= OUTPUT_MAX:
+        while selector.get_map() and len(out) + len(err) <= OUTPUT_MAX_BYTES:
             if (remaining_seconds := deadline - time.monotonic()) <= 0:
                 raise TimeoutError
             for key, _ in selector.select(remaining_seconds):
@@ -157,7 +157,7 @@ def _write_stdin(pipe: int, unsent: memoryview) -> memoryview:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill without waiting for the pipes to close: tmux passes them to its server, and a hung server keeps them."""
+    """Kill without waiting for the pipes to close: tmux passes them to its server, and a hung one keeps them open."""
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(KILL_WAIT_SECONDS)

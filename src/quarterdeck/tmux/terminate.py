@@ -4,8 +4,8 @@ The processes of a pane are the process session that tmux started there, its for
 descendants. Each pass also finds processes that were started since the last one. A signal to a group would miss those,
 and so would waiting for one process.
 
-Pids are reused. So a process is identified by its pid and start time. On Linux a pidfd holds it while they are
-compared, so that a signal reaches the process that was found, or none.
+Pids are reused. So a process is identified by its pid and start time. On Linux the process is opened as a pidfd before
+they are compared, so that a signal reaches this process or none.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ class ProcessTree:
         """The live processes of the tree, including those that were started since the last call."""
         alive = self._still_alive(table)
         # A session id is not reused while a process of the session is alive.
-        has_session = any(self._root.pid in (process.session_id, process.group_id) for process in alive)
-        found = table.with_descendants(process.pid for process in alive)
-        if has_session:
-            found += [process for process in table.values() if self._root.pid in (process.session_id, process.group_id)]
-        for process in found:
+        is_session_alive = any(self._root.pid in (process.session_id, process.group_id) for process in alive)
+        tree_processes = table.with_descendants(process.pid for process in alive)
+        if is_session_alive:
+            tree_processes += [
+                process for process in table.values() if self._root.pid in (process.session_id, process.group_id)
+            ]
+        for process in tree_processes:
             self._processes.setdefault((process.pid, process.start_time), process)
         return self._still_alive(table)
 
@@ -61,13 +63,13 @@ class ProcessTree:
 
 
 async def terminate_tree(root: Process) -> list[Process]:
-    """Terminate the tree. Returns the processes that did not end."""
+    """Terminate the tree of a process. Returns the processes that did not end."""
     tree = ProcessTree(root)
     alive: list[Process] = []
-    for signal_number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+    for signal_number, wait_seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
         signaled: set[tuple[int, str]] = set()
-        pause = PAUSE_SECONDS
-        deadline = asyncio.get_running_loop().time() + seconds
+        pause_seconds = PAUSE_SECONDS
+        deadline = asyncio.get_running_loop().time() + wait_seconds
         while alive := tree.find_alive(await asyncio.to_thread(process_table.list_processes)):
             if any(process.pid == os.getpid() for process in alive):
                 raise ContainsThisProcess
@@ -77,15 +79,15 @@ async def terminate_tree(root: Process) -> list[Process]:
                     send_signal(process, signal_number)
             if asyncio.get_running_loop().time() >= deadline:
                 break
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, PAUSE_MAX_SECONDS)
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, PAUSE_MAX_SECONDS)
         else:
             return []
     return alive
 
 
 def send_signal(process: Process, signal_number: signal.Signals) -> None:
-    """Signal this process, but no other process that has its pid by now."""
+    """Signal this process, unless its pid belongs to another process by now."""
     # It has exited, or we may not signal it. The next pass finds out which.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if not _send_by_pidfd(process, signal_number) and is_same_process(process):
@@ -98,7 +100,7 @@ def is_same_process(process: Process) -> bool:
 
 
 def _send_by_pidfd(process: Process, signal_number: signal.Signals) -> bool:
-    """False if the system has no pidfds."""
+    """Signal the process through a pidfd if it is still the same. Returns False if the system has no pidfds."""
     if sys.platform != "linux":
         return False
     try:
@@ -106,7 +108,7 @@ def _send_by_pidfd(process: Process, signal_number: signal.Signals) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        # The kernel does not support it.
+        # The kernel does not support pidfds.
         return False
     try:
         if is_same_process(process):

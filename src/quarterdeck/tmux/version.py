@@ -27,5 +27,5 @@ def installed_version() -> tuple[tuple[int, int], str] | None:
 
 def parse_version(text: str) -> tuple[tuple[int, int], str] | None:
     """Parse `tmux 3.3a`, or `tmux next-3.5`, a pre-release that counts as 3.5."""
-    found = re.search(r"([0-9]+)\.([0-9]+)", text)
-    return None if found is None else ((int(found[1]), int(found[2])), text)
+    match = re.search(r"([0-9]+)\.([0-9]+)", text)
+    return None if match is None else ((int(match[1]), int(match[2])), text)

@@ -1,7 +1,7 @@
 """Waits for panes to close, with one list of panes per tmux server for all waiters.
 
-tmux reports closed panes only to its own clients, and its hooks belong to its user. So this polls, but no more often
-for 100 panes than for one. It lists panes only, because the processes in them do not matter.
+tmux reports closed panes only to its own clients, and its hooks belong to its user. So this module polls, with as many
+lists for 100 panes as for one. It does not list processes, because what runs in a pane does not matter.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ POLL_SECONDS = 0.1
 class PaneCloseWaiter:
     def __init__(self) -> None:
         self._pending_lists: dict[str, asyncio.Task[dict[str, PaneInfo]]] = {}
-        """The next list of panes per socket, while it has not started."""
+        """The next list of panes per socket, until its command starts."""
 
-    async def wait_closed(self, tmux: Tmux, pane: PaneInfo, seconds: float) -> bool:
+    async def wait_closed(self, tmux: Tmux, pane: PaneInfo, timeout_seconds: float) -> bool:
         """Wait until this pane has closed or is dead. False after a time-out."""
-        deadline = asyncio.get_running_loop().time() + seconds
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
         while _is_open(pane, await self._list_panes(tmux)):
             if asyncio.get_running_loop().time() >= deadline:
                 return False

@@ -45,7 +45,7 @@ def build_agent_liveness(runtime: Runtime) -> AgentLiveness:
 
 
 def build_agent_check(runtime: Runtime) -> Callable[[Caller], Awaitable[None]]:
-    """Build the check of agent tokens for the routes of components that do not know agents.
+    """Build the check of agent tokens for the routes of components that do not depend on agents.
 
     One statement checks all waiting callers.
     """
@@ -103,6 +103,9 @@ def _build_agent_retention(runtime: Runtime) -> Sweep:
     retention_ms = round((settings.task_archive_days + settings.task_retention_days) * DAY)
     delete_past_retention = runtime.lanes.add_write_lane("agent-forget", agents.delete_past_retention)
     retention = AgentRetention(
-        runtime.cross_zone_engine, delete_past_retention.submit, coordinator_queries.agents_named_by_tasks, retention_ms
+        runtime.cross_zone_engine,
+        delete_past_retention.submit,
+        coordinator_queries.find_agents_named_by_tasks,
+        retention_ms,
     )
     return retention.sweep(runtime.settings.section(LogSettings).retention_cleanup_interval_ms)

@@ -112,7 +112,7 @@ def _build_launcher(runtime: Runtime, deps: CoordinationDeps, http_client: Outbo
             attempt=spec.attempt_token,
             agent_since=spec.agent_registered_at,
         )
-        return deps.issuer.mint(grant, spec.seconds)
+        return deps.issuer.mint(grant, spec.ttl_seconds)
 
     launcher_deps = launchers.LauncherDeps(
         runtime.cross_zone_engine,
@@ -141,7 +141,7 @@ def _build_health(
     gateways = [launcher.url for launcher in configured if isinstance(launcher, HttpLauncherConfig)]
 
     async def check_gateways() -> None:
-        """Each gateway must answer. Any status counts, because this request has no credential."""
+        """Raise unless every gateway responds. Any status counts, because this request has no credential."""
         async with asyncio.TaskGroup() as group:
             for url in gateways:
                 request = Request("GET", url, requester="health")
@@ -173,8 +173,8 @@ def _register_metrics(
         label,
         lambda: coordinator_metrics.retries_exhausted,
     )
-    metrics.add_counter("agents_spawned", "Launches that succeeded", label, lambda: launcher.spawned)
-    metrics.add_counter("quarterdeck_launches_failed", "Launches that failed", label, lambda: launcher.failed)
+    metrics.add_counter("agents_spawned", "Launches that succeeded", label, lambda: launcher.spawned_count)
+    metrics.add_counter("quarterdeck_launches_failed", "Launches that failed", label, lambda: launcher.failed_count)
     metrics.add_gauge("quarterdeck_launches", "Launches in progress and running processes", label, launcher.__len__)
     metrics.add_gauge(
         "quarterdeck_coordinator_failing",

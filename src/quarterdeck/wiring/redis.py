@@ -68,14 +68,14 @@ def open_redis(settings: Settings) -> RedisWriters | None:
         raise SettingsError(f"{source} is set, but Redis support is missing. Install quarterdeck[redis].") from error
     try:
         clients = [client.connect(sink_settings.redis_url) for _ in range(2)]
-        for_keys = client.connect(sink_settings.redis_url, key_writer.CONNECTIONS, "surrogateescape")
+        key_client = client.connect(sink_settings.redis_url, key_writer.CONNECTIONS, "surrogateescape")
     except ValueError as error:
         raise SettingsError(f"{source} is {mask(sink_settings.redis_url)!r}: {error}.") from error
     key, errors = sink_settings.streams_hmac_key.encode(), client.ErrorCounter()
     return RedisWriters(
         streams_writer.RedisStreamWriter(clients[0], key, errors),
         slots.RedisSlotWriter(clients[1], errors),
-        key_writer.RedisKeyWriter(for_keys, errors),
+        key_writer.RedisKeyWriter(key_client, errors),
         lambda: errors.count,
     )
 
@@ -105,7 +105,7 @@ class SinkComponent:
 
 @dataclass(frozen=True, slots=True)
 class SinkInputs:
-    """What other components give to the sinks."""
+    """What other components provide to the sinks."""
 
     sinks: Sequence[LeaderLoop] = ()
     """Sinks that other components run. The sink routes list them too."""

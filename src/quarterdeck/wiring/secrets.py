@@ -43,14 +43,14 @@ class SecretDeps(Protocol):
 
 
 async def open_cipher(deps: SecretDeps, issuer: LocalIssuer, *, create_key: bool) -> FieldCipher:
-    """Raises SettingsError if the keys cannot be read or are not the database's.
+    """Open the keys and check them against the database. Raises SettingsError if they are unreadable or do not match.
 
     `create_key` creates the first key if there is none. The sweeper daemon creates none: the servers would not have it.
     """
     keyring = open_keyring(deps.settings, create_key=create_key)
-    lost = {key_id.strip() for key_id in (_secret_settings(deps.settings).secret_keys_lost or "").split(",")}
+    lost_key_ids = {key_id.strip() for key_id in (_secret_settings(deps.settings).secret_keys_lost or "").split(",")}
     try:
-        await deps.engine.transact(lambda tx: key_check.check_keys(tx, keyring, lost))
+        await deps.engine.transact(lambda tx: key_check.check_keys(tx, keyring, lost_key_ids))
     except KeyringError as error:
         raise SettingsError(str(error)) from None
     cipher = FieldCipher(keyring, issuer.derive_secret("digests of what holds secrets"))
@@ -65,7 +65,7 @@ async def open_cipher(deps: SecretDeps, issuer: LocalIssuer, *, create_key: bool
 
 def open_keyring(settings: Settings, *, create_key: bool) -> Keyring:
     configured = _secret_settings(settings).secret_keys
-    source = f"{settings.values['secret_keys'].source}" if configured else f"The key file {settings.secret_keys}"
+    source = f"{settings.values['secret_keys'].source}" if configured else f"The key file {settings.secret_keys_path}"
     try:
         return Keyring(parse_keys(configured if configured else _read_key_file(settings, create_key)))
     except KeyringError as error:
@@ -73,7 +73,7 @@ def open_keyring(settings: Settings, *, create_key: bool) -> Keyring:
 
 
 def _read_key_file(settings: Settings, create_key: bool) -> str:
-    path = settings.secret_keys
+    path = settings.secret_keys_path
     try:
         content = read_secret(path)
         if content is None and create_key:

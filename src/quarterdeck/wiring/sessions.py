@@ -79,11 +79,8 @@ def build_api_keys(runtime: Runtime, authenticator: Authenticator) -> Component:
     return Component(key_routes.routes(KeyHandlers(runtime.engine, default_scopes, create.submit, revoke.submit)))
 
 
-def push_secrets(issuer: LocalIssuer) -> SecretDeriver:
-    """The function that derives the signing secrets of push services.
-
-    Servers with the same signing key derive the same secrets.
-    """
+def push_secret_deriver(issuer: LocalIssuer) -> SecretDeriver:
+    """Servers with the same signing key derive the same secrets."""
     return secret_deriver(issuer.derive_secret("push secrets"))
 
 

@@ -26,11 +26,8 @@ RESPONSE_LIMITS = ResponseLimits(head_bytes=16 * 1024, body_bytes=16 * 1024)
 """Small, because only the status of a response is used."""
 
 
-def webhook_secrets(issuer: LocalIssuer) -> SecretDeriver:
-    """The function that derives the signing secrets of webhooks.
-
-    Servers with the same signing key derive the same secrets.
-    """
+def webhook_secret_deriver(issuer: LocalIssuer) -> SecretDeriver:
+    """Servers with the same signing key derive the same secrets."""
     return secret_deriver(issuer.derive_secret("webhook secrets"))
 
 

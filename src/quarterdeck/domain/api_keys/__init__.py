@@ -11,10 +11,10 @@ own transaction.
 
 A zone has at most `KEYS_MAX` live keys. They are counted under the zone's lock, so the limit is exact with any number
 of callers and replicas. Revoking locks only the row of the key: a busy zone must not delay it. When a zone ends, its
-keys are revoked in the same transaction.
+live keys are revoked in the same transaction.
 
-How it fails. Unknown, wrong, revoked and expired keys are refused with the same text, so that it reveals nothing. A key
-cannot have the scope `quarterdeck.admin`, which crosses zones: a request for it is refused, and it is dropped when a
+How it fails. Unknown, wrong, revoked and expired keys get the same error, which does not reveal the reason. A key
+cannot have the scope `quarterdeck.admin`, which crosses zones: a request for it is refused, and it is ignored if a
 stored row has it. Revoking a revoked key succeeds and changes nothing. If the response with the secret is lost, the
 secret is lost: revoke the key and create another.
 """

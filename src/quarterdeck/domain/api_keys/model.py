@@ -14,8 +14,8 @@ from quarterdeck.core.routing import PathId
 KEYS_MAX = 1_000
 """Maximum live keys in one zone."""
 SCOPES_MAX = 32
-TTL_MAX = 3_650 * 86_400
-"""Seconds: ten years. For longer, create a key that does not expire."""
+TTL_SECONDS_MAX = 3_650 * 86_400
+"""Ten years. For longer, create a key that does not expire."""
 # The scope-token of RFC 6749. In Python, `$` also matches before a final line feed, hence the lookahead.
 Scope = Annotated[str, Meta(pattern=r"^[!#-\[\]-~]{1,128}$(?!\n)", description="one word without spaces")]
 
@@ -36,7 +36,9 @@ class CreateKeyBody(msgspec.Struct, frozen=True):
     session_id: (
         Annotated[PathId, Meta(description="live session of the zone; the key is valid while it is live")] | None
     ) = None
-    ttl_seconds: Annotated[int, Meta(ge=1, le=TTL_MAX, description="default: the key does not expire")] | None = None
+    ttl_seconds: (
+        Annotated[int, Meta(ge=1, le=TTL_SECONDS_MAX, description="default: the key does not expire")] | None
+    ) = None
 
 
 class CreateKey(msgspec.Struct, frozen=True):

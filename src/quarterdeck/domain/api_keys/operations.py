@@ -35,10 +35,10 @@ async def authenticate_keys(tx: Transaction, commands: Sequence[ParsedApiKey]) -
     [rows] = await tx.read(Q.keys_with_digest(batch=sorted({(command.zone_id, command.id) for command in commands})))
     digests = [str(row[0]) for row in rows]
     keys = decode([row[1:] for row in rows], ApiKey)
-    found = {(key.zone_id, key.id): (key, digest) for key, digest in zip(keys, digests, strict=True)}
+    keys_with_digest = {(key.zone_id, key.id): (key, digest) for key, digest in zip(keys, digests, strict=True)}
     outcomes: list[Caller | Problem | Busy] = []
     for command in commands:
-        key, digest = found.get((command.zone_id, command.id), (None, rules.NO_DIGEST))
+        key, digest = keys_with_digest.get((command.zone_id, command.id), (None, rules.NO_DIGEST))
         outcomes.append(rules.caller_of_key(command.digest, key, digest, tx.now))
     return outcomes
 
@@ -81,12 +81,16 @@ async def _load_batch_input(
     tx: Transaction, commands: Sequence[CreateKey], locked: dict[str, Zone], count_rows: Sequence[Row]
 ) -> KeyBatchInput:
     refs = [SessionRef(command.zone_id, command.session_id) for command in commands if command.session_id is not None]
-    found = await sessions.show_sessions(tx, refs) if refs else []
+    loaded_sessions = await sessions.show_sessions(tx, refs) if refs else []
     return KeyBatchInput(
         now=tx.now,
         zone_problems=zone_rules.ended_zone_problems(locked.values()),
-        live_keys={str(zone_id): int(str(number)) for zone_id, number in count_rows},
-        live_sessions={(s.zone_id, s.id) for s in found if isinstance(s, Session) and s.status is not State.TERMINATED},
+        live_key_counts={str(zone_id): int(str(number)) for zone_id, number in count_rows},
+        live_sessions={
+            (session.zone_id, session.id)
+            for session in loaded_sessions
+            if isinstance(session, Session) and session.status is not State.TERMINATED
+        },
     )
 
 
@@ -137,14 +141,14 @@ async def revoke_keys(tx: Transaction, commands: Sequence[RevokeKey]) -> list[Ap
 
 
 async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
-    """Revoke the keys of an ended zone, in the transaction that ends it."""
+    """Revoke the live keys of an ended zone, in the transaction that ends it."""
     ended = {event.zone_id: event for event in events if event.type == "zone.end"}
     if not ended:
         return
-    [found] = await tx.read(Q.keys_live_in_zones(batch=[(zone_id,) for zone_id in sorted(ended)]))
-    if not found:
+    [live_refs] = await tx.read(Q.keys_live_in_zones(batch=[(zone_id,) for zone_id in sorted(ended)]))
+    if not live_refs:
         return
-    [rows] = await tx.read(Q.keys_lock(batch=found))
+    [rows] = await tx.read(Q.keys_lock(batch=live_refs))
     # Another transaction may have revoked a key between the two statements.
     keys = [key for key in decode(rows, ApiKey) if key.revoked_at is None]
     await _mark_revoked(tx, [(key.zone_id, key.id) for key in keys])
@@ -158,7 +162,7 @@ async def _mark_revoked(tx: Transaction, refs: Sequence[Ref]) -> None:
         return
     [updated] = await tx.read(Q.keys_revoke(batch=[(*ref, 0) for ref in refs], now=tx.now))
     if len(updated) != len(refs):
-        raise RuntimeError("keys changed under their own locks")
+        raise RuntimeError("API keys changed while they were locked")
 
 
 def _revoked_event(key: ApiKey, old_status: str, actor: str, trace: str | None) -> NewEvent:
@@ -182,14 +186,14 @@ async def list_keys(tx: Transaction, filters: KeyFilter) -> list[ApiKey]:
 
 
 async def _bearer_problems(tx: Transaction, bearers: Iterable[Bearer | None]) -> dict[Bearer, Problem]:
-    """The problem of each bearer whose session has ended. One read per bearer: there is rarely more than one."""
-    found: dict[Bearer, Problem] = {}
+    """The problem of each bearer whose session has ended. One read per bearer: a batch rarely has more than one."""
+    problems: dict[Bearer, Problem] = {}
     for bearer in {bearer for bearer in bearers if bearer is not None}:
         try:
             await sessions.require_bearer(tx, bearer)
         except Unauthenticated as problem:
-            found[bearer] = problem
-    return found
+            problems[bearer] = problem
+    return problems
 
 
 def _caller_problem(caller_problems: dict[Bearer, Problem], bearer: Bearer | None) -> Problem | None:

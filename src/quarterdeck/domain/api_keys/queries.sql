@@ -9,7 +9,7 @@ join api_keys k on k.zone_id = b.zone_id and k.id = b.id;
 
 -- name: keys_count_live
 -- Runs under the zones' locks, which every creation of a key takes, so the count holds until the commit.
--- Two parts, each a range of one index, so that expired and revoked keys are not scanned.
+-- Each part of the union reads one range of an index, so that expired and revoked keys are not scanned.
 select live.zone_id, count(*)
 from (
     select k.zone_id
@@ -23,7 +23,7 @@ from (
 group by live.zone_id;
 
 -- name: keys_insert
--- The server generates the ids before, so the statement need not return them.
+-- The server has already generated the ids, so the statement need not return them.
 insert into api_keys (digest, zone_id, id, name, application_id, scopes, session_id, created_by, created_at, expires_at,
     revoked_at)
 select b.digest, columns(b)

@@ -14,14 +14,14 @@ from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, KeyVi
 
 LIVE, REVOKED, EXPIRED = "live", "revoked", "expired"
 NO_DIGEST = "0" * 64
-"""Has the length of a digest and equals none."""
+"""A placeholder for the digest of a key that does not exist. No key has this digest."""
 
 
 # -- admission ---------------------------------------------------------------------------------------------------
 
 
 def normalize_scopes(scopes: Sequence[str]) -> str:
-    """Scopes as stored: without duplicates, in the given order."""
+    """Join scopes with spaces, as they are stored, without duplicates. Raises Invalid for the admin scope."""
     if ADMIN in scopes:
         raise Invalid(
             "invalid_scope",
@@ -33,13 +33,13 @@ def normalize_scopes(scopes: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyBatchInput:
-    """What is loaded for a batch, under the zones' locks."""
+    """The data loaded for a batch, under the zones' locks."""
 
     now: Millis
     zone_problems: Mapping[str, Problem | None]
     """For each locked zone: why no key may be created in it, or None."""
-    live_keys: Mapping[str, int]
-    """Live keys by zone."""
+    live_key_counts: Mapping[str, int]
+    """By zone."""
     live_sessions: Collection[tuple[str, str]]
     """The live sessions among those that the commands name, as (zone, id)."""
 
@@ -49,7 +49,7 @@ def admit(commands: Sequence[CreateKey], loaded: KeyBatchInput) -> list[ApiKey |
     added: dict[str, int] = {}
     outcomes: list[ApiKey | Problem] = []
     for command in commands:
-        used = loaded.live_keys.get(command.zone_id, 0) + added.get(command.zone_id, 0)
+        used = loaded.live_key_counts.get(command.zone_id, 0) + added.get(command.zone_id, 0)
         problem = _creation_problem(command, loaded, used)
         if problem is None:
             added[command.zone_id] = added.get(command.zone_id, 0) + 1
@@ -93,7 +93,7 @@ def caller_of_key(
     presented_digest: str, key: ApiKey | None, stored_digest: str, now: Millis
 ) -> Caller | Unauthenticated:
     """The caller that a presented key identifies. `key` and `stored_digest` are stored under its zone and id."""
-    # Compared even if there is no such key, so that the response time does not reveal which ids exist.
+    # The digests are compared even if no key has this id, so that the response time does not reveal which ids exist.
     is_match = hmac.compare_digest(presented_digest.encode(), stored_digest.encode())
     if key is None or not is_match or status(key, now) != LIVE:
         return api_key.invalid_key_error()

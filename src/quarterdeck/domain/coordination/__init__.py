@@ -1,7 +1,7 @@
 """Coordination: background work on tasks and agents that no client requests.
 
 One process at a time is the coordinator, by a lease with numbered terms (`engine.leader_loop`). It runs a cycle when a
-commit wakes it, at least every 30 seconds, and at the next time that is stored in a row: the end of a backoff, of an
+commit wakes it, at least every 30 seconds, and at the next due time that a row stores: the end of a backoff, of an
 attempt's timeout, or of an agent's stale threshold. One cycle:
 
     health ──► assign ──► recover ──► re-rank ──► dependency check
@@ -11,17 +11,17 @@ attempt's timeout, or of an agent's stale threshold. One cycle:
       │          └ ready tasks to agents that this server starts with a launcher (other agents claim their tasks)
       └ agents without contact become stale, and their attempts are aborted
 
-The coordinator decides nothing on its own. What it finds becomes commands of the task and agent lanes. Each command
-checks the row again under the zone's lock, and is refused if the coordinator's term has ended: a coordinator that was
-frozen for a minute cannot do harm when it wakes. Each cycle is bounded: 1,000 agents that become stale at once take
+The coordinator changes no rows itself. It submits commands to the task and agent lanes. Each command checks the row
+again under the zone's lock, and commands on tasks are refused if the coordinator's term has ended: a coordinator that
+was frozen for a minute cannot do harm when it wakes. Each cycle is bounded: 1,000 agents that become stale at once take
 several cycles, with commands of other zones in between.
 
-An assigned task is launched after the commit, by the process that assigned it (`launchers`). Only launchers of the
-server's configuration can be used; no request can define a command, an argument or an environment.
+The process that assigned a task launches it after the commit (`launchers`). Only the server's configuration defines
+launchers; no request can define a command, an argument or an environment.
 
 How it fails. While the database is unavailable, the coordinator retries after 5, 10, 20 and then every 40 seconds,
 reports itself as unhealthy, logs an alarm after five minutes, and recovers without help. A failed launch is a failed
 attempt. If the coordinator dies between an assignment and its launch, the task stays ASSIGNED until the launch
 deadline; then the next coordinator aborts the attempt. A process that outlives its attempt is killed; if its server was
-killed, its token is refused. All times are stored in rows: without a coordinator, work is late but not lost.
+killed, its token is refused. Rows store all due times: without a coordinator, work is late but not lost.
 """

@@ -1,7 +1,7 @@
 """Assigns ready tasks to agents with a launcher and launches them: read, match, submit, launch.
 
-Agents without a launcher claim tasks themselves. The zones with launchable agents are found first, and then whether
-they have ready tasks: it costs almost nothing on a server whose agents all claim their tasks.
+Agents without a launcher claim tasks themselves. A cycle first finds the zones with agents that can be launched, and
+only then their ready tasks. So it costs almost nothing on a server whose agents all claim their tasks.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from quarterdeck.engine.transaction import Engine, Transaction
 
 log = logging.getLogger("quarterdeck.coordinator")
 ZONES_MAX = 500
-"""Zones per cycle. The next cycle continues after them."""
+"""Maximum number of zones per cycle. The next cycle continues after them."""
 AGENTS_MAX = 2_000
 ASSIGN_MAX = 500
 DEFER_SECONDS = 5.0
-"""For how long a task is skipped after its assignment was refused: its budget is spent, or it was claimed."""
+"""How long a task is skipped after its assignment was refused, for example because its budget is spent."""
 _decode_names = msgspec.json.Decoder(list[str]).decode
 
 
@@ -65,30 +65,34 @@ class TaskAssigner:
         """Task → when it may be tried again, on the event loop's clock."""
 
     async def find_candidates(self, tx: Transaction) -> LaunchCandidates:
-        """Two statements, or one if no agent can be launched."""
+        """Find zones to assign tasks in. Two statements, or one if no zone has an agent that can be launched."""
         launcher_capacity = self._task_launcher.free_capacity()
         after = {name: self._continue_after[name] for name, remaining in launcher_capacity.items() if remaining > 0}
-        found = [LauncherZone(*row) for row in await agents.list_launch_zones(tx, after, ZONES_MAX)] if after else []
-        if len(found) < ZONES_MAX:
+        launcher_zones = (
+            [LauncherZone(*row) for row in await agents.list_launch_zones(tx, after, ZONES_MAX)] if after else []
+        )
+        if len(launcher_zones) < ZONES_MAX:
             self._continue_after = dict.fromkeys(self._continue_after, "")
         else:
-            self._continue_after |= dict(sorted(found))
+            self._continue_after |= dict(sorted(launcher_zones))
         classes = (
-            await coordinator_queries.ready_classes(tx, {launcher_zone.zone_id for launcher_zone in found})
-            if found
+            await coordinator_queries.load_ready_classes(
+                tx, {launcher_zone.zone_id for launcher_zone in launcher_zones}
+            )
+            if launcher_zones
             else {}
         )
-        types: dict[str, set[str]] = {}
+        ready_types: dict[str, set[str]] = {}
         for (zone_id, _), task_class in classes.items():
-            types.setdefault(zone_id, set()).add(task_class.task_type)
+            ready_types.setdefault(zone_id, set()).add(task_class.task_type)
         return LaunchCandidates(
-            [launcher_zone for launcher_zone in found if self._has_work(launcher_zone, types)], classes
+            [launcher_zone for launcher_zone in launcher_zones if self._has_work(launcher_zone, ready_types)], classes
         )
 
-    def _has_work(self, launcher_zone: LauncherZone, types: Mapping[str, set[str]]) -> bool:
-        """Whether the zone has ready tasks of a type that the launcher accepts."""
+    def _has_work(self, launcher_zone: LauncherZone, ready_types: Mapping[str, set[str]]) -> bool:
+        """Whether the zone has ready tasks of a type that the launcher accepts. `ready_types` is by zone."""
         ready, accepted = (
-            types.get(launcher_zone.zone_id, set()),
+            ready_types.get(launcher_zone.zone_id, set()),
             self._task_launcher.task_types(launcher_zone.launcher),
         )
         return bool(ready if accepted is None else ready & accepted)
@@ -102,30 +106,30 @@ class TaskAssigner:
         limits = self._class_limits(candidates.classes, free_agents)
         if not limits:
             return 0
-        ready = await self._cross_zone_engine.read(lambda tx: coordinator_queries.ready_tasks(tx, limits))
+        ready = await self._cross_zone_engine.read(lambda tx: coordinator_queries.load_ready_tasks(tx, limits))
         commands = self._match(candidates.classes, ready, free_agents, leader_term)
         outcomes = check_outcomes(
             await asyncio.gather(*(self._submit(command) for command in commands), return_exceptions=True)
         )
-        by_ref = {agent.ref: agent for agent in free_agents}
-        assigned = 0
+        agents_by_ref = {agent.ref: agent for agent in free_agents}
+        assigned_count = 0
         for command, outcome in zip(commands, outcomes, strict=True):
             if isinstance(outcome, Problem):
                 log.debug("task %s was not assigned: %r", command.id, outcome)
                 self._deferred[command.zone_id, command.id] = asyncio.get_running_loop().time() + DEFER_SECONDS
                 continue
             assert isinstance(outcome, Task)
-            agent = by_ref[command.zone_id, command.agent_id]
+            agent = agents_by_ref[command.zone_id, command.agent_id]
             assert agent.launcher is not None
             heartbeat_seconds = agent_rules.next_heartbeat_seconds(agent)
             self._task_launcher.start_launch(
                 LaunchRequest(outcome, agent.launcher, heartbeat_seconds, agent.created_at)
             )
-            assigned += 1
-        return assigned
+            assigned_count += 1
+        return assigned_count
 
     def seconds_until_retry(self) -> float | None:
-        """Seconds until a skipped task may be tried again."""
+        """Seconds until a skipped task may be tried again; None if no task is skipped."""
         now = asyncio.get_running_loop().time()
         return max(0.0, min(self._deferred.values()) - now) if self._deferred else None
 
@@ -140,7 +144,7 @@ class TaskAssigner:
         free_agents: Sequence[Agent],
         leader_term: tuple[str, int],
     ) -> list[Assign]:
-        """Match zone by zone. Each zone gets the launcher capacity that the zones before it left."""
+        """Match zone by zone. Each zone gets the launcher capacity that the previous zones have not used."""
         launcher_capacity = self._task_launcher.free_capacity()
         launchers = {agent.ref: agent.launcher or "" for agent in free_agents}
         commands: list[Assign] = []
@@ -183,7 +187,7 @@ class TaskAssigner:
         )
 
     def _class_limits(self, classes: Mapping[ClassRef, TaskClass], free_agents: Sequence[Agent]) -> dict[ClassRef, int]:
-        """Tasks to read per class: the free slots of matching agents, plus the tasks that will be skipped."""
+        """Return how many tasks to read per class: the free slots of matching agents, plus the skipped tasks."""
         slots: Counter[tuple[str, frozenset[str], frozenset[str] | None]] = Counter()
         for agent in free_agents:
             capacity = self._capacity_of(agent)
@@ -204,8 +208,8 @@ R = TypeVar("R")
 
 
 def check_outcomes(outcomes: Iterable[R | BaseException]) -> list[R | Problem]:
-    """Return results and refusals, one per command. Raise what concerns all commands and ends the cycle: a lost lease,
-    an unavailable database, or an unexpected error."""
+    """Return the result or refusal of each command. Raise an exception that must end the cycle: a lost lease, an
+    unavailable database, or an unexpected error."""
     results: list[R | Problem] = []
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and (

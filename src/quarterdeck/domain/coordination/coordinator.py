@@ -1,7 +1,7 @@
 """The cycles of the coordinator: find due work, submit commands for it, compute when the next cycle is due.
 
-Work is found by indexes across zones, up to a limit of each kind. Cycles repeat until nothing is found. If many cycles
-find the same work, that work is stuck, and the coordinator pauses.
+A cycle reads the due work of all zones by index, up to a limit of each kind. Cycles repeat until nothing is found. If
+many cycles find the same work, that work is stuck, and the coordinator pauses.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from quarterdeck.engine.transaction import Engine, Transaction
 
 log = logging.getLogger("quarterdeck.coordinator")
 LIMIT = 500
-"""Tasks of each kind per cycle."""
+"""Maximum number of tasks of each kind per cycle."""
 AGENT_LIMIT = 100
-"""Agents per cycle. Each may hold many tasks whose attempts are aborted with it."""
+"""Maximum number of agents per cycle. When one becomes stale, the attempts of all its tasks are aborted."""
 REPEAT_SECONDS, REPEATS_MAX, STUCK_SECONDS = 0.05, 100, 5.0
 """Pause between cycles that find the same work, and the longer pause after REPEATS_MAX of them. A few repeats are
 normal: a task with 10,000 dependents takes ten cycles and looks the same in each."""
 METRICS_SECONDS = 10.0
+"""Minimum time between two counts for the metrics."""
 COUNT_MAX = 100_000
 
 
@@ -100,7 +101,7 @@ class Coordinator:
         """When dependency cycles were last searched in all zones."""
         self._dependency_check_position = dependency_cycles.START
         self._counted_at: float | None = None
-        self._last_found: tuple[TasksToRecover, Sequence[DueLivenessCheck]] | None = None
+        self._last_due_work: tuple[TasksToRecover, Sequence[DueLivenessCheck]] | None = None
         self._repeat_count = 0
 
     async def is_due(self) -> bool | float:
@@ -118,28 +119,28 @@ class Coordinator:
             self._term, self._dependencies_checked_at = fence.term, None
         findings, leader_term = await self._read_findings(), (fence.name, fence.term)
         await self._refresh_agents(findings.silent_agents)
-        changed = (
+        change_count = (
             await self._assigner.assign(findings.candidates, leader_term) if findings.candidates.launcher_zones else 0
         )
         await self.submit_recovery(findings.to_recover, leader_term)
         await self._rerank_zones(findings.due_tasks.zones_to_rank, leader_term)
         if findings.is_dependency_check_due:
-            changed += await self._check_dependency_cycles(leader_term)
+            change_count += await self._check_dependency_cycles(leader_term)
         self._count_cycle()
         self._deps.observe_seconds(time.perf_counter() - started_at)
-        return self._seconds_until_next(findings, changed)
+        return self._seconds_until_next(findings, change_count)
 
     async def on_stop(self, fence: Fence | None) -> None:
         """Nothing to do: all pending work is stored in rows."""
 
-    def _seconds_until_next(self, findings: CycleFindings, changed: int) -> float | None:
-        found = (findings.to_recover, findings.silent_agents)
-        self._repeat_count = self._repeat_count + 1 if findings.has_due_work and found == self._last_found else 0
-        self._last_found = found
+    def _seconds_until_next(self, findings: CycleFindings, change_count: int) -> float | None:
+        due_work = (findings.to_recover, findings.silent_agents)
+        self._repeat_count = self._repeat_count + 1 if findings.has_due_work and due_work == self._last_due_work else 0
+        self._last_due_work = due_work
         if self._repeat_count >= REPEATS_MAX:
-            log.warning("the coordinator finds the same work again and again: %s", found)
+            log.warning("the coordinator keeps finding the same work: %s", due_work)
             return STUCK_SECONDS
-        if changed or findings.has_due_work:
+        if change_count or findings.has_due_work:
             return REPEAT_SECONDS if self._repeat_count else 0.0
         deferred_seconds = self._assigner.seconds_until_retry()
         return min([*findings.wait_seconds, *([] if deferred_seconds is None else [deferred_seconds])], default=None)
@@ -168,7 +169,7 @@ class Coordinator:
 
     def _count_cycle(self) -> None:
         self._metrics.cycles += 1
-        self._metrics.last_cycle = system_now()
+        self._metrics.last_cycle_at = system_now()
 
     # -- act -----------------------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class Coordinator:
         """Run one recovery in one zone or in all. Returns (found tasks, checked agents, tasks in cycles).
 
         It needs no leader term: each command checks its row again and does only what it would do for the coordinator.
-        A recovery of one zone does not postpone work of other zones.
+        A recovery of one zone does not change when the other zones are checked for dependency cycles.
         """
         to_recover, silent_agents = await self._deps.cross_zone_engine.read(partial(_load_recovery, zone_id=zone_id))
         await self._refresh_agents(silent_agents)
@@ -222,8 +223,8 @@ async def _load_recovery(tx: Transaction, zone_id: str | None) -> tuple[TasksToR
     return _to_recover(due_tasks), await agents.list_due_liveness_checks(tx, AGENT_LIMIT, zone_id)
 
 
-def _to_recover(found: DueTasks) -> TasksToRecover:
-    return TasksToRecover(found.timed_out, found.overdue, found.due, found.dependents_pending)
+def _to_recover(due_tasks: DueTasks) -> TasksToRecover:
+    return TasksToRecover(due_tasks.timed_out, due_tasks.overdue, due_tasks.due, due_tasks.dependents_pending)
 
 
 def _dependency_cycle_commands(waiting: WaitingTasks, leader_term: LeaderTerm | None) -> list[FailForCycle]:

@@ -32,32 +32,32 @@ class WaitingTasks:
 
 
 async def load_waiting(cross_zone_engine: Engine, after: TaskRef) -> WaitingTasks:
-    """Scan all zones, from a position on."""
-    found: dict[str, dict[str, list[str]]] = {}
+    """Load the waiting tasks of all zones, starting after a position."""
+    depends_on: dict[str, dict[str, list[str]]] = {}
     count = 0
     while count < WAITING_MAX:
-        chunk = await cross_zone_engine.read(partial(coordinator_queries.waiting_slice, after=after, limit=SLICE))
+        chunk = await cross_zone_engine.read(partial(coordinator_queries.load_waiting_slice, after=after, limit=SLICE))
         for (zone_id, task_id), dependencies in chunk.depends_on.items():
-            found.setdefault(zone_id, {})[task_id] = dependencies
+            depends_on.setdefault(zone_id, {})[task_id] = dependencies
         count += len(chunk.depends_on)
         if chunk.last is None:
-            return WaitingTasks(found, START)
+            return WaitingTasks(depends_on, START)
         after = chunk.last
-    if len(found) > 1:
-        del found[after[0]]
-        return WaitingTasks(found, (after[0], ""))
+    if len(depends_on) > 1:
+        del depends_on[after[0]]
+        return WaitingTasks(depends_on, (after[0], ""))
     log.warning("zone %s has more than %d waiting tasks: it is searched for cycles in parts", after[0], count)
-    return WaitingTasks(found, after)
+    return WaitingTasks(depends_on, after)
 
 
 async def load_waiting_in_zone(cross_zone_engine: Engine, zone_id: str) -> WaitingTasks:
-    """Scan one zone from its beginning, up to WAITING_MAX tasks. The scans of all zones cover the rest."""
-    found: dict[str, list[str]] = {}
+    """Load the waiting tasks of one zone, up to WAITING_MAX. The scans of all zones cover the rest."""
+    depends_on: dict[str, list[str]] = {}
     after: TaskRef | None = (zone_id, "")
-    while after is not None and after[0] == zone_id and len(found) < WAITING_MAX:
-        chunk = await cross_zone_engine.read(partial(coordinator_queries.waiting_slice, after=after, limit=SLICE))
-        found |= {
+    while after is not None and after[0] == zone_id and len(depends_on) < WAITING_MAX:
+        chunk = await cross_zone_engine.read(partial(coordinator_queries.load_waiting_slice, after=after, limit=SLICE))
+        depends_on |= {
             task_id: dependencies for (zone, task_id), dependencies in chunk.depends_on.items() if zone == zone_id
         }
         after = chunk.last
-    return WaitingTasks({zone_id: found}, after or START)
+    return WaitingTasks({zone_id: depends_on}, after or START)

@@ -19,6 +19,7 @@ from quarterdeck.engine.leader_loop import LeaderLoop
 
 log = logging.getLogger("quarterdeck.coordinator")
 FRESH_SECONDS = 5.0
+"""How long the result of a probe is used."""
 PROBE_WAIT_SECONDS = 1.0
 NOT_CONFIGURED = "not_configured"
 Probe = Callable[[], Awaitable[object]]
@@ -35,7 +36,7 @@ REACHABLE = StatusLabels("reachable", "unreachable")
 
 
 class HealthCheck:
-    """The state of one dependency. It is up if its probe raises nothing, in time."""
+    """The state of one dependency. It is up if its last probe returned in time and raised nothing."""
 
     def __init__(self, probe: Probe, labels: StatusLabels) -> None:
         self._probe = probe
@@ -100,7 +101,7 @@ class HealthReporter:
         is_healthy = self.is_active and database == CONNECTED.up
         healthy_states = {CONNECTED.up, REACHABLE.up, NOT_CONFIGURED}
         status = "unhealthy" if not is_healthy else "healthy" if {valkey, gateway} <= healthy_states else "degraded"
-        cycle = CycleView(self.is_active, iso_or_none(self._metrics.last_cycle), self._metrics.cycles)
+        cycle = CycleView(self.is_active, iso_or_none(self._metrics.last_cycle_at), self._metrics.cycles)
         return CoordinatorHealth(status, cycle, database, valkey, gateway)
 
     def start(self) -> None:

@@ -25,13 +25,13 @@ class CoordinatorMetrics:
         """Tasks that failed and are not retried."""
         self.retries_exhausted = 0
         self.stale_agents = 0
-        """At the last count, like `tasks_pending`."""
+        """As of the last count, like `tasks_pending`."""
         self.tasks_pending = 0
         self.cycles = 0
-        self.last_cycle: Millis | None = None
+        self.last_cycle_at: Millis | None = None
 
     def record_events(self, events: Sequence[NewEvent]) -> None:
-        """Called with the events that this process commits."""
+        """Count the events of a commit of this process."""
         for event in events:
             if event.type == FAILED:
                 event_data = msgspec.json.decode(event.data, type=_FailedEventData)

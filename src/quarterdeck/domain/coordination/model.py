@@ -20,8 +20,8 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)", max_length=255)]
 Header = Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+$(?!\n)", max_length=255)]
 TaskTypes = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=256)]
-"""Task types that a launcher starts agents for. Configured here and not by agents, because they depend
-on the program that is started."""
+"""Task types that a launcher starts agents for. The launcher defines them, not the agents, because they depend on the
+program that it starts."""
 
 
 # -- settings ----------------------------------------------------------------------------------------------------
@@ -50,11 +50,11 @@ class ProcessLauncherConfig(
     environment: Annotated[tuple[Variable, ...], Meta(max_length=256)] = ("PATH", "LANG")
     """The variables of the server's environment that the process inherits. It inherits no others."""
     max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] = 4
-    """Processes per server."""
+    """Maximum number of processes per server."""
     timeout_seconds: Seconds | None = None
-    """Limit of the entire run, in addition to the task's timeout."""
+    """Limit of the process's entire run, in addition to the task's timeout."""
     grace_seconds: Annotated[float, Meta(ge=0, le=600)] = 10.0
-    """Between SIGTERM and SIGKILL."""
+    """Time between SIGTERM and SIGKILL."""
 
 
 LauncherConfig = HttpLauncherConfig | ProcessLauncherConfig
@@ -90,7 +90,7 @@ class CoordinationSettings(msgspec.Struct, frozen=True):
 
 
 def launcher_configs(settings: CoordinationSettings) -> LauncherConfigs:
-    """All configured launchers. `gateway_url` is a short form for an HTTP launcher named `gateway`."""
+    """Return all configured launchers. `gateway_url` is a short form for an HTTP launcher named `gateway`."""
     configs = dict(settings.launchers or {})
     if settings.gateway_url is not None:
         configs.setdefault(GATEWAY_LAUNCHER, HttpLauncherConfig(url=settings.gateway_url))

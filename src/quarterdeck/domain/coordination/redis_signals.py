@@ -1,9 +1,8 @@
-"""The coordinator in Redis: a key per zone that shows which process it is, and a command channel. Nothing is decided
-by them.
+"""Shows the coordinator in Redis, with one key per zone, and listens on a command channel. No decision depends on them.
 
-A lease in the database decides which process is the coordinator. The key shows it and expires after 30 seconds; if
-another program writes the key, only the display changes, until the next write. While there is nothing to do, no process
-holds the lease, and the key keeps showing the last process.
+A lease in the database decides which process is the coordinator. The key names that process and expires after 30
+seconds. If another program writes the key, only the display is wrong, until the holder of the lease overwrites the key.
+While there is nothing to do, no process holds the lease, and the key keeps naming the last holder.
 
 A message on the command channel wakes the coordinator. Its content is not read: due work is found in the database.
 """
@@ -36,7 +35,7 @@ RETRY = Policy(max_attempts=0, base_ms=500, multiplier=2.0, cap_ms=10_000)
 
 
 class _RetryLoop:
-    """A background task that runs `run_once` again and again, with a backoff after failures."""
+    """A background task that runs `run_once` at an interval, with a backoff after failures."""
 
     def __init__(self, name: str, run_once: Callable[[], Awaitable[None]]) -> None:
         self._name = name
@@ -70,7 +69,7 @@ class _RetryLoop:
 
 
 class CoordinatorKeyPublisher(_RetryLoop):
-    """Writes the key that shows the coordinator, for each zone."""
+    """Writes the key that names the coordinator, for each zone."""
 
     def __init__(self, cross_zone_engine: Engine, key_writer: KeyWriter, instance_id: str) -> None:
         super().__init__("coordinator-lock", self.publish)
@@ -79,22 +78,24 @@ class CoordinatorKeyPublisher(_RetryLoop):
         self._instance_id = instance_id
 
     async def publish(self) -> None:
-        holder = await self._cross_zone_engine.read(self._holder)
+        holder = await self._cross_zone_engine.read(self._read_holder)
         if holder not in (None, self._instance_id):
             # The holder writes the keys itself.
             return
         after = ""
         for _ in range(PAGES_MAX):
-            found = await self._cross_zone_engine.read(partial(zones.list_zones, after=after, limit=ZONES_MAX))
-            active_zones = [zone.id for zone in found if zone.ended_at is None]
-            if active_zones:
-                await self._key_writer.show_coordinator(active_zones, self._instance_id, overwrite=holder is not None)
-            if len(found) < ZONES_MAX:
+            page = await self._cross_zone_engine.read(partial(zones.list_zones, after=after, limit=ZONES_MAX))
+            active_zone_ids = [zone.id for zone in page if zone.ended_at is None]
+            if active_zone_ids:
+                await self._key_writer.show_coordinator(
+                    active_zone_ids, self._instance_id, overwrite=holder is not None
+                )
+            if len(page) < ZONES_MAX:
                 return
-            after = found[-1].id
+            after = page[-1].id
 
-    async def _holder(self, tx: Transaction) -> str | None:
-        """The process that holds the lease, if any."""
+    async def _read_holder(self, tx: Transaction) -> str | None:
+        """Return the process that holds the lease, if any."""
         lease = await leases.read_holder(tx, LEASE_NAME)
         return lease.holder if lease is not None and lease.expires_at > tx.now else None
 

@@ -41,7 +41,7 @@ from quarterdeck.engine.transaction import Engine, Transaction
 PERMISSION = "coordinator.use"
 LISTING = "coordinator-logs"
 ZONES_MAX = 1_000
-"""Maximum zones in a status of all zones."""
+"""Maximum number of zones in a status of all zones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class CoordinatorHandlers:
                 instance_id=lease.holder if lease is not None and lease.holder else self.instance_id,
                 zones=zone_ids,
                 last_heartbeat=None if lease is None or not lease.term else iso(lease.expires_at - LEASE_MS),
-                stats=await _stats(tx, zone_ids),
+                stats=await _read_stats(tx, zone_ids),
                 launchers=self.launchers,
             )
 
@@ -97,10 +97,10 @@ class CoordinatorHandlers:
         query = call.query
         assert isinstance(query, LogsQuery)
         zone_id = await self._authorized_zone(call, query.zone_id) or call.zone_id
-        before = _position(query.cursor) if query.cursor else POSITION_MAX
+        before = _decode_cursor(query.cursor) if query.cursor else POSITION_MAX
         filters = EventFilter(zone_id, limit=query.limit, types=log_view.event_types(query.level))
-        found, next_position = await self.cross_zone_engine.read(lambda tx: event_log.read_newest(tx, filters, before))
-        views = [log_view.to_view(event) for event in found]
+        events, next_position = await self.cross_zone_engine.read(lambda tx: event_log.read_newest(tx, filters, before))
+        views = [log_view.to_view(event) for event in events]
         selected = [view for view in views if query.level in (None, view.level)]
         cursor = None if next_position is None else paging.encode(LISTING, str(next_position))
         return Reply(CoordinatorLogs(selected, cursor), 200, call.next_link(cursor))
@@ -117,7 +117,7 @@ class CoordinatorHandlers:
         return StrategyView((await self.submit_strategy(command)).strategy)
 
     async def _authorized_zone(self, call: Call, requested: str | None) -> str | None:
-        """The requested zone, if the caller may use the coordinator there. None means all, for an administrator.
+        """Return the requested zone, if the caller may use the coordinator there. None means all, for an administrator.
 
         Called before anything is read across zones.
         """
@@ -136,7 +136,7 @@ class CoordinatorHandlers:
         return zone_id
 
 
-async def _stats(tx: Transaction, zone_ids: list[str]) -> StatsView:
+async def _read_stats(tx: Transaction, zone_ids: list[str]) -> StatsView:
     tasks = await coordinator_queries.count_tasks(tx, zone_ids, COUNT_MAX)
     healthy = stale = 0
     for zone_id in zone_ids:
@@ -146,7 +146,7 @@ async def _stats(tx: Transaction, zone_ids: list[str]) -> StatsView:
     return StatsView(tasks.ready, tasks.held, healthy, stale)
 
 
-def _position(cursor: str) -> int:
+def _decode_cursor(cursor: str) -> int:
     position = paging.decode(LISTING, cursor)
     if not position.isascii() or not position.isdigit() or int(position) > POSITION_MAX:
         raise Invalid(
@@ -158,23 +158,23 @@ def _position(cursor: str) -> int:
 
 
 def routes(handlers: CoordinatorHandlers) -> list[Route]:
-    base, tags, hidden = "/api/v1/coordinator", ("coordinator",), ("workspace_not_found",)
+    base, tags, zone_errors = "/api/v1/coordinator", ("coordinator",), ("workspace_not_found",)
     return [
         Route(
             "GET", base + "/status", handlers.get_status, "Get the status of the coordinator", LIFECYCLE,
-            query=StatusQuery, response=StatusView, errors=hidden, tags=tags, permission=PERMISSION,
+            query=StatusQuery, response=StatusView, errors=zone_errors, tags=tags, permission=PERMISSION,
         ),
         Route(
             "POST", base + "/recover", handlers.recover, "Run a recovery now", LIFECYCLE, body=RecoverBody,
-            response=RecoverView, errors=hidden, tags=tags, permission=PERMISSION,
+            response=RecoverView, errors=zone_errors, tags=tags, permission=PERMISSION,
             description="Runs one pass of the coordinator's background work now. It handles stale agents, timed-out "
             "attempts, ended backoffs, blocked dependents of ended tasks, and dependency cycles.",
         ),
         Route(
             "GET", base + "/logs", handlers.list_logs, "List events of tasks and agents, newest first", LIFECYCLE,
-            query=LogsQuery, response=CoordinatorLogs, errors=(*hidden, "invalid_cursor"), tags=tags,
-            description="By default only warnings and errors. A page may be short or empty although more follow: as "
-            "long as there is a `nextCursor`, continue.", permission=PERMISSION,
+            query=LogsQuery, response=CoordinatorLogs, errors=(*zone_errors, "invalid_cursor"), tags=tags,
+            description="Lists only warnings and errors by default. A page may be short or empty although more follow: "
+            "continue as long as there is a `nextCursor`.", permission=PERMISSION,
         ),
         Route(
             "GET", base + "/strategy", handlers.get_strategy, "Get the order in which tasks are claimed", LIFECYCLE,

@@ -98,10 +98,10 @@ class FleetHandlers:
             before=route_params.decode_id_cursor(FLEET_LISTING, query.cursor) if query.cursor else UPPER_BOUND,
             with_deleted=query.deleted,
         )
-        found = await route_params.read_for_call(self.engine, call, lambda tx: fleet_reads.list_fleets(tx, filters))
-        count, last_id = paging.trim_page([str(details.fleet.fleet_id) for details in found], query.limit)
+        fleets = await route_params.read_for_call(self.engine, call, lambda tx: fleet_reads.list_fleets(tx, filters))
+        count, last_id = paging.trim_page([str(details.fleet.fleet_id) for details in fleets], query.limit)
         cursor = paging.encode(FLEET_LISTING, last_id) if last_id else None
-        body = FleetList([views.fleet_view(details) for details in found[:count]], cursor)
+        body = FleetList([views.fleet_view(details) for details in fleets[:count]], cursor)
         return Reply(body, 200, call.next_link(cursor))
 
     async def show(self, call: Call) -> FleetView:
@@ -116,7 +116,7 @@ class FleetHandlers:
         can_close_panes = call.is_unix_socket and FLEET_EXEC in call.caller.scopes
         pane_closer = _PaneCloser(call, self.panes if can_close_panes and not query.keep_panes else None)
         request = fleet_request(call)
-        # Before members are deregistered: if the request is interrupted, it can be repeated and closes the rest.
+        # Panes are closed before members are deregistered: a repeated request can close those that are still open.
         while await pane_closer.close_new(
             await route_params.read_for_call(self.engine, call, lambda tx: list_fleet_placements(tx, request))
         ):
@@ -125,7 +125,7 @@ class FleetHandlers:
         result = await self.submit(command)
         assert isinstance(result, DeleteFleetResult)
         try:
-            # Panes that members got after the last check.
+            # Close the panes that members got after the last check.
             await pane_closer.close_new(result.placements)
         except Problem as problem:
             # The fleet is deleted. The response counts the panes that were left open.
@@ -155,7 +155,7 @@ class _PaneCloser:
     panes: PanePort | None
     """None: leave all panes open."""
     outcomes: dict[int, PaneOutcome | NoticeFailure] = field(default_factory=dict)
-    """By member: the panes tried so far."""
+    """By agent id, for the panes tried so far."""
 
     async def close_new(self, placements: Sequence[Placement]) -> bool:
         """Close the panes not tried before. Returns whether there were any."""

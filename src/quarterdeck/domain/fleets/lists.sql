@@ -63,7 +63,7 @@ select b.zone_id, b.agent_id, (
 from rows(:batch as b, zone_id text, agent_id bigint);
 
 -- name: messages_unread
--- The unread messages of a member, newest first. Acknowledged messages cost nothing: they are not in the index.
+-- The unread messages of a member, newest first. Acknowledged and canceled messages are not in the partial index.
 select columns(t as message)
 from messages t
 where t.context_id = :agent_id and t.zone_id = :zone_id and t.status_state = 'input_required' and t.task_id > :after
@@ -142,7 +142,7 @@ order by t.task_id
 limit :limit;
 
 -- name: timeline_heads
--- The messages that are entries of a fleet's timeline: messages to one member, and summaries of broadcasts.
+-- One message per entry of a fleet's timeline: a message to one member, or the summary of a broadcast.
 select columns(t as message)
 from messages t
 where t.fleet_id = :fleet_id and t.zone_id = :zone_id and t.task_id < :before

@@ -7,12 +7,12 @@
 Callers need the scope `fleet:exec` and the Unix socket: only the user who owns the panes can open it. The location
 that a caller gives for its own pane is checked against tmux.
 
-How it fails. A pane that is on another host, gone, another user's, or runs only a shell is not touched. Its member is
-deregistered, and the response gives the reason. An agent that does not exit in time, or that is not in the foreground
-of its pane, stays registered; the error contains the last lines of the pane. The panes of a fleet are closed before the
-fleet is deleted, so an interrupted request can be repeated. A server that is killed between registering a member and
-storing its pane leaves a member without a pane. It can be deleted like any other; an agent that was started for it then
-finds its token refused.
+How it fails. When a member is deleted, a pane that is gone, on another host or another user's is not touched, and
+without `force` neither is one that runs only a shell. The member is deregistered, and the response gives the reason. If
+the agent does not exit in time, or is not in the foreground of its pane, the member stays registered; the error has the
+last lines of the pane. The panes of a fleet are closed before the fleet is deleted, so an interrupted request can be
+repeated. A server that is killed between registering a member and storing its pane leaves a member without a pane. That
+member can be deleted like any other; the token of an agent that was started for it is then refused.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class MemberPanes:
         return MemberPlan(body, agent, director.member, await self._locate_window(director, body, agent))
 
     async def _locate_window(self, director: MemberPlacement, body: MemberBody, agent: CodingAgent) -> PaneLocation:
-        """The window of the director's pane. If the director has no pane, the window of the caller's pane."""
+        """The window of the director's pane. If that pane cannot be found, the window of the caller's pane."""
         placement = director.placement
         if placement is not None and not isinstance(
             pane := await self._pane_access.find_pane(placement), NoticeFailure
@@ -161,7 +161,7 @@ class MemberPanes:
 
     async def _require_caller_pane(self, pane: Pane) -> PaneInfo:
         """The caller's pane as its tmux server reports it."""
-        info = (await run_tmux(Tmux(pane.socket, self._pane_access.call_seconds).panes())).get(pane.pane_id)
+        info = (await run_tmux(Tmux(pane.socket, self._pane_access.call_timeout_seconds).panes())).get(pane.pane_id)
         if info is None or info.is_dead:
             raise errors.unknown_pane(pane.pane_id)
         return info
@@ -174,7 +174,7 @@ class MemberPanes:
 
     async def _start_agent(self, member: Member, plan: MemberPlan) -> RegisterMemberResult:
         location, pane_id = plan.location, None
-        tmux = Tmux(location.socket, self._pane_access.call_seconds, location.tmux_pid)
+        tmux = Tmux(location.socket, self._pane_access.call_timeout_seconds, location.tmux_pid)
         try:
             pane_id = await tmux.split(location.window_id, plan.argv(member), self._build_environment(member))
             placement = await self._deps.submit(_set_pane_command(member, pane_id))
@@ -185,14 +185,14 @@ class MemberPanes:
             await self._undo_create(tmux, member, pane_id)
             raise errors.pane_not_created(str(error)) from None
         except BaseException:
-            # Also when the request is canceled: nothing else cleans up the new pane and the new member.
+            # Includes cancellation of the request: nothing else cleans up the new pane and the new member.
             await self._undo_create(tmux, member, pane_id)
             raise
 
     async def _wait_until_running(self, placement: Placement) -> None:
         deadline = asyncio.get_running_loop().time() + START_SECONDS
-        while not isinstance(found := await self._pane_access.find_target(placement), TypingTarget):
-            if found is not NoticeFailure.NOT_THE_AGENT:
+        while not isinstance(target := await self._pane_access.find_target(placement), TypingTarget):
+            if target is not NoticeFailure.NOT_THE_AGENT:
                 raise TmuxError(f"{placement.coding_agent} ended immediately after it was started.")
             if asyncio.get_running_loop().time() >= deadline:
                 return
@@ -208,7 +208,7 @@ class MemberPanes:
         try:
             await self._deps.submit(command)
         except Problem as problem:
-            # It was deleted in the meantime, or the database is unavailable. It can be deleted later.
+            # Either the member was deleted in the meantime, or the database is unavailable and it can be deleted later.
             log.warning("member %d without a pane was not deregistered: %r", member.agent_id, problem)
 
     def _build_environment(self, member: Member) -> dict[str, str]:
@@ -260,17 +260,17 @@ class MemberPanes:
 
     async def delete(self, call: Call, fleet_id: int, agent_id: int, force: bool) -> FleetMemberDeleted:
         """Close the pane first: a member whose agent still runs stays registered."""
-        found = await self._load_member(call, fleet_id, agent_id)
-        # The lane will refuse to deregister the director and the administrator, so their panes stay open.
-        is_protected = found.is_director or member_kind(found.member.agent_card_json) == ADMINISTRATOR_KIND
-        outcome = None if is_protected else await self._close_pane(call, found.placement, force)
+        loaded = await self._load_member(call, fleet_id, agent_id)
+        # The lane refuses to deregister the director and the administrator, so their panes must stay open.
+        is_protected = loaded.is_director or member_kind(loaded.member.agent_card_json) == ADMINISTRATOR_KIND
+        outcome = None if is_protected else await self._close_pane(call, loaded.placement, force)
         result = await self._deps.submit(
             DeregisterMember(
                 zone_id=call.zone_id, caller=call.caller, trace=call.trace, fleet_id=fleet_id, agent_id=agent_id
             )
         )
         assert isinstance(result, DeregisterMemberResult)
-        placement = found.placement if outcome is not None else result.placement
+        placement = loaded.placement if outcome is not None else result.placement
         if outcome is None and placement is not None and placement.tmux_pane_id is not None:
             # The member was still being created when it was loaded, and got its pane before it was deregistered.
             outcome = await self._close_late_pane(call, placement)
@@ -289,7 +289,7 @@ class MemberPanes:
     async def _close_pane(
         self, call: Call, placement: Placement | None, force: bool
     ) -> PaneOutcome | NoticeFailure | None:
-        """A pane on another host, or one that is gone, needs no `fleet:exec`: nothing is done to it."""
+        """A pane that is on another host or gone is not touched, so it needs no `fleet:exec`."""
         if placement is None or placement.tmux_pane_id is None:
             return None
         if isinstance(pane := await self._pane_access.find_pane(placement), NoticeFailure):
@@ -332,7 +332,7 @@ class MemberPanes:
 
 
 def require_exec(call: Call) -> None:
-    """Refuse callers other than the panes' own user, who has the scope and can open the Unix socket."""
+    """Refuse callers without the scope, or not on the Unix socket, which only the owner of the panes can open."""
     if FLEET_EXEC not in call.caller.scopes:
         raise errors.scope_missing(FLEET_EXEC)
     if not call.is_unix_socket:

@@ -96,10 +96,10 @@ class MemberHandlers:
             after=route_params.decode_id_cursor(MEMBER_LISTING, query.cursor) if query.cursor else 0,
             with_unread=query.activity,
         )
-        found = await route_params.read_for_call(self.engine, call, lambda tx: fleet_reads.list_members(tx, filters))
-        count, last_id = paging.trim_page([str(view.agent_id) for view in found], query.limit)
+        members = await route_params.read_for_call(self.engine, call, lambda tx: fleet_reads.list_members(tx, filters))
+        count, last_id = paging.trim_page([str(view.agent_id) for view in members], query.limit)
         cursor = paging.encode(MEMBER_LISTING, last_id) if last_id else None
-        return Reply(FleetMemberList(found[:count], cursor), 200, call.next_link(cursor))
+        return Reply(FleetMemberList(members[:count], cursor), 200, call.next_link(cursor))
 
     async def show(self, call: Call) -> FleetMemberView:
         request = route_params.member_request(call)
@@ -146,8 +146,8 @@ CREATE_DESCRIPTION = (
 )
 DELETE_DESCRIPTION = (
     "An agent in a pane gets its exit command, and the member is deregistered after the pane has closed. If the agent "
-    "does not exit, or is not in the foreground of its pane, the member stays; `force` kills the pane. This needs the "
-    "Unix socket and the scope `fleet:exec`. A member without a pane is deregistered at once."
+    "does not exit, or is not in the foreground of its pane, the member stays; `force` kills the pane. Closing a pane "
+    "needs the Unix socket and the scope `fleet:exec`. A member without a pane is deregistered at once."
 )
 PANE_DESCRIPTION = "Needs the Unix socket and the scope `fleet:exec`, on the host of the pane."
 

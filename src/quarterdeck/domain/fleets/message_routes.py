@@ -124,16 +124,16 @@ class MessageHandlers:
 
     async def show(self, call: Call) -> MessageView:
         request = MessageRequest(**command_fields(call), message_id=path_message_id(call))
-        found = await route_params.read_for_call(self.engine, call, lambda tx: message_reads.get_message(tx, request))
-        return presenters.message_view(found.messages[0], found.names)
+        page = await route_params.read_for_call(self.engine, call, lambda tx: message_reads.get_message(tx, request))
+        return presenters.message_view(page.messages[0], page.names)
 
     async def list_messages(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, MessagesQuery)
         listing = f"messages.{query.order}"
         filters = MessagesFilter(**command_fields(call), **_page_fields(query, listing))
-        found = await route_params.read_for_call(self.engine, call, lambda tx: message_reads.list_messages(tx, filters))
-        return _list_reply(call, found, listing)
+        page = await route_params.read_for_call(self.engine, call, lambda tx: message_reads.list_messages(tx, filters))
+        return _list_reply(call, page, listing)
 
     async def list_sent(self, call: Call) -> Reply:
         query = call.query
@@ -142,8 +142,8 @@ class MessageHandlers:
         filters = SentFilter(
             **command_fields(call), **_page_fields(query, listing), agent_id=path_agent_id(call), state=query.status
         )
-        found = await route_params.read_for_call(self.engine, call, lambda tx: message_reads.list_sent(tx, filters))
-        return _list_reply(call, found, listing)
+        page = await route_params.read_for_call(self.engine, call, lambda tx: message_reads.list_sent(tx, filters))
+        return _list_reply(call, page, listing)
 
     async def list_inbox(self, call: Call) -> Reply:
         query = call.query
@@ -160,12 +160,12 @@ class MessageHandlers:
             is_poll=query.wait_ms is not None,
         )
         timeout_seconds = min(query.wait_ms or 0, self.wait_max_ms) / 1000
-        found = await (
+        page = await (
             self.inbox_long_poll.list_inbox(filters, timeout_seconds)
             if timeout_seconds
             else route_params.read_for_call(self.engine, call, lambda tx: message_reads.list_inbox(tx, filters))
         )
-        return _list_reply(call, found, listing)
+        return _list_reply(call, page, listing)
 
     async def list_timeline(self, call: Call) -> Reply:
         query = call.query
@@ -175,12 +175,12 @@ class MessageHandlers:
             limit=query.limit + 1,
             before=route_params.decode_id_cursor(TIMELINE_LISTING, query.cursor) if query.cursor else UPPER_BOUND,
         )
-        found = await route_params.read_for_call(self.engine, call, lambda tx: timeline.list_entries(tx, filters))
-        sort_keys = [str(entry.head.task_id) for entry in found.entries]
+        page = await route_params.read_for_call(self.engine, call, lambda tx: timeline.list_entries(tx, filters))
+        sort_keys = [str(entry.head.task_id) for entry in page.entries]
         count, last_key = paging.trim_page(sort_keys, query.limit)
-        last_key = sort_keys[-1] if found.is_truncated else last_key
+        last_key = sort_keys[-1] if page.is_truncated else last_key
         cursor = paging.encode(TIMELINE_LISTING, last_key) if last_key else None
-        views = [presenters.entry_view(entry, found.names) for entry in found.entries[:count]]
+        views = [presenters.entry_view(entry, page.names) for entry in page.entries[:count]]
         return Reply(TimelineView(views, cursor), 200, call.next_link(cursor))
 
 
@@ -214,7 +214,7 @@ class PageFields(TypedDict):
 
 
 def _page_fields(query: MessagesQuery, listing: str) -> PageFields:
-    """The limit is one more than the client requested, to know whether another page follows."""
+    """The limit is one more than the client requested, to detect whether another page follows."""
     return PageFields(
         limit=query.limit + 1,
         after=query.after,
@@ -223,31 +223,31 @@ def _page_fields(query: MessagesQuery, listing: str) -> PageFields:
     )
 
 
-def _list_reply(call: Call, found: MessagePage, listing: str) -> Reply:
+def _list_reply(call: Call, page: MessagePage, listing: str) -> Reply:
     assert isinstance(call.query, MessagesQuery)
-    sort_keys = [f"{message.status_timestamp}.{message.task_id}" for message in found.messages]
+    sort_keys = [f"{message.status_timestamp}.{message.task_id}" for message in page.messages]
     count, last_key = paging.trim_page(sort_keys, call.query.limit)
-    last_key = sort_keys[-1] if found.is_truncated else last_key
+    last_key = sort_keys[-1] if page.is_truncated else last_key
     cursor = paging.encode(listing, last_key) if last_key else None
-    views = [presenters.message_view(message, found.names) for message in found.messages[:count]]
+    views = [presenters.message_view(message, page.names) for message in page.messages[:count]]
     return Reply(MessageList(views, cursor), 200, call.next_link(cursor))
 
 
 SEND_DESCRIPTION = (
-    "To one member, or to `*`: a broadcast to all active members except the sender and the administrator. The response "
-    "to a broadcast is its summary; with `wait_ms` also the number of members notified in their panes. A member's own "
-    "token sends as that member only."
+    "Sends a message to one member, or with `*` to all active members except the sender and the administrator: a "
+    "broadcast. The response to a broadcast has its summary and the number of recipients; with `wait_ms` also the "
+    "number of members notified in their panes. A member's own token sends as that member only."
 )
 INBOX_DESCRIPTION = (
     "`status=input_required` lists the unread messages, newest first. With `wait_ms` the request waits until there is "
-    "a message with an id higher than `after`, or until the time has passed. Polling, with any `wait_ms` (also 0), is "
-    "for active members: a member that was deregistered, or whose fleet was deleted, is refused, also while it waits. "
+    "a message with an id higher than `after`, or until the time has passed. Requests with `wait_ms`, even 0, are only "
+    "for active members: a member that was deregistered, or whose fleet was deleted, is refused, even while it waits. "
     "Without `wait_ms` its messages can still be read. All other lists are ordered by the last change of state."
 )
 STREAM_DESCRIPTION = (
     "Server-sent events. `entry`: a message was sent; the data is a timeline entry. `moved`: a message was "
     "acknowledged or canceled; the data has the entry's id and the changed recipients with their current state. The "
-    "id of an event is a position of the event log: a client that reconnects with `Last-Event-ID` misses nothing, and "
+    "id of an event is a position in the event log: a client that reconnects with `Last-Event-ID` misses nothing, and "
     "may get a change twice."
 )
 

@@ -134,12 +134,12 @@ def routes(handlers: MonitorHandlers) -> list[Route]:
             permission=CHANGE_PERMISSION,
         ),
         Route(
-            "GET", member_monitor_path, handlers.show_member, "Show the monitoring of a member", LIFECYCLE,
+            "GET", member_monitor_path, handlers.show_member, "Show how a member is monitored", LIFECYCLE,
             response=MonitoredMemberView, tags=tags, errors=(*not_found_errors, *member_errors),
             permission=READ_PERMISSION,
         ),
         Route(
-            "PATCH", member_monitor_path, handlers.configure, "Configure the monitoring of a member", LIFECYCLE,
+            "PATCH", member_monitor_path, handlers.configure, "Configure how a member is monitored", LIFECYCLE,
             body=ConfigureMonitorBody, response=MonitoredMemberView, tags=tags,
             errors=(*change_errors, *member_errors), permission=CHANGE_PERMISSION,
         ),

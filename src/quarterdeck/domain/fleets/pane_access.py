@@ -35,15 +35,15 @@ T = TypeVar("T")
 class PaneAccess:
     host: Host
     coding_agents: Mapping[str, CodingAgent]
-    call_seconds: float
-    """Timeout of one tmux call."""
+    call_timeout_seconds: float
+    """For one tmux call."""
     exit_seconds: float
-    """How long a pane may take to close after its agent got the exit command."""
+    """How long a pane may take to close after the exit command was typed."""
     close_waiter: PaneCloseWaiter = field(default_factory=PaneCloseWaiter)
     close_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CLOSE_CONCURRENT_MAX))
 
     def tmux_of(self, placement: Placement) -> Tmux:
-        return Tmux(placement.tmux_socket, self.call_seconds, placement.tmux_pid)
+        return Tmux(placement.tmux_socket, self.call_timeout_seconds, placement.tmux_pid)
 
     # -- finding -------------------------------------------------------------------------------------------------
 
@@ -51,8 +51,8 @@ class PaneAccess:
         """The pane, if it exists, whatever runs in it."""
         if failure := keystrokes.check_host(placement, self.host):
             return NoticeFailure(failure)
-        found = keystrokes.find_pane(await run_tmux(self.tmux_of(placement).panes()), placement)
-        return found if isinstance(found, PaneInfo) else NoticeFailure(found)
+        pane = keystrokes.find_pane(await run_tmux(self.tmux_of(placement).panes()), placement)
+        return pane if isinstance(pane, PaneInfo) else NoticeFailure(pane)
 
     async def find_target(self, placement: Placement) -> TypingTarget | NoticeFailure:
         """The pane, if it may be typed into."""
@@ -66,7 +66,7 @@ class PaneAccess:
     # -- typing --------------------------------------------------------------------------------------------------
 
     async def type_line(self, placement: Placement, text: str, *, press_enter: bool = True) -> PaneInfo | NoticeFailure:
-        """The pane into which the text was typed, or the reason why it was not typed."""
+        """The pane into which the text was typed, or the reason why it was not typed completely."""
         target = await self.find_target(placement)
         if isinstance(target, NoticeFailure):
             return target
@@ -107,7 +107,7 @@ class PaneAccess:
 
     async def kill(self, placement: Placement) -> PaneOutcome:
         """Returns when all processes of the pane have ended."""
-        assert placement.tmux_pane_id is not None  # the caller has found the pane
+        assert placement.tmux_pane_id is not None  # the calling method has found the pane
         async with self.close_slots:
             await run_tmux(self.tmux_of(placement).kill(placement.tmux_pane_id))
         return PaneOutcome.KILLED
@@ -126,7 +126,7 @@ class PaneAccess:
         return await self.kill(placement)
 
     async def _capture_tail(self, placement: Placement) -> str:
-        assert placement.tmux_pane_id is not None  # the caller has found the pane
+        assert placement.tmux_pane_id is not None  # the calling method has found the pane
         try:
             return await self.tmux_of(placement).capture(placement.tmux_pane_id, TAIL_LINES)
         except TmuxError as error:

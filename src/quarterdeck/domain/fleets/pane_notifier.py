@@ -5,9 +5,9 @@
                  └ no pane,          └ pane gone, another tmux      └ one notice at a time per pane,
                    another host        server, a shell: skip          up to 64 panes in parallel
 
-The pane is checked again before each line: the line before may have made the agent exit, and a shell would execute the
-next one. The database is checked too, with one statement per snapshot: the member may have left and its pane may belong
-to another member, or the message was acknowledged or canceled.
+The pane is checked again before each line: the previous line may have made the agent exit, and a shell would execute
+the next one. The database is checked too, with one statement per snapshot: the member may have been deregistered and
+its pane may belong to another member, or the message may have been acknowledged or canceled.
 
 How it fails. The message stays in the inbox whether or not the notice is typed. A notice that is not typed in time
 fails, and its receipt gives the reason. A stuck pane delays only its own notices, and a stuck tmux server only its own
@@ -62,8 +62,8 @@ LOOKUP_MAX = 1_000
 RECEIPT_TIMEOUT_SECONDS = 30.0
 TYPED_LENGTH_MAX = 8_000
 """Characters of a message that are typed. The recipient reads the complete message from its inbox."""
-KEPT_LENGTH_MAX = TYPED_LENGTH_MAX + 1
-"""Characters kept of a text in the queue: one more than is typed, to know that the text was longer."""
+QUEUED_LENGTH_MAX = TYPED_LENGTH_MAX + 1
+"""Characters of a text held in the queue: one more than is typed, to detect that the text was longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class NotifierDeps:
 
 @dataclass(frozen=True, slots=True)
 class PendingNotice:
-    """A message that is to be typed into a pane."""
+    """A message to type into a pane."""
 
     message: Message
     placement: Placement
@@ -90,7 +90,7 @@ class _BroadcastProgress:
     """The number of a broadcast's notices without a receipt."""
 
     def __init__(self) -> None:
-        self.pending = 0
+        self.pending_count = 0
         self.finished = asyncio.Event()
 
 
@@ -104,7 +104,7 @@ class PaneNotifier:
         self._queues: dict[str, _TmuxQueue] = {}
         """By socket path of the tmux server."""
         self._background = Background(log)
-        self._pending = 0
+        self._pending_count = 0
         self._broadcasts: dict[MessageRef, _BroadcastProgress] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -114,7 +114,7 @@ class PaneNotifier:
 
     def __len__(self) -> int:
         """The number of notices without a receipt."""
-        return self._pending
+        return self._pending_count
 
     def start(self) -> None:
         """Does nothing: `notify` starts the background work."""
@@ -125,9 +125,9 @@ class PaneNotifier:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._grace_seconds):
                 await self._idle.wait()
-        if pending := self._pending:
-            log.warning("%d notices were canceled by the shutdown; their messages stay in the inboxes", pending)
-        # A canceled notice starts to write its receipt. That is canceled too, until nothing new is started.
+        if pending_count := self._pending_count:
+            log.warning("%d notices were canceled by the shutdown; their messages stay in the inboxes", pending_count)
+        # A canceled notice starts the write of its receipt, so this repeats until nothing new is started.
         while await self._background.stop(0):
             pass
 
@@ -136,18 +136,18 @@ class PaneNotifier:
         if self._is_stopping:
             log.info("%d messages were delivered during the shutdown: no notices are typed", len(messages))
             return
-        self._pending += len(messages)
+        self._pending_count += len(messages)
         for message in messages:
             if message.origin_task_id is not None:
                 self._broadcasts.setdefault(
                     (message.zone_id, message.origin_task_id), _BroadcastProgress()
-                ).pending += 1
+                ).pending_count += 1
         self._idle.clear()
-        capacity = max(0, PENDING_MAX - self._pending + len(messages))
+        capacity = max(0, PENDING_MAX - self._pending_count + len(messages))
         for message in messages[capacity:]:
             self._finish_notice(message, NoticeFailure.FAILED)
         self._incoming += [
-            structs.replace(message, text=message.text[:KEPT_LENGTH_MAX]) for message in messages[:capacity]
+            structs.replace(message, text=message.text[:QUEUED_LENGTH_MAX]) for message in messages[:capacity]
         ]
         if self._incoming and not self._is_loading:
             self._is_loading = True
@@ -170,7 +170,7 @@ class PaneNotifier:
                 try:
                     await self._enqueue(messages)
                 except Exception:
-                    # Any error: these messages still need their receipts, and the next ones must be processed.
+                    # Broad, because these messages still need their receipts, and the next ones must be processed.
                     log.exception("%d notices failed: their placements could not be loaded", len(messages))
                     for message in messages:
                         self._finish_notice(message, NoticeFailure.FAILED)
@@ -179,9 +179,9 @@ class PaneNotifier:
 
     async def _enqueue(self, messages: Sequence[Message]) -> None:
         refs = sorted({(message.zone_id, message.to_agent_id) for message in messages})
-        found = await self._deps.cross_zone_engine.read(lambda tx: load_placements(tx, refs))
+        placements = await self._deps.cross_zone_engine.read(lambda tx: load_placements(tx, refs))
         for message in messages:
-            placement = found.get((message.zone_id, message.to_agent_id))
+            placement = placements.get((message.zone_id, message.to_agent_id))
             if placement is None or placement.tmux_pane_id is None:
                 self._finish_notice(message, NoticeFailure.NO_PANE)
             elif (failure := keystrokes.check_host(placement, self._deps.host)) is not None:
@@ -213,17 +213,17 @@ class PaneNotifier:
         except Problem as problem:
             log.warning("message %d has no receipt: %r", message.task_id, problem)
         finally:
-            self._pending -= 1
+            self._pending_count -= 1
             self._count_receipt(message)
-            if not self._pending:
+            if not self._pending_count:
                 self._idle.set()
 
     def _count_receipt(self, message: Message) -> None:
         ref = (message.zone_id, message.origin_task_id or 0)
         broadcast = self._broadcasts.get(ref)
         if broadcast is not None:
-            broadcast.pending -= 1
-            if not broadcast.pending:
+            broadcast.pending_count -= 1
+            if not broadcast.pending_count:
                 del self._broadcasts[ref]
                 broadcast.finished.set()
 
@@ -264,7 +264,7 @@ class _TmuxQueue:
         return free[: max(0, PANES_CONCURRENT_MAX - len(self._typing_panes))]
 
     async def _check_panes(self) -> None:
-        """One check for the next notice of every free pane, repeated until no free pane has one."""
+        """Check the next notice of every free pane, and repeat until no free pane has a notice."""
         try:
             while pane_ids := self._free_panes():
                 notices = [self._pop_notice(pane_id) for pane_id in pane_ids]
@@ -298,7 +298,7 @@ class _TmuxQueue:
         except (TmuxError, TimeoutError) as error:
             log.warning("%d notices failed: the panes of %s could not be listed: %r", len(notices), self._socket, error)
         except Exception:
-            # Any error: these were removed from the queue and need their receipts, and the next must be checked.
+            # Broad, because these notices left the queue and need their receipts, and the next must be checked.
             log.exception("%d notices failed: the check of %s raised", len(notices), self._socket)
         return [NoticeFailure.FAILED for _ in notices]
 
@@ -331,7 +331,7 @@ class _TmuxQueue:
 
 
 def skip_reason(notice: PendingNotice, state: NoticeState | None) -> NoticeFailure | None:
-    """Why the notice must not be typed any more, or None."""
+    """Why the notice must no longer be typed, or None."""
     if state is None or state.state is not MessageState.INPUT_REQUIRED:
         return NoticeFailure.ENDED
     return None if state.pane_id == notice.pane_id else NoticeFailure.NO_PANE

@@ -1,4 +1,4 @@
-"""The interface through which the routes of fleets use panes.
+"""The interface by which the routes of fleets access panes.
 
 Panes are on one host. Only a server that runs there, as the user who owns them, can create, read and close them. A
 server without panes has no `PanePort`, and its routes refuse with `no_panes_here`.
@@ -44,4 +44,4 @@ class PanePort(Protocol):
         """Type the line that makes an agent check its messages."""
 
     async def close_panes(self, call: Call, placements: Sequence[Placement]) -> dict[int, PaneOutcome | NoticeFailure]:
-        """Close panes of a fleet that is being deleted. Outcomes by member. Raises if one could not be closed."""
+        """Close panes of a fleet that is being deleted. Returns outcomes by agent id. Raises if a pane stays open."""

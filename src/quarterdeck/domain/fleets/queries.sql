@@ -1,19 +1,19 @@
 -- The columns of a fleet, in the field order of `model.rows.Fleet`.
 -- columns: zone_id, fleet_id, label, created_at, deleted_at, director_agent_id, created_by
 --
--- Of a member, in the field order of `Member`.
+-- The columns of a member, in the field order of `Member`.
 -- columns member: zone_id, agent_id, fleet_id, registry_id, name, description, status, registered_at, deregistered_at
 -- columns member: agent_card_json
 --
--- Of a message, in the field order of `Message`.
+-- The columns of a message, in the field order of `Message`.
 -- columns message: zone_id, task_id, fleet_id, context_id, from_agent_id, to_agent_id, type, created_at, status_state
 -- columns message: status_timestamp, origin_task_id, text, notified_at, notice
 --
--- Of a placement, in the field order of `Placement`.
+-- The columns of a placement, in the field order of `Placement`.
 -- columns placement: zone_id, agent_id, director_agent_id, tmux_session, tmux_window_id, tmux_pane_id, coding_agent
 -- columns placement: created_at, host_id, user_id, tmux_socket, tmux_pid
 --
--- Of the monitor's rows, in the field order of `MonitorConfig` and `MonitorRuntime`.
+-- The columns of the monitor's rows, in the field order of `MonitorConfig` and `MonitorRuntime`.
 -- columns config: zone_id, agent_id, interval_seconds, last_ping_at, enabled
 -- columns runtime: zone_id, fleet_id, pid, started_at, last_tick_at, tick_seconds, host_id, user_id, policy
 
@@ -46,7 +46,7 @@ from rows(:batch as b, zone_id text, agent_id bigint)
 join members m on m.zone_id = b.zone_id and m.agent_id = b.agent_id;
 
 -- name: members_of_fleets
--- The members in the given state. The index includes the status, so deregistered members cost nothing here.
+-- The members in the given state. The index includes the status, so members in the other state are not scanned.
 select columns(m as member)
 from rows(:batch as b, zone_id text, fleet_id bigint, state text)
 join members m on m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state;
@@ -78,14 +78,14 @@ from rows(:batch as b, zone_id text, fleet_id bigint)
 join monitor_runtime r on r.zone_id = b.zone_id and r.fleet_id = b.fleet_id;
 
 -- name: fleets_insert
--- Without the director, whose row does not exist yet: `fleets_set_director` sets it.
+-- Omits the director, whose row does not exist yet: `fleets_set_director` sets it.
 insert into fleets (zone_id, fleet_id, label, created_at, deleted_at, created_by)
 select b.zone_id, b.fleet_id, b.label, b.created_at, b.deleted_at, b.created_by
 from rows(:batch as b, zone_id text, fleet_id bigint, label text, created_at bigint, deleted_at bigint,
     created_by text);
 
 -- name: fleets_set_director
--- The reference to the director, after the director's row was inserted.
+-- Sets the reference to the director, after the director's row was inserted.
 update fleets
 set director_agent_id = b.director
 from rows(:batch as b, zone text, fleet bigint, director bigint)
@@ -101,7 +101,7 @@ where zone_id = b.zone and fleet_id = b.fleet and coalesce(deleted_at, 0) = b.wa
 returning fleet_id;
 
 -- name: members_insert
--- The caller decides the order: directors before their placements, administrators last.
+-- The operation decides the order: directors before their placements, administrators last.
 insert into members (zone_id, agent_id, fleet_id, registry_id, name, description, status, registered_at, deregistered_at,
     agent_card_json)
 select columns(b as member)
@@ -139,7 +139,7 @@ delete from agent_placements
 where (zone_id, agent_id) in (select b.zone_id, b.agent_id from rows(:batch as b, zone_id text, agent_id bigint));
 
 -- name: monitor_configs_set
--- For members that got a pane, were reconfigured or were pinged.
+-- Written when a member gets a placement, is reconfigured or is pinged.
 insert into monitor_config (zone_id, agent_id, interval_seconds, last_ping_at, enabled)
 select columns(b as config)
 from rows(:batch as b, zone_id text, agent_id bigint, interval_seconds bigint, last_ping_at bigint, enabled smallint)
@@ -148,7 +148,7 @@ on conflict (zone_id, agent_id) do update
 set interval_seconds = excluded.interval_seconds, last_ping_at = excluded.last_ping_at, enabled = excluded.enabled;
 
 -- name: monitor_configs_delete
--- A member without a pane is not monitored.
+-- A member without a placement is not monitored.
 delete from monitor_config
 where (zone_id, agent_id) in (select b.zone_id, b.agent_id from rows(:batch as b, zone_id text, agent_id bigint));
 
@@ -183,7 +183,7 @@ join messages t on t.zone_id = b.zone_id and t.task_id > b.first_id and t.task_i
 where t.origin_task_id = b.first_id;
 
 -- name: messages_insert
--- A broadcast's summary and its deliveries, in one transaction.
+-- New messages. The summary and all deliveries of a broadcast are inserted in one transaction.
 insert into messages (zone_id, task_id, fleet_id, context_id, from_agent_id, to_agent_id, type, created_at, status_state,
     status_timestamp, origin_task_id, text, notified_at, notice)
 select columns(b as message)

@@ -1,4 +1,4 @@
-"""What the handlers of fleets share: path parameters, idempotency keys, size checks and cursors."""
+"""Helpers that the handlers of fleets share: path parameters, idempotency keys, size checks and cursors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CommandFields(TypedDict):
 
 
 def command_fields(call: Call) -> CommandFields:
-    """Caller, trace and fleet of a request: `Cancel(**command_fields(call), …)`."""
+    """The zone, caller, trace and fleet of a request: `Cancel(**command_fields(call), …)`."""
     return CommandFields(zone_id=call.zone_id, caller=call.caller, trace=call.trace, fleet_id=path_fleet_id(call))
 
 
@@ -62,7 +62,7 @@ def member_request(call: Call) -> MemberRequest:
 
 
 async def read_for_call(engine: Engine, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-    """Read under row security: the zone that is read, and the zone of the caller's own session."""
+    """Read under row security, confined to the request's zone and the zone of the caller's own session."""
     return await engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
 

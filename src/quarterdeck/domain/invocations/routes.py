@@ -56,7 +56,7 @@ from quarterdeck.domain.invocations.model import (
 )
 from quarterdeck.domain.invocations.operations.long_poll import ClaimedItems, ClaimPolls, wait_for_invocations
 from quarterdeck.domain.invocations.rules.errors import key_required
-from quarterdeck.engine.long_poll import claimed_items
+from quarterdeck.engine.long_poll import wait_for_claim
 from quarterdeck.engine.transaction import Engine, Transaction
 
 log = logging.getLogger("quarterdeck.invocations")
@@ -133,7 +133,7 @@ class InvocationHandlers:
         return Reply(leases, on_undelivered=lambda: self.polls.on_undelivered(claimed))
 
     async def _submit_claim(self, command: Claim) -> ClaimedItems:
-        return await claimed_items(self.submit(command), _claimed_items, self.polls)
+        return await wait_for_claim(self.submit(command), _claimed_items, self.polls)
 
     def release_undelivered(self, claimed: Sequence[Invocation]) -> None:
         """Release leases whose response was not delivered. The attempts do not count."""

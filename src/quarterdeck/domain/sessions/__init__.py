@@ -4,8 +4,8 @@ This component decides which spawns are admitted (`rules.admission`), the states
 terminated together and in which order (`rules.cascade`), and what is suspended (`rules.suspension`).
 
 Every admission, termination and suspension in a zone is decided under the zone's row lock, so its counts are exact with
-any number of callers, lanes and replicas. The counts are in a narrow table (`admission_counts`), one row for each thing
-that has a limit, and change in the same transaction as the sessions they count.
+any number of callers, lanes and replicas. The counts are in a narrow table (`admission_counts`), one row per limited
+scope, and change in the same transaction as the sessions they count.
 
 *Live* means active or suspended, not expired, and not marked by a cascade. An expired session stops counting
 immediately, before any sweep runs: it reads as terminated, its idempotency key is free, nothing can be spawned under
@@ -23,7 +23,7 @@ nest: clearing one flag resumes only what no other flag suspends. Suspended sess
 TTL keeps running, and they cannot have new children.
 
 How it fails. A refusal names the bound, its limit, the used amount and what frees it; the explain routes report the
-same without a spawn. A spawn repeated with its Idempotency-Key returns the same session while that is live, also if the
+same without a spawn. A spawn repeated with its Idempotency-Key returns the same session while that is live, even if the
 connection broke between commit and response. An interrupted cascade is either marked completely or not at all. A late
 sweep delays events, but never changes how a session reads.
 """

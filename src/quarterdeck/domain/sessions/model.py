@@ -33,7 +33,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     ] = 60_000
     ttl_sweep_batch: Annotated[int, Meta(ge=1, le=10_000, description="expired sessions terminated per pass")] = 500
     orphan_sweep_interval_ms: Annotated[
-        int, Meta(ge=10, le=86_400_000, description="interval of the sweep for sessions whose parent is gone")
+        int, Meta(ge=10, le=86_400_000, description="interval of the sweep that terminates orphaned sessions")
     ] = 60_000
     cascade_sweep_interval_ms: Annotated[
         int, Meta(ge=10, le=86_400_000, description="interval of the sweep that finishes interrupted cascades")

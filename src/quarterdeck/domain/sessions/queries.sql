@@ -4,8 +4,8 @@
 -- columns: created_at, updated_at, held, cascade_id
 --
 -- The columns that terminating or suspending a tree needs, in the field order of `model.TreeNode`.
--- columns member: zone_id, id, application_id, parent_id, root_id, session_sid, status, expires_at, terminated_at
--- columns member: cascade_id, held
+-- columns node: zone_id, id, application_id, parent_id, root_id, session_sid, status, expires_at, terminated_at
+-- columns node: cascade_id, held
 --
 -- columns cascade: zone_id, id, target_id, reason, actor, trace, stamped, settled, started_at, finished_at
 
@@ -45,8 +45,8 @@ on conflict (zone_id, scope, key)
 do update set live = admission_counts.live + excluded.live, ever = admission_counts.ever + excluded.ever;
 
 -- name: counts_decrement
--- Never below 0: otherwise a count that was edited by hand could prevent a termination for ever. The session is
--- terminated, and `qd check` reports the wrong count.
+-- Never below 0: otherwise a manually edited count could block a termination permanently. The session is terminated,
+-- and `qd check` reports the wrong count.
 update admission_counts
 set live = case when live > b.n then live - b.n else 0 end
 from rows(:batch as b, zone text, scope_name text, key_name text, n bigint)
@@ -101,7 +101,7 @@ where s.zone_id in (select b.zone_id from rows(:batch as b, zone_id text))
 group by s.zone_id, s.application_id, s.parent_id, s.root_id;
 
 -- name: sessions_insert
--- The server generates the ids before, so the statement need not return them.
+-- The server has already generated the ids, so the statement need not return them.
 insert into agent_sessions (id, zone_id, application_id, parent_id, root_id, session_sid, kind, status, depth,
     capabilities, metadata, ttl_seconds, limits, spawned_at, expires_at, suspended_at, terminated_at,
     termination_reason, created_at, updated_at, held, cascade_id)
@@ -200,7 +200,7 @@ with recursive reached (top, zone_id, id) as (
     join agent_sessions s on s.zone_id = r.zone_id and s.parent_id = r.id
     where coalesce(s.status, '') <> 'terminated'
 )
-select r.top, columns(s as member)
+select r.top, columns(s as node)
 from reached r
 join agent_sessions s on s.zone_id = r.zone_id and s.id = r.id
 order by s.depth, s.id;
@@ -215,21 +215,21 @@ with recursive line (zone_id, id) as (
     join agent_sessions s on s.zone_id = l.zone_id and s.id = l.id
     where s.parent_id is not null
 )
-select columns(s as member)
+select columns(s as node)
 from line l
 join agent_sessions s on s.zone_id = l.zone_id and s.id = l.id
 order by s.depth desc;
 
 -- name: session_nodes_of_zones
 -- All live or marked sessions of these zones, parents first.
-select columns(s as member)
+select columns(s as node)
 from agent_sessions s
 where s.zone_id in (select b.zone_id from rows(:batch as b, zone_id text)) and s.status <> 'terminated'
 order by s.depth, s.id;
 
 -- name: session_nodes_of_cascade
 -- The next chunk of a cascade, in the order that was set when its sessions were marked.
-select columns(s as member), s.termination_reason
+select columns(s as node), s.termination_reason
 from agent_sessions s
 where s.zone_id = :zone_id and s.cascade_id = :cascade_id and s.status <> 'terminated'
 order by s.cascade_place
@@ -301,7 +301,7 @@ where zone_id = b.zone and id = b.session and status = b.was and coalesce(termin
 returning id;
 
 -- name: cascade_insert
--- In the transaction that marks the sessions.
+-- Runs in the transaction that marks the sessions.
 insert into cascades (zone_id, id, target_id, reason, actor, trace, stamped, settled, started_at, finished_at)
 values (:zone_id, :id, :target_id, :reason, :actor, :trace, :stamped, 0, :started_at, null);
 

@@ -92,8 +92,8 @@ class SessionHandlers:
         return await self._list_page(call, query.cursor, filters)
 
     async def show_tree(self, call: Call) -> SessionTree:
-        found = await self._read(call, lambda tx: operations.list_subtree(tx, _session_ref(call)))
-        return SessionTree(call.params["id"], [rules.view(session) for session in found])
+        sessions = await self._read(call, lambda tx: operations.list_subtree(tx, _session_ref(call)))
+        return SessionTree(call.params["id"], [rules.view(session) for session in sessions])
 
     async def suspend(self, call: Call) -> Suspended:
         return Suspended(await self._set_suspended(call, Verb.SUSPEND))
@@ -216,7 +216,7 @@ def routes(handlers: SessionHandlers) -> list[Route]:
         Route(
             "POST", base_path, handlers.spawn, "Spawn a session", LIFECYCLE, body=SpawnBody, response=SessionView,
             status=201, tags=tags,
-            description="Repeated with its Idempotency-Key, it returns 200 and the same session while that is live.",
+            description="A spawn repeated with its Idempotency-Key returns 200 and the same session while it is live.",
             errors=("session_sid_required", "application_ownership_required", "parent_not_found",
                     "parent_ownership_required", "agent_suspended", "idempotency_key_conflict", "zone_frozen",
                     "zone_not_found", *(bound.code for bound in rules.BOUNDS)),
@@ -252,8 +252,8 @@ def routes(handlers: SessionHandlers) -> list[Route]:
         Route(
             "DELETE", session_path, handlers.terminate, "Terminate a session and its subtree", LIFECYCLE,
             query=TerminateQuery, response=Receipt, status=204, errors=owner_errors, tags=tags,
-            description="Returns when all of it is terminated; a concurrent request joins the first. A repeated "
-            "request also returns 204. With `receipt=true` the response is 200 with a receipt.",
+            description="Returns when the whole subtree is terminated; a concurrent request joins the first. A "
+            "repeated request also returns 204. With `receipt=true` the response is 200 with a receipt.",
         ),
         Route(
             "GET", session_path + "/explain", handlers.explain, "Explain the state of a session", LIFECYCLE,

@@ -71,7 +71,6 @@ def sweeps(
         return len(refs)
 
     async def delete_past_retention(batch: int) -> int:
-        """Here, expired means that the retention time has passed, not the TTL."""
         retention_ms = round(settings.session_retention_days * DAY)
         deleted = 0
         # One level of the trees per transaction: deleting children makes their parents deletable.

@@ -1,7 +1,7 @@
 """Tasks: durable units of work with dependencies, retries, progress and checkpoints.
 
-This component decides which task may start, which agent gets it, whose reports about it count, and what its end means
-for the tasks that depend on it.
+This component decides which task may start, which agent gets it, which reports about it are accepted, and how its
+end affects the tasks that depend on it.
 
 States. A PENDING task waits for an agent. Before that it may wait for other tasks, or for a time: a requested start
 time or the backoff after a failed attempt. Ready tasks are in one index, by class (task type and required capabilities)

@@ -17,7 +17,7 @@ from quarterdeck.domain.tasks.request_commands import with_field
 from quarterdeck.domain.zones.rules import ZONE_NOT_FOUND
 
 RESPONSE_BYTES_MAX = 16 << 20
-"""Maximum total content size of the already existing tasks in one response."""
+"""Maximum total content size, in one response, of tasks that existed before the request."""
 C = TypeVar("C")
 
 
@@ -50,7 +50,7 @@ class BulkResponse:
         self.outcomes.append(msgspec.Raw(msgspec.json.encode(body)))
 
     def reserve_bytes(self, size: int) -> bool:
-        """Reserve space for an existing task; False if the response has too little left.
+        """Reserve space in the response for an existing task. False if too little is left.
 
         The task may have grown since it was created, so the size of the request does not limit it.
         """

@@ -2,8 +2,8 @@
 
 -- == due tasks, in all zones or in one ==
 --
--- The indexes start with the time, because nearly all of these queries are for all zones. A query for one zone skips
--- what is due in other zones, which is little as long as the coordinator runs.
+-- The indexes start with the time, because nearly all of these queries are for all zones. A query for one zone filters
+-- out the due rows of other zones. There are few of them while the coordinator runs.
 
 -- name: tasks_due
 -- Tasks whose `available_at` has passed: a start time or the end of a backoff.
@@ -33,7 +33,7 @@ order by t.overdue_at
 limit :limit;
 
 -- name: tasks_next_due_time
--- When the next task becomes available, the next attempt times out, and the next attempt is overdue.
+-- When the next task becomes available, the next attempt times out and the next attempt is overdue; the current time.
 select (select min(t.available_at) from agent_tasks t where t.waits = 1),
     (select min(t.timeout_at) from agent_tasks t where t.timeout_at is not null),
     (select min(t.overdue_at) from agent_tasks t where t.overdue_at is not null), now_ms();
@@ -50,7 +50,7 @@ limit :limit;
 -- == ready tasks, waiting tasks and counts ==
 
 -- name: tasks_ready_in_class
--- The next ready tasks of a class, to match them with agents. Only two columns, since there may be thousands.
+-- The next ready tasks of a class, to match them with agents. Few columns, because there may be thousands of rows.
 select t.turn, t.id
 from agent_tasks t
 where t.zone_id = :zone_id and t.class_id = :class_id and t.status = 'PENDING' and t.waits = 0
@@ -79,7 +79,7 @@ select 1 from agent_tasks t where t.waits = 2 limit 1;
 select (
     select count(*) from (
         select 1 from agent_tasks t where t.zone_id = b.zone_id and t.status = b.status limit :limit
-    ) few)
+    ) limited)
 from rows(:batch as b, zone_id text, status text);
 
 -- name: tasks_count_ready
@@ -89,14 +89,14 @@ select (
         select 1 from agent_tasks t
         where t.zone_id = b.zone_id and t.status = 'PENDING' and t.waits = 0
         limit :limit
-    ) few)
+    ) limited)
 from rows(:batch as b, zone_id text);
 
 -- name: tasks_count_ready_all_zones
 -- Ready tasks of all zones, counted up to a limit.
 select count(*) from (
     select 1 from agent_tasks t where t.status = 'PENDING' and t.waits = 0 limit :limit
-) few;
+) limited;
 
 -- == strategies and re-ranking ==
 
@@ -105,16 +105,16 @@ select count(*) from (
 select g.strategy, g.ranked_to from task_strategies g where g.zone_id = :zone_id;
 
 -- name: task_strategy_put
--- Restarts the re-ranking from the first task, also if one for another strategy is in progress.
+-- Starts the re-ranking at the first task, even if a re-ranking for another strategy is in progress.
 insert into task_strategies (zone_id, strategy, ranked_to, updated_at) values (:zone_id, :strategy, '', :now)
 on conflict (zone_id) do update set strategy = excluded.strategy, ranked_to = '', updated_at = excluded.updated_at;
 
 -- name: task_strategy_set_progress
--- The last task that was re-ranked; null when all are.
+-- Stores the last task that was re-ranked, or null when all are.
 update task_strategies set ranked_to = :ranked_to where zone_id = :zone_id;
 
 -- name: task_strategies_unfinished
--- Across zones: zones whose re-ranking is not complete.
+-- Across zones: the zones whose re-ranking is not complete.
 select g.zone_id from task_strategies g where g.ranked_to is not null limit :limit;
 
 -- name: tasks_to_rank
@@ -126,14 +126,14 @@ order by t.id
 limit :limit;
 
 -- name: tasks_rank
--- Under the zone's lock. Changes only the rank, no other column.
+-- Runs under the zone's lock. Changes only the rank and its strategy, not `updated_at`.
 update agent_tasks
-set turn = b.to_turn, ranked_by = b.by
-from rows(:batch as b, zone text, name text, to_turn bigint, by text)
-where zone_id = b.zone and id = b.name;
+set turn = b.to_turn, ranked_by = b.to_ranked_by
+from rows(:batch as b, zone text, task text, to_turn bigint, to_ranked_by text)
+where zone_id = b.zone and id = b.task;
 
 -- name: task_fair_ranks_get
--- The latest rank of each creator, under the strategy `fair`.
+-- The latest rank of each creator under the strategy `fair`. The row of the creator '' holds the highest rank claimed.
 select s.creator, s.turn
 from rows(:batch as b, zone_id text, creator text)
 join task_shares s on s.zone_id = b.zone_id and s.creator = b.creator;
@@ -150,15 +150,16 @@ limit :limit;
 
 -- name: tasks_delete_expired
 -- planned: each time
--- Only tasks that are still ARCHIVED. (`coalesce` makes the planner use the primary key, not the index on the status.)
+-- Deletes only tasks that are still ARCHIVED. (`coalesce` makes the planner use the primary key, not the index on the
+-- status.)
 delete from agent_tasks
 where (zone_id, id) in (select b.zone_id, b.id from rows(:batch as b, zone_id text, id text))
   and coalesce(status, '') = 'ARCHIVED'
 returning zone_id, id, tags;
 
 -- name: agents_named_by_tasks
--- Ended agents that a stored task still names. (The limit keeps the planner from a join, which might start with the
--- tasks of the zone.)
+-- For each ended agent, 1 if a stored task still names it, otherwise null. (The limit keeps the planner from a join,
+-- which might start with all tasks of the zone.)
 select b.zone_id, b.agent_id, (
     select 1
     from agent_tasks t
@@ -180,14 +181,14 @@ order by t.zone_id, t.id
 limit :limit;
 
 -- name: tasks_reencrypt
--- Guarded by the texts that were read, so that a newer value is not overwritten.
+-- Updates a row only if its texts are as read, so that a newer value is not overwritten.
 update agent_tasks
-set input_context = coalesce(b.new_input, input_context), output_result = coalesce(b.new_output, output_result),
-    checkpoint_data = coalesce(b.new_checkpoint, checkpoint_data)
-from rows(:batch as b, zone text, name text, was_input text, new_input text, was_output text, new_output text,
-    was_checkpoint text, new_checkpoint text)
-where zone_id = b.zone and id = b.name
-  and (b.was_input is null or input_context = b.was_input)
-  and (b.was_output is null or output_result = b.was_output)
-  and (b.was_checkpoint is null or checkpoint_data = b.was_checkpoint)
+set input_context = coalesce(b.to_input, input_context), output_result = coalesce(b.to_output, output_result),
+    checkpoint_data = coalesce(b.to_checkpoint, checkpoint_data)
+from rows(:batch as b, zone text, task text, from_input text, to_input text, from_output text, to_output text,
+    from_checkpoint text, to_checkpoint text)
+where zone_id = b.zone and id = b.task
+  and (b.from_input is null or input_context = b.from_input)
+  and (b.from_output is null or output_result = b.from_output)
+  and (b.from_checkpoint is null or checkpoint_data = b.from_checkpoint)
 returning id;

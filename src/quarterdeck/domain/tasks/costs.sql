@@ -1,11 +1,11 @@
 -- Costs of tasks, and budgets.
 --
--- A budget, in the order of `model.cost_types.Budget`.
+-- The columns of a budget, in the order of `model.cost_types.Budget`.
 -- columns budget: zone_id, scope, scope_key, period, usd_micros, tokens, began_at, ends_at, spent_usd_micros
 -- columns budget: spent_tokens, created_by, created_at, updated_at
 
 -- name: task_costs_add
--- Costs per task, agent, model and day. A sum stops growing at 2^53, beyond which JSON readers round.
+-- Adds costs per task, agent, model and day. A sum stops growing at 2^53, beyond which JSON readers round.
 insert into task_costs (zone_id, task_id, agent_id, model, day, input_tokens, output_tokens, usd_micros)
 select b.zone_id, b.task_id, b.agent_id, b.model, b.day, b.input_tokens, b.output_tokens, b.usd_micros
 from rows(:batch as b, zone_id text, task_id text, agent_id text, model text, day bigint, input_tokens bigint,
@@ -20,7 +20,7 @@ set input_tokens = case when task_costs.input_tokens >= 9007199254740992 then ta
         else task_costs.usd_micros + excluded.usd_micros end;
 
 -- name: cost_days_add
--- Costs per day, task type, agent and model. It has no row per task, so the costs of a year are summed quickly.
+-- Adds costs per day, task type, agent and model. The table has no row per task, so a year is summed quickly.
 insert into cost_days (zone_id, day, task_type, agent_id, model, input_tokens, output_tokens, usd_micros)
 select b.zone_id, b.day, b.task_type, b.agent_id, b.model, b.input_tokens, b.output_tokens, b.usd_micros
 from rows(:batch as b, zone_id text, day bigint, task_type text, agent_id text, model text, input_tokens bigint,
@@ -42,24 +42,25 @@ join budgets g on g.zone_id = b.zone_id
 order by g.zone_id, g.scope, g.scope_key, g.period;
 
 -- name: budgets_spent_of_zones
--- Only budgets that have reached a limit. The rules then check whether its period has ended.
+-- Only budgets that have reached a limit. The rules then check whether their period has ended.
 select columns(g as budget)
 from rows(:batch as b, zone_id text)
 join budgets g on g.zone_id = b.zone_id
 where coalesce(g.spent_usd_micros >= g.usd_micros, false) or coalesce(g.spent_tokens >= g.tokens, false);
 
 -- name: budgets_charge
--- An increment, so that concurrent charges add up. The first charge of a new period replaces the old sums.
+-- Increments the stored sums, so that no charge is lost. The first charge of a new period replaces them.
 update budgets
-set spent_usd_micros = case when b.began > began_at then b.usd
-        when spent_usd_micros >= 9007199254740992 then spent_usd_micros else spent_usd_micros + b.usd end,
-    spent_tokens = case when b.began > began_at then b.used
-        when spent_tokens >= 9007199254740992 then spent_tokens else spent_tokens + b.used end,
-    ends_at = case when b.began > began_at then b.ends else ends_at end,
-    began_at = case when b.began > began_at then b.began else began_at end
-from rows(:batch as b, zone text, of_scope text, of_key text, of_period text, began bigint, ends bigint, usd bigint,
-    used bigint)
-where zone_id = b.zone and scope = b.of_scope and scope_key = b.of_key and period = b.of_period;
+set spent_usd_micros = case when b.period_start > began_at then b.charged_usd_micros
+        when spent_usd_micros >= 9007199254740992 then spent_usd_micros
+        else spent_usd_micros + b.charged_usd_micros end,
+    spent_tokens = case when b.period_start > began_at then b.charged_tokens
+        when spent_tokens >= 9007199254740992 then spent_tokens else spent_tokens + b.charged_tokens end,
+    ends_at = case when b.period_start > began_at then b.period_end else ends_at end,
+    began_at = case when b.period_start > began_at then b.period_start else began_at end
+from rows(:batch as b, zone text, budget_scope text, budget_key text, budget_period text, period_start bigint,
+    period_end bigint, charged_usd_micros bigint, charged_tokens bigint)
+where zone_id = b.zone and scope = b.budget_scope and scope_key = b.budget_key and period = b.budget_period;
 
 -- name: budgets_set
 -- Writes absolute values: the zone's lock is held, and every transaction that charges a budget takes it.
@@ -76,7 +77,7 @@ set usd_micros = excluded.usd_micros, tokens = excluded.tokens, began_at = exclu
     excluded.updated_at;
 
 -- name: budgets_remove
--- By key, under the zone's lock, after the caller has checked that the budget exists.
+-- Deletes by primary key. The zone's lock is held, as for `budgets_set`.
 delete from budgets
 where (zone_id, scope, scope_key, period) in (
     select b.zone_id, b.scope, b.scope_key, b.period
@@ -106,7 +107,7 @@ where c.zone_id = :zone_id and c.task_id = :task_id and c.day >= :since;
 
 -- name: costs_by_task
 -- planned: each time
--- In the order of ids. Scans along the primary key and filters out other days.
+-- Sums per task, in the order of ids. Scans along the primary key and filters out other days.
 select c.task_id, sum(c.usd_micros), sum(c.input_tokens), sum(c.output_tokens)
 from task_costs c
 where c.zone_id = :zone_id and (cast(:after as text) is null or c.task_id > cast(:after as text))
@@ -143,13 +144,13 @@ order by k.name
 limit :limit;
 
 -- name: task_costs_delete_expired
--- Deleted with their tasks. The sums stay in cost_days.
+-- Deletes the costs of deleted tasks. `cost_days` keeps the sums.
 delete from task_costs
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
 
 -- name: task_budgets_delete_expired
--- Budgets of deleted tasks: nothing will be charged to them again. (The scope is an expression over each row: with a
--- constant the planner would scan all budgets of that scope.)
+-- Deletes the budgets of deleted tasks: nothing will be charged to them. (The scope is an expression over each row:
+-- with a constant the planner would scan all budgets of that scope.)
 delete from budgets
 where (zone_id, scope, scope_key) in (
     select b.zone_id, 'task' || substr(b.task_id, 1, 0), b.task_id

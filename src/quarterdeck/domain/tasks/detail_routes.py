@@ -70,7 +70,7 @@ class TaskDetailHandlers:
     async def add_lines(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, LogBody)
-        items = _items(body)
+        items = _log_items(body)
         command = AddLogLines(
             zone_id=call.zone_id,
             caller=call.caller,
@@ -98,7 +98,7 @@ class TaskDetailHandlers:
             event=query.event,
         )
         page = await self._read_log(call, filters, query.wait_ms)
-        # In the order `asc` new entries may always follow, so there is always a cursor, even after an empty page.
+        # With `order=asc` new entries may always follow, so every page has a cursor, even an empty one.
         cursor = None if page.is_last and not oldest_first else _encode_position(listing, page.position)
         body = LogList([log_rendering.to_view(entry, filters.id) for entry in page.entries], cursor)
         return Reply(body, 200, call.next_link(cursor))
@@ -131,18 +131,18 @@ class TaskDetailHandlers:
             zone_id=call.zone_id,
             caller=call.caller,
             group_by=query.group_by,
-            since=_parse_day("since", query.since),
-            until=_parse_day("until", query.until),
+            since_day=_parse_day("since", query.since),
+            until_day=_parse_day("until", query.until),
             after=after,
             limit=query.limit + 1,
         )
-        found = await self._read(call, lambda tx: budgets.read_costs(tx, filters))
-        count, last = paging.trim_page([group.key for group in found], query.limit)
-        # "=" keeps an empty key apart from no cursor: it is the agent of costs reported while no agent held the task.
+        groups = await self._read(call, lambda tx: budgets.read_costs(tx, filters))
+        count, last = paging.trim_page([group.key for group in groups], query.limit)
+        # "=" distinguishes an empty key from no cursor: costs reported while no agent held the task have no agent.
         next_cursor = None if last is None else paging.encode(listing, f"={last}")
         views = [
             CostView(group.key, budget_rules.to_dollars(group.usd_micros), group.input_tokens, group.output_tokens)
-            for group in found[:count]
+            for group in groups[:count]
         ]
         return Reply(CostList(query.group_by, views, next_cursor), 200, call.next_link(next_cursor))
 
@@ -150,13 +150,15 @@ class TaskDetailHandlers:
         query = call.query
         assert isinstance(query, BudgetQuery)
         after = _decode_budget_cursor(query.cursor) if query.cursor else ("", "", "")
-        found = await self._read(
+        found_budgets = await self._read(
             call, lambda tx: budgets.list_budgets(tx, call.caller, call.zone_id, after, query.limit + 1)
         )
-        keys = [msgspec.json.encode((budget.scope, budget.scope_key, budget.period)).decode() for budget in found]
+        keys = [
+            msgspec.json.encode((budget.scope, budget.scope_key, budget.period)).decode() for budget in found_budgets
+        ]
         count, last = paging.trim_page(keys, query.limit)
         next_cursor = None if last is None else paging.encode(BUDGET_LISTING, last)
-        views = [budget_rules.to_view(budget) for budget in found[:count]]
+        views = [budget_rules.to_view(budget) for budget in found_budgets[:count]]
         return Reply(BudgetList(views, next_cursor), 200, call.next_link(next_cursor))
 
     async def put_budget(self, call: Call) -> BudgetView:
@@ -195,7 +197,7 @@ class TaskDetailHandlers:
         return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
 
-def _items(body: LogBody) -> list[LogItem]:
+def _log_items(body: LogBody) -> list[LogItem]:
     if body.lines is UNSET:
         return [LogItem(**{name: getattr(body, name) for name in LINE_FIELDS})]
     if any(getattr(body, name) != getattr(LogBody(), name) for name in LINE_FIELDS):

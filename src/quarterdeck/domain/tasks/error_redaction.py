@@ -21,9 +21,9 @@ Redactor = Callable[[str], str]
 async def redactors_for(
     read_task: Callable[[TaskLookup], Awaitable[FullTask]], cipher: FieldCipher, lookups: Sequence[TaskLookup]
 ) -> list[Redactor]:
-    """One function per task that redacts the task's secrets from a text."""
-    found = await asyncio.gather(*(read_task(lookup) for lookup in lookups), return_exceptions=True)
-    return [_redactor(cipher, result) for result in found]
+    """One function per lookup that redacts the secrets of its task from a text."""
+    results = await asyncio.gather(*(read_task(lookup) for lookup in lookups), return_exceptions=True)
+    return [_redactor(cipher, result) for result in results]
 
 
 def _redactor(cipher: FieldCipher, result: FullTask | BaseException) -> Redactor:
@@ -32,10 +32,10 @@ def _redactor(cipher: FieldCipher, result: FullTask | BaseException) -> Redactor
         return cipher.redact
     if isinstance(result, BaseException):
         raise result
-    return partial(cipher.redact, stored=_stored_secrets(result))
+    return partial(cipher.redact, stored=_encrypted_fields(result))
 
 
-def _stored_secrets(full_task: FullTask) -> list[tuple[str, FieldRef]]:
+def _encrypted_fields(full_task: FullTask) -> list[tuple[str, FieldRef]]:
     task, content = full_task.task, full_task.content
     fields = {
         "input_context": content.input_context,

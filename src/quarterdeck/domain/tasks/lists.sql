@@ -1,4 +1,4 @@
--- Reads for views. No decision depends on them.
+-- Reads for views, heartbeat responses and the Redis mirror. No decision depends on them.
 
 -- name: tasks_page
 -- planned: each time
@@ -9,7 +9,7 @@ from agent_tasks t
 where t.zone_id = :zone_id
   and (cast(:before as text) is null or t.id < cast(:before as text))
   and (cast(:status as text) is null or t.status = cast(:status as text))
-  and (cast(:priority as bigint) is null or t.priority >= cast(:priority as bigint))
+  and (cast(:priority_min as bigint) is null or t.priority >= cast(:priority_min as bigint))
   and (cast(:priority_max as bigint) is null or t.priority <= cast(:priority_max as bigint))
   and (cast(:task_type as text) is null or t.task_type = cast(:task_type as text))
   and (cast(:agent_id as text) is null or t.agent_id = cast(:agent_id as text))
@@ -26,7 +26,7 @@ join agent_tasks t on t.zone_id = f.zone_id and t.id = f.task_id
 where f.zone_id = :zone_id and f.tag = :tag
   and (cast(:before as text) is null or f.task_id < cast(:before as text))
   and (cast(:status as text) is null or t.status = cast(:status as text))
-  and (cast(:priority as bigint) is null or t.priority >= cast(:priority as bigint))
+  and (cast(:priority_min as bigint) is null or t.priority >= cast(:priority_min as bigint))
   and (cast(:priority_max as bigint) is null or t.priority <= cast(:priority_max as bigint))
   and (cast(:task_type as text) is null or t.task_type = cast(:task_type as text))
   and (cast(:agent_id as text) is null or t.agent_id = cast(:agent_id as text))
@@ -39,8 +39,8 @@ order by f.task_id desc
 limit :limit;
 
 -- name: tasks_warned
--- Running attempts that were warned as overdue and have made no progress since. An agent holds few tasks. (The
--- filter is applied to the selected rows: inside the CTE it would keep the planner from the index on the agent.)
+-- Running tasks whose agent was warned that they are overdue, without progress since. An agent holds few tasks. (The
+-- filter is outside the CTE: inside, it would keep the planner from using the index on the agent.)
 with held as materialized (
     select t.id, t.warned_at, t.progress_at
     from rows(:batch as b, zone_id text, agent_id text, state text)
@@ -50,7 +50,7 @@ with held as materialized (
 select h.id from held h where coalesce(h.progress_at, 0) <= h.warned_at;
 
 -- name: tasks_sizes
--- Content size of each task. Read in small groups: to reach a late column, SQLite reads everything before it.
+-- Content size of each task. Read for few tasks at a time: to reach a late column, SQLite reads all columns before it.
 select t.id, bytes_of(t)
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
@@ -80,7 +80,7 @@ from (
     where t.zone_id = :zone_id and t.class_id = :class_id and t.status = 'PENDING' and t.waits = 0
       and (t.turn, t.id) < (:turn, :id)
     limit :limit
-) first;
+) limited;
 
 -- name: tasks_nodes
 -- The columns of a node of the dependency tree.
@@ -115,15 +115,15 @@ order by t.id
 limit :limit;
 
 -- name: tasks_newest_held
--- The newest task that each agent holds, for agents that do not report their current task.
+-- The newest task of each agent and state, for agents that do not report their current task.
 select b.zone_id, b.agent_id, b.state, (
     select max(t.id) from agent_tasks t
     where t.agent_id = b.agent_id and t.zone_id = b.zone_id and t.status = b.state and t.agent_id is not null)
 from rows(:batch as b, zone_id text, agent_id text, state text);
 
 -- name: tasks_in_backoff
--- Across zones: the tasks in backoff among the next tasks that become available. Tasks with a later start time may be
--- many, so the limit applies before the filter.
+-- Across zones: the tasks in backoff among the next tasks that become available. The limit applies before the filter,
+-- because there may be many tasks with a start time.
 select n.zone_id, n.id
 from (
     select t.zone_id, t.id, t.status

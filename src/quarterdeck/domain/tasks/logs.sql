@@ -1,12 +1,12 @@
 -- The log of a task: lines that agents add, and transitions from the event log.
 --
--- A line, in the order of `model.log_types.LogLine`.
+-- The columns of a line, in the order of `model.log_types.LogLine`.
 -- columns line: zone_id, task_id, id, number, agent_id, attempt, level, event, message, details, session_key
 -- columns line: stack_trace, size, created_at
 
 -- name: task_log_counts_and_secrets
--- For tasks that get new lines: the number of lines, and the content that holds secrets, which must be redacted from
--- the lines.
+-- For tasks that get new lines: the number of their lines, and the texts with secrets, which are redacted from new
+-- lines.
 select t.zone_id, t.id, coalesce(c.lines, 0),
     case when t.input_context like '%"$sealed"%' then t.input_context end,
     case when t.checkpoint_data like '%"$sealed"%' then t.checkpoint_data end
@@ -28,17 +28,18 @@ select b.zone_id, b.task_id, b.lines
 from rows(:batch as b, zone_id text, task_id text, lines bigint)
 where true
 on conflict (zone_id, task_id) do update set lines = task_log_counts.lines + excluded.lines
-where task_log_counts.lines + excluded.lines <= :most
+where task_log_counts.lines + excluded.lines <= :lines_max
 returning zone_id, task_id, lines;
 
 -- name: task_log_lines_insert
--- Reads the count that this transaction has just increased; `place` counts back from it.
+-- A line's number is the count that this transaction has just increased, minus the lines of the batch that follow it.
 insert into task_log_lines (zone_id, task_id, id, number, agent_id, attempt, level, event, message, details,
     session_key, stack_trace, size, created_at)
-select b.zone_id, b.task_id, b.id, c.lines - b.place, b.agent_id, b.attempt, b.level, b.event, b.message, b.details,
-    b.session_key, b.stack_trace, b.size, b.created_at
-from rows(:batch as b, zone_id text, task_id text, id text, place bigint, agent_id text, attempt bigint, level text,
-    event text, message text, details text, session_key text, stack_trace text, size bigint, created_at bigint)
+select b.zone_id, b.task_id, b.id, c.lines - b.lines_after, b.agent_id, b.attempt, b.level, b.event, b.message,
+    b.details, b.session_key, b.stack_trace, b.size, b.created_at
+from rows(:batch as b, zone_id text, task_id text, id text, lines_after bigint, agent_id text, attempt bigint,
+    level text, event text, message text, details text, session_key text, stack_trace text, size bigint,
+    created_at bigint)
 join task_log_counts c on c.zone_id = b.zone_id and c.task_id = b.task_id;
 
 -- name: task_log_head
@@ -76,8 +77,8 @@ limit :limit;
 
 -- name: task_log_lines_page
 -- planned: each time
--- Lines of agents, oldest first: as many as fit in `bytes`, and how many there would be without that limit.
-with few as (
+-- Lines, oldest first, until their size reaches `bytes`. Each row starts with the number of lines without that limit.
+with limited as (
     select l.number, l.size
     from task_log_lines l
     where l.task_id = :task_id and l.zone_id = :zone_id and l.number > :after
@@ -86,18 +87,18 @@ with few as (
     order by l.number
     limit :limit
 ), sized as (
-    select f.number, sum(f.size) over (order by f.number) - f.size as ahead from few f
+    select f.number, sum(f.size) over (order by f.number) - f.size as bytes_before from limited f
 )
-select (select count(*) from few), columns(l as line)
+select (select count(*) from limited), columns(l as line)
 from sized s
 join task_log_lines l on l.task_id = :task_id and l.zone_id = :zone_id and l.number = s.number
-where s.ahead < :bytes
+where s.bytes_before < :bytes
 order by l.number;
 
 -- name: task_log_lines_newest_first
 -- planned: each time
 -- The same as `task_log_lines_page`, newest first.
-with few as (
+with limited as (
     select l.number, l.size
     from task_log_lines l
     where l.task_id = :task_id and l.zone_id = :zone_id and l.number < :before
@@ -106,12 +107,12 @@ with few as (
     order by l.number desc
     limit :limit
 ), sized as (
-    select f.number, sum(f.size) over (order by f.number desc) - f.size as ahead from few f
+    select f.number, sum(f.size) over (order by f.number desc) - f.size as bytes_before from limited f
 )
-select (select count(*) from few), columns(l as line)
+select (select count(*) from limited), columns(l as line)
 from sized s
 join task_log_lines l on l.task_id = :task_id and l.zone_id = :zone_id and l.number = s.number
-where s.ahead < :bytes
+where s.bytes_before < :bytes
 order by l.number desc;
 
 -- name: task_log_ends

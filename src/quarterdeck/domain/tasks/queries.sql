@@ -1,4 +1,4 @@
--- The row of a task, in the order of `model.rows.Task`.
+-- The columns of a task, in the order of `model.rows.Task`.
 -- columns: id, zone_id, task_type, status, priority, agent_id, session_key, progress_percent, current_step
 -- columns: estimated_duration_minutes, estimated_completion_at, retry_count, max_retries, retry_backoff_seconds
 -- columns: on_dependency_failure, class_id, turn, ranked_by, waits, depends, unmet, available_at, timeout_seconds
@@ -6,11 +6,11 @@
 -- columns: usd_micros, input_tokens, output_tokens, created_by, application_id, trace, created_at, updated_at
 -- columns: assigned_at, started_at, completed_at, failed_at
 --
--- Its content, in the order of `model.rows.Content`.
+-- The columns of its content, in the order of `model.rows.Content`.
 -- columns content: title, description, last_error, input_context, output_result, summary, checkpoint_data
 -- columns content: metadata_json, tags, required_capabilities
 --
--- Content size: the columns that may be large.
+-- The content size of a task, in bytes: only the columns that may be large.
 -- phrase bytes_of(t): octets(t.input_context) + octets(t.checkpoint_data) + octets(t.metadata_json)
 -- phrase bytes_of(t): + coalesce(octets(t.output_result), 0) + coalesce(octets(t.description), 0)
 -- phrase bytes_of(t): + coalesce(octets(t.last_error), 0) + coalesce(octets(t.summary), 0)
@@ -46,8 +46,8 @@ from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
 -- name: tasks_of_claims
--- Tasks that a repeated claim already holds (the same claim id returns the same tasks), and tasks that are assigned to
--- the claiming agent; with their content size. An agent holds few tasks.
+-- Tasks that a repeated claim already holds (the same claim id returns the same tasks) and tasks that are assigned to
+-- the claiming agent, with their content size. An agent holds few tasks.
 select columns(t), bytes_of(t)
 from rows(:batch as b, zone_id text, agent_id text, claim_id text, state text)
 join agent_tasks t on t.agent_id = b.agent_id and coalesce(t.zone_id, '') = b.zone_id and t.status = b.state
@@ -86,20 +86,20 @@ limit :limit;
 
 -- name: task_dependency_closure
 -- All unmet dependencies of the given tasks, direct and indirect, to search for cycles.
-with recursive ahead (zone_id, task_id) as (
+with recursive closure (zone_id, task_id) as (
     select b.zone_id, b.id from rows(:batch as b, zone_id text, id text)
     union
     select d.zone_id, d.depends_on
-    from ahead a
+    from closure a
     join each task_dependencies d on d.zone_id = a.zone_id and d.task_id = a.task_id and d.met = 0
 )
 select d.zone_id, d.task_id, d.depends_on
-from ahead a
+from closure a
 join each task_dependencies d on d.zone_id = a.zone_id and d.task_id = a.task_id and d.met = 0
 limit :limit;
 
 -- name: task_ranks_get
--- The strategy of a zone; under `fair` also the creator's latest rank and the rank claimed last.
+-- The strategy of a zone; under `fair` also the creator's latest rank and the highest rank claimed.
 select b.zone_id, b.creator, coalesce(g.strategy, 'priority'), coalesce(s.turn, 0), coalesce(z.turn, 0)
 from rows(:batch as b, zone_id text, creator text)
 left join task_strategies g on g.zone_id = b.zone_id
@@ -136,7 +136,7 @@ order by t.turn, t.id
 limit :limit;
 
 -- name: tasks_insert
--- New tasks as they are at the end of the batch: one that was claimed in the same batch is already RUNNING.
+-- Inserts tasks in their state at the end of the batch: a task that was claimed in the same batch is already RUNNING.
 insert into agent_tasks (id, zone_id, task_type, status, priority, agent_id, session_key, progress_percent,
     current_step, estimated_duration_minutes, estimated_completion_at, retry_count, max_retries,
     retry_backoff_seconds, on_dependency_failure, class_id, turn, ranked_by, waits, depends, unmet, available_at,
@@ -157,49 +157,56 @@ from rows(:batch as b, id text, zone_id text, task_type text, status text, prior
     metadata_json text, tags text, required_capabilities text);
 
 -- name: tasks_update
--- Guarded by the loaded status and attempt, although the zone's lock excludes other writers. Content columns keep their
--- value where the new one is null.
+-- Updates a row only if its status and attempt are as read, although the zone's lock already excludes other writers.
+-- Content columns keep their value where the new one is null.
 update agent_tasks
-set status = b.to_status, priority = b.to_priority, agent_id = b.who, session_key = b.session, progress_percent =
-    b.percent, current_step = b.step, estimated_completion_at = b.expected, retry_count = b.retries, turn = b.to_turn,
-    waits = b.to_waits, depends = b.to_depends, unmet = b.to_unmet, available_at = b.at, timeout_at = b.times_out,
-    attempt = b.to_attempt, attempt_token = b.token, claim_id = b.claim, final = b.is_final, reason = b.why, spreads =
-    b.to_spread, warned_at = b.warned, progress_at = b.moved_on, overdue_at = b.overdue, usd_micros = b.usd,
-    input_tokens = b.tokens_in, output_tokens = b.tokens_out, updated_at = b.moved, assigned_at = b.given, started_at
-    = b.began, completed_at = b.done, failed_at = b.failed, last_error = coalesce(b.new_error, last_error),
-    output_result = coalesce(b.new_output, output_result), summary = coalesce(b.new_summary, summary), checkpoint_data
-    = coalesce(b.new_checkpoint, checkpoint_data), metadata_json = coalesce(b.new_metadata, metadata_json), tags =
-    coalesce(b.new_tags, tags)
-from rows(:batch as b, zone text, name text, was text, were bigint, to_status text, to_priority bigint, who text,
-    session text, percent bigint, step text, expected bigint, retries bigint, to_turn bigint, to_waits bigint,
-    to_depends bigint, to_unmet bigint, at bigint, times_out bigint, to_attempt bigint, token text, claim text,
-    is_final smallint, why text, to_spread smallint, warned bigint, moved_on bigint, overdue bigint, usd bigint,
-    tokens_in bigint, tokens_out bigint, moved bigint, given bigint, began bigint, done bigint, failed bigint,
-    new_error text, new_output text, new_summary text, new_checkpoint text, new_metadata text, new_tags text)
-where zone_id = b.zone and id = b.name and status = b.was and attempt = b.were
+set status = b.to_status, priority = b.to_priority, agent_id = b.to_agent_id, session_key = b.to_session_key,
+    progress_percent = b.to_percent, current_step = b.to_step, estimated_completion_at = b.to_completion_at,
+    retry_count = b.to_retry_count, turn = b.to_turn, waits = b.to_waits, depends = b.to_depends, unmet = b.to_unmet,
+    available_at = b.to_available_at, timeout_at = b.to_timeout_at, attempt = b.to_attempt,
+    attempt_token = b.to_attempt_token, claim_id = b.to_claim_id, final = b.to_final, reason = b.to_reason,
+    spreads = b.to_spreads, warned_at = b.to_warned_at, progress_at = b.to_progress_at, overdue_at = b.to_overdue_at,
+    usd_micros = b.to_usd_micros, input_tokens = b.to_input_tokens, output_tokens = b.to_output_tokens,
+    updated_at = b.to_updated_at, assigned_at = b.to_assigned_at, started_at = b.to_started_at,
+    completed_at = b.to_completed_at, failed_at = b.to_failed_at, last_error = coalesce(b.to_error, last_error),
+    output_result = coalesce(b.to_output, output_result), summary = coalesce(b.to_summary, summary),
+    checkpoint_data = coalesce(b.to_checkpoint, checkpoint_data),
+    metadata_json = coalesce(b.to_metadata, metadata_json), tags = coalesce(b.to_tags, tags)
+from rows(:batch as b, zone text, task text, from_status text, from_attempt bigint, to_status text, to_priority bigint,
+    to_agent_id text, to_session_key text, to_percent bigint, to_step text, to_completion_at bigint,
+    to_retry_count bigint, to_turn bigint, to_waits bigint, to_depends bigint, to_unmet bigint, to_available_at bigint,
+    to_timeout_at bigint, to_attempt bigint, to_attempt_token text, to_claim_id text, to_final smallint,
+    to_reason text, to_spreads smallint, to_warned_at bigint, to_progress_at bigint, to_overdue_at bigint,
+    to_usd_micros bigint, to_input_tokens bigint, to_output_tokens bigint, to_updated_at bigint, to_assigned_at bigint,
+    to_started_at bigint, to_completed_at bigint, to_failed_at bigint, to_error text, to_output text, to_summary text,
+    to_checkpoint text, to_metadata text, to_tags text)
+where zone_id = b.zone and id = b.task and status = b.from_status and attempt = b.from_attempt
 returning id;
 
 -- name: tasks_start
--- `tasks_update` for a claim, with a third of its columns: claims and completions are most writes, and binding a column
+-- `tasks_update` for a claim, with a third of its columns: most writes are claims and completions, and binding a column
 -- costs as much as writing it.
 update agent_tasks
-set status = 'RUNNING', agent_id = b.who, session_key = b.session, progress_percent = 0, current_step = null,
-    estimated_completion_at = b.expected, timeout_at = b.times_out, attempt = b.were + 1, attempt_token = b.token,
-    claim_id = b.claim, warned_at = null, progress_at = b.moved, overdue_at = b.overdue, updated_at = b.moved,
-    assigned_at = b.moved, started_at = b.moved
-from rows(:batch as b, zone text, name text, was text, were bigint, who text, session text, expected bigint, times_out
-    bigint, token text, claim text, overdue bigint, moved bigint)
-where zone_id = b.zone and id = b.name and status = b.was and attempt = b.were
+set status = 'RUNNING', agent_id = b.to_agent_id, session_key = b.to_session_key, progress_percent = 0,
+    current_step = null, estimated_completion_at = b.to_completion_at, timeout_at = b.to_timeout_at,
+    attempt = b.from_attempt + 1, attempt_token = b.to_attempt_token, claim_id = b.to_claim_id, warned_at = null,
+    progress_at = b.to_updated_at, overdue_at = b.to_overdue_at, updated_at = b.to_updated_at,
+    assigned_at = b.to_updated_at, started_at = b.to_updated_at
+from rows(:batch as b, zone text, task text, from_status text, from_attempt bigint, to_agent_id text,
+    to_session_key text, to_completion_at bigint, to_timeout_at bigint, to_attempt_token text, to_claim_id text,
+    to_overdue_at bigint, to_updated_at bigint)
+where zone_id = b.zone and id = b.task and status = b.from_status and attempt = b.from_attempt
 returning id;
 
 -- name: tasks_complete
 -- `tasks_update` for a completion, with fewer columns.
 update agent_tasks
-set status = 'COMPLETED', waits = 0, progress_percent = 100, timeout_at = null, overdue_at = null, completed_at =
-    b.moved, updated_at = b.moved, output_result = coalesce(b.new_output, output_result), summary =
-    coalesce(b.new_summary, summary)
-from rows(:batch as b, zone text, name text, was text, were bigint, moved bigint, new_output text, new_summary text)
-where zone_id = b.zone and id = b.name and status = b.was and attempt = b.were
+set status = 'COMPLETED', waits = 0, progress_percent = 100, timeout_at = null, overdue_at = null,
+    completed_at = b.to_updated_at, updated_at = b.to_updated_at, output_result = coalesce(b.to_output, output_result),
+    summary = coalesce(b.to_summary, summary)
+from rows(:batch as b, zone text, task text, from_status text, from_attempt bigint, to_updated_at bigint,
+    to_output text, to_summary text)
+where zone_id = b.zone and id = b.task and status = b.from_status and attempt = b.from_attempt
 returning id;
 
 -- name: task_classes_insert
@@ -211,7 +218,7 @@ where true
 on conflict (zone_id, id) do nothing;
 
 -- name: task_dependencies_insert
--- Dependencies of new tasks, or replaced ones. Some may already be met.
+-- Inserts the dependencies of new tasks, and of tasks whose dependencies are replaced. Some may already be met.
 insert into task_dependencies (zone_id, task_id, depends_on, met)
 select b.zone_id, b.task_id, b.depends_on, b.met
 from rows(:batch as b, zone_id text, task_id text, depends_on text, met smallint);
@@ -224,9 +231,9 @@ where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, 
 -- name: task_dependencies_set_met
 -- Marks dependencies as met or, for a retried task, as unmet again.
 update task_dependencies
-set met = b.now_met
-from rows(:batch as b, zone text, task text, ahead text, now_met smallint)
-where zone_id = b.zone and task_id = b.task and depends_on = b.ahead;
+set met = b.to_met
+from rows(:batch as b, zone text, task text, dependency text, to_met smallint)
+where zone_id = b.zone and task_id = b.task and depends_on = b.dependency;
 
 -- name: task_tags_insert
 -- A task may already have the tag: it is stored once.
@@ -237,14 +244,14 @@ where true
 on conflict (zone_id, tag, task_id) do nothing;
 
 -- name: task_tags_remove
--- By the full primary key: the task's row lists its tags.
+-- Deletes by the full primary key, which is known: the task's row lists its tags.
 delete from task_tags
 where (zone_id, tag, task_id) in (
     select b.zone_id, b.tag, b.task_id from rows(:batch as b, zone_id text, tag text, task_id text)
 );
 
 -- name: task_fair_ranks_set
--- A rank never decreases, so a late writer cannot undo a newer one.
+-- A rank never decreases, so a late writer cannot overwrite a newer rank.
 insert into task_shares (zone_id, creator, turn)
 select b.zone_id, b.creator, b.turn
 from rows(:batch as b, zone_id text, creator text, turn bigint)
@@ -253,7 +260,7 @@ on conflict (zone_id, creator) do update
 set turn = case when excluded.turn > task_shares.turn then excluded.turn else task_shares.turn end;
 
 -- name: tasks_of_agents
--- All tasks that agents hold. Unlimited, since an agent holds at most `max_concurrent_tasks`.
+-- All tasks that agents hold. No limit is needed, because an agent holds at most `max_concurrent_tasks`.
 select columns(t)
 from rows(:batch as b, zone_id text, agent_id text, state text)
 join agent_tasks t on t.agent_id = b.agent_id and coalesce(t.zone_id, '') = b.zone_id and t.status = b.state

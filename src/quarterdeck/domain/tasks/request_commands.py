@@ -40,7 +40,7 @@ FIELD_BYTES_MAX = 1 << 20
 EMPTY_OBJECT = "{}"
 P = TypeVar("P", bound=Problem)
 EMPTY_BODY = CreateBody()
-"""A body without the fields of a single task."""
+"""A bulk request without its `tasks` must equal this."""
 
 
 class CallerFields(TypedDict):
@@ -68,7 +68,7 @@ def single_item(body: CreateBody) -> CreateItem:
 
 
 def check_bulk(body: CreateBody, items: Sequence[CreateItem]) -> None:
-    """Check what concerns the bulk request and not one of its items."""
+    """Check the limits of the request as a whole. The items are checked one by one."""
     if msgspec.structs.replace(body, tasks=UNSET) != EMPTY_BODY:
         raise Invalid("invalid_body", "Send the fields of one task, or `tasks`, but not both.", field="$.tasks")
     if sum(len(item.depends_on) for item in items) > REQUEST_DEPENDENCIES_MAX:
@@ -81,7 +81,7 @@ def check_bulk(body: CreateBody, items: Sequence[CreateItem]) -> None:
 
 def create_command(call: Call, item: CreateItem, key: str | None, cipher: FieldCipher) -> Create:
     task_id = item.id or new_id()
-    required = tuple(sorted({*item.required_capabilities, *_metadata_capabilities(item.metadata)}))
+    required_capabilities = tuple(sorted({*item.required_capabilities, *_metadata_capabilities(item.metadata)}))
     tags = tuple(dict.fromkeys(item.tags))
     content = Content(
         title=item.title,
@@ -93,7 +93,7 @@ def create_command(call: Call, item: CreateItem, key: str | None, cipher: FieldC
         checkpoint_data=EMPTY_OBJECT,
         metadata_json=check_field_size("metadata", to_json(item.metadata)),
         tags=to_json(tags),
-        required_capabilities=to_json(required),
+        required_capabilities=to_json(required_capabilities),
     )
     return Create(
         **caller_fields(call),
@@ -111,14 +111,14 @@ def create_command(call: Call, item: CreateItem, key: str | None, cipher: FieldC
         estimated_duration_minutes=item.estimated_duration_minutes,
         run_at=None if item.run_at is None else to_millis(item.run_at),
         timeout_seconds=item.timeout_seconds,
-        required_capabilities=required,
-        class_id=class_id_of(item.task_type, required),
+        required_capabilities=required_capabilities,
+        class_id=class_id_of(item.task_type, required_capabilities),
         tags=tags,
     )
 
 
 def _metadata_capabilities(metadata: dict[str, object]) -> list[str]:
-    """Clients may also put required capabilities into the metadata."""
+    """`requiredCapabilities` of the metadata, which clients may set in addition to the field."""
     if "requiredCapabilities" not in metadata:
         return []
     try:
@@ -189,7 +189,7 @@ def release_command(call: Call, task_id: str, body: StartBody) -> Release:
 
 
 def patch_command(call: Call, body: PatchBody) -> Patch:
-    expected = body.estimated_completion_at
+    estimated_end = body.estimated_completion_at
     tags = None if body.tags is UNSET else tuple(dict.fromkeys(body.tags))
     return Patch(
         **caller_fields(call),
@@ -199,14 +199,14 @@ def patch_command(call: Call, body: PatchBody) -> Patch:
         tags=tags,
         tags_json=None if tags is None else to_json(tags),
         metadata=None if body.metadata is UNSET else check_field_size("metadata", to_json(body.metadata)),
-        estimated_completion_at=to_millis(expected) if isinstance(expected, datetime) else expected,
+        estimated_completion_at=to_millis(estimated_end) if isinstance(estimated_end, datetime) else estimated_end,
         depends_on=None if body.depends_on is UNSET else tuple(dict.fromkeys(body.depends_on)),
     )
 
 
-def resolve_token(call: Call, requested: str | None) -> str | None:
-    """The attempt token of the request, or else that of the agent token, if it was issued for an attempt."""
-    return requested if requested is not None else call.caller.attempt
+def resolve_token(call: Call, body_token: str | None) -> str | None:
+    """The attempt token of the body or, without one, that of the attempt that the credential was issued for."""
+    return body_token if body_token is not None else call.caller.attempt
 
 
 def to_costs(items: Sequence[CostItem]) -> tuple[Cost, ...]:
@@ -224,7 +224,7 @@ def encrypt_field(cipher: FieldCipher, zone_id: str, task_id: str, field: str, v
     try:
         encrypted = cipher.encrypt(value, (zone_id, TABLE, task_id, field))
     except Invalid as problem:
-        # The cipher knows the path inside the value; add the field.
+        # The cipher reports a path inside the value. Prefix it with the field.
         raise with_field(problem, f"$.{_wire_name(field)}") from None
     return check_field_size(field, encrypted)
 

@@ -47,7 +47,7 @@ from quarterdeck.domain.tasks.request_commands import caller_fields
 from quarterdeck.domain.tasks.rules import errors
 from quarterdeck.domain.tasks.rules.dependency_graph import order_by_dependencies
 from quarterdeck.domain.tasks.rules.views import to_claimed_view, to_view
-from quarterdeck.engine.long_poll import claimed_items, wait_for_work
+from quarterdeck.engine.long_poll import wait_for_claim, wait_for_work
 from quarterdeck.engine.secrets import FieldCipher
 from quarterdeck.engine.transaction import Engine, Transaction
 
@@ -105,7 +105,7 @@ class TaskHandlers:
                 else:
                     await self._add_outcome(call, command, futures[command.id], response)
         except Problem:
-            # This problem is the response to the entire request. Retrieve it from the other futures too.
+            # Wait for the other futures as well: asyncio logs exceptions that are never retrieved.
             await asyncio.gather(*futures.values(), return_exceptions=True)
             raise
         return CreatedItems(response.outcomes)
@@ -174,7 +174,7 @@ class TaskHandlers:
             limit=query.limit,
             before=paging.decode(LISTING, query.cursor) if query.cursor else None,
             status=query.status,
-            priority=min_priority,
+            priority_min=min_priority,
             priority_max=query.priority,
             task_type=query.task_type,
             agent_id=agent_id or query.agent_id,
@@ -222,7 +222,7 @@ class TaskHandlers:
         return Reply(leases, on_undelivered=lambda: self.polls.on_undelivered(claimed))
 
     async def _claim(self, command: Claim) -> tuple[ClaimedTask, ...]:
-        return await claimed_items(self.submit(command), _claimed_items, self.polls)
+        return await wait_for_claim(self.submit(command), _claimed_items, self.polls)
 
     def release_undelivered(self, claimed: Sequence[ClaimedTask]) -> None:
         """Undo a claim whose response was not delivered: its attempts do not count."""
@@ -352,7 +352,7 @@ def _claimed_items(claimed: TaskResult) -> tuple[ClaimedTask, ...]:
 def _log_release_failure(done: asyncio.Future[TaskResult]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None and not isinstance(error, NotFound | Conflict):
-        # The attempt is aborted when its agent becomes stale, and it counts. This log line says why.
+        # The attempt stays open until its agent becomes stale. It is then aborted, and it counts.
         log.warning("could not release a claim whose response was not delivered: %r", error)
 
 

@@ -1,8 +1,8 @@
-"""Retention: archives ended tasks after some days and deletes archived tasks after some more.
+"""Retention: archives ended tasks after `task_archive_days` and deletes archived tasks after `task_retention_days`.
 
-The sweep scans the table in slices, again and again, because no index orders tasks by their end: such an index would
-cost every completion more than one scan per hour does. The position is kept only in this process. If it is lost, the
-scan restarts from the beginning; several scans at once do no harm.
+The sweep scans the whole table in slices, because no index orders tasks by their end: such an index would cost more on
+every completion than the scans cost. The position is kept only in the memory of this process. After a restart the scan
+starts from the beginning. Several processes may scan at the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quarterdeck.store.interface import decode
 
 RETENTION = "task-retention"
 BATCH = 500
-"""Tasks that are archived or deleted at once."""
+"""Tasks archived at the same time, or deleted per transaction."""
 SLICE = 5_000
 """Tasks that one statement scans."""
 SLICES_MAX = 100
@@ -39,7 +39,7 @@ class _TaskRow(msgspec.Struct, frozen=True, array_like=True):
     updated_at: Millis
 
 
-_tags = msgspec.json.Decoder(list[str]).decode
+_decode_tags = msgspec.json.Decoder(list[str]).decode
 START = _TaskRow("", "", "", 0, 0)
 
 
@@ -59,7 +59,7 @@ class TaskRetention:
     async def run_once(self, batch: int) -> int:
         count = 0
         for _ in range(SLICES_MAX):
-            to_archive, to_delete = await self._cross_zone_engine.read(self._slice)
+            to_archive, to_delete = await self._cross_zone_engine.read(self._scan_slice)
             await self._archive(to_archive)
             for start in range(0, len(to_delete), BATCH):
                 chunk = to_delete[start : start + BATCH]
@@ -69,7 +69,7 @@ class TaskRetention:
                 break
         return count
 
-    async def _slice(self, tx: Transaction) -> tuple[list[TaskRef], list[TaskRef]]:
+    async def _scan_slice(self, tx: Transaction) -> tuple[list[TaskRef], list[TaskRef]]:
         """Scan one slice. Returns (tasks to archive, tasks to delete)."""
         position = self._position
         [rows] = await tx.read(
@@ -96,19 +96,19 @@ class TaskRetention:
                 self._submit(Archive(zone_id=zone_id, id=task_id)) for zone_id, task_id in refs[start : start + BATCH]
             ]
             for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-                # Retried or deleted since it was read: ignore. Any other error fails the pass.
+                # The task may have been retried or deleted since the scan. Any other error fails the pass.
                 if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound | Conflict):
                     raise outcome
 
 
 async def delete_past_retention(tx: Transaction, refs: Sequence[TaskRef]) -> None:
-    """Delete archived tasks with everything that belongs to them."""
+    """Delete archived tasks with their tags, dependencies, log lines, costs and budgets."""
     [deleted] = await tx.read(COORDINATOR.tasks_delete_expired(batch=[*sorted(refs)]))
     batch: list[tuple[object, ...]] = [*sorted((str(zone_id), str(task_id)) for zone_id, task_id, _ in deleted)]
     if not batch:
         return
     tags: list[tuple[object, ...]] = [
-        (str(zone_id), tag, str(task_id)) for zone_id, task_id, encoded in deleted for tag in _tags(str(encoded))
+        (str(zone_id), tag, str(task_id)) for zone_id, task_id, encoded in deleted for tag in _decode_tags(str(encoded))
     ]
     if tags:
         tx.write(Q.task_tags_remove(batch=sorted(tags)))

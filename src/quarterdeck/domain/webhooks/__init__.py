@@ -15,12 +15,12 @@ each body has a timestamp.
 
 **Attempts.** At once, then after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h and 24 h, each with random jitter. The
 time of the next attempt is stored in the row, so it survives restarts. While a row is being sent, the same column has
-the end of its lease: if the server dies, the delivery is due again at that time. After ten failed
-attempts a delivery has failed; it is kept, listed, and can be replayed.
+the end of its lease: if the server dies, the delivery is due again at that time. After ten failed attempts the delivery
+has the state failed; it is kept and listed, and can be replayed.
 
 **Disabled endpoints.** Status 410 disables an endpoint, and so do days of failures or a backlog above its limit; each
-writes an event `webhook.disabled`. Pending deliveries of a disabled endpoint are failed. Removing an endpoint and
-ending its zone do the same.
+writes an event `webhook.disabled`. Pending deliveries of a disabled or removed endpoint become failed. Ending a zone
+removes its endpoints.
 
 **Secrets** are derived from the endpoint and a number, and not stored (`core.webhook_signing`). For a day after a
 rotation the previous secret signs too.

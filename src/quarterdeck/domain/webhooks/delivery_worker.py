@@ -120,15 +120,15 @@ class DeliveryWorker(DeliveryScheduler):
         self._lease_ms = settings.webhook_timeout_ms + REPORT_MARGIN_MS
 
     async def _find_waiting(self, excluded: ExcludedTargets) -> list[WaitingTarget]:
-        found = await self._deps.cross_zone_engine.read(lambda tx: find_pending_endpoints(tx, POLL_MAX, excluded))
+        endpoints = await self._deps.cross_zone_engine.read(lambda tx: find_pending_endpoints(tx, POLL_MAX, excluded))
         enabled = [
             WaitingTarget(pending.ref, pending.due_at - pending.now, self._claim_and_send)
-            for pending in found
+            for pending in endpoints
             if pending.enabled
         ]
         return [
             *enabled,
-            *(WaitingTarget(pending.ref, 0, self._fail_pending) for pending in found if not pending.enabled),
+            *(WaitingTarget(pending.ref, 0, self._fail_pending) for pending in endpoints if not pending.enabled),
         ]
 
     # -- claim ---------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class DeliveryWorker(DeliveryScheduler):
         try:
             await self._deps.submit(Disable(zone_id=endpoint.zone_id, id=endpoint.id, reason=reason, url=endpoint.url))
         except Problem as problem:
-            # It was removed in the meantime; or the database is not reachable, and its next failure tries again.
+            # The endpoint was removed meanwhile; or the database is not reachable, and the next failure tries again.
             log.info("webhook %s was not disabled: %r", endpoint.id, problem)
 
 

@@ -249,7 +249,7 @@ class WebhookFanout:
     def _should_save(self, covered: int, has_endpoints: bool) -> bool:
         elapsed = time.monotonic() - self._saved_at
         if covered <= self._saved_position:
-            # Only to show that the sink is running.
+            # Save only to update `updated_at`, which shows that the sink is running.
             return elapsed > TOUCH_INTERVAL_MS / SECOND
         return elapsed >= (SAVE_INTERVAL_SECONDS if has_endpoints else IDLE_SAVE_INTERVAL_MS / SECOND)
 
@@ -300,5 +300,5 @@ class WebhookFanout:
         try:
             await self._submit(Disable(zone_id=zone_id, id=endpoint_id, reason=DisableReason.BACKLOG_FULL))
         except Problem as problem:
-            # It was removed in the meantime; or the database is not reachable, and the next count finds it again.
+            # The endpoint was removed meanwhile; or the database is not reachable, and the next count tries again.
             log.info("webhook %s was not disabled: %r", endpoint_id, problem)

@@ -48,7 +48,7 @@ class DisableReason(StrEnum):
 class WebhookSettings(msgspec.Struct, frozen=True):
     webhook_timeout_ms: Annotated[int, Meta(ge=10, le=120_000, description="timeout of one delivery attempt")] = 15_000
     webhook_poll_ms: Annotated[
-        int, Meta(ge=10, le=60_000, description="how often due deliveries are searched without a wake-up")
+        int, Meta(ge=10, le=60_000, description="interval of the search for due deliveries without a wake-up")
     ] = 1_000
     webhook_concurrency: Annotated[
         int, Meta(ge=1, le=10_000, description="maximum concurrent deliveries in one server")
@@ -144,7 +144,7 @@ class Replay(EndpointCommand, frozen=True, kw_only=True):
 
 
 class Disable(EndpointCommand, frozen=True, kw_only=True):
-    """Sent by the server itself."""
+    """Submitted by the server, never by a request."""
 
     reason: DisableReason
     url: str | None = None

@@ -38,31 +38,31 @@ update webhook_endpoints
 set url = b.new_url, description = b.new_description, types = b.new_types, secret_number = b.new_number,
     rotated_at = b.new_rotated_at, enabled = b.new_enabled, disabled_reason = b.new_reason, updated_at = b.new_updated_at,
     removed_at = b.new_removed_at
-from rows(:batch as b, zone text, name text, new_url text, new_description text, new_types text, new_number bigint,
+from rows(:batch as b, zone text, endpoint text, new_url text, new_description text, new_types text, new_number bigint,
     new_rotated_at bigint, new_enabled smallint, new_reason text, new_updated_at bigint, new_removed_at bigint)
-where zone_id = b.zone and id = b.name and coalesce(removed_at, -1) < 0
+where zone_id = b.zone and id = b.endpoint and coalesce(removed_at, -1) < 0
 returning zone_id, id;
 
 -- name: webhooks_reset_position
--- For endpoints that are enabled again: they get events from now on, and their failures are cleared.
+-- For endpoints that are enabled again: they get only later events, and `failing_since` is cleared.
 update webhook_endpoints
 set position = (select h.pos from log_head h where h.id = 1), failing_since = null
-from rows(:batch as b, zone text, name text)
-where zone_id = b.zone and id = b.name;
+from rows(:batch as b, zone text, endpoint text)
+where zone_id = b.zone and id = b.endpoint;
 
 -- name: webhooks_clear_failing
 -- After a successful delivery, or when the URL has changed.
 update webhook_endpoints
 set failing_since = null
-from rows(:batch as b, zone text, name text)
-where zone_id = b.zone and id = b.name and coalesce(failing_since, -1) >= 0;
+from rows(:batch as b, zone text, endpoint text)
+where zone_id = b.zone and id = b.endpoint and coalesce(failing_since, -1) >= 0;
 
 -- name: webhooks_mark_failing
 -- Sets the time of the first failure since the last success; later failures change nothing.
 update webhook_endpoints
 set failing_since = :now
-from rows(:batch as b, zone text, name text)
-where zone_id = b.zone and id = b.name and coalesce(failing_since, -1) < 0;
+from rows(:batch as b, zone text, endpoint text)
+where zone_id = b.zone and id = b.endpoint and coalesce(failing_since, -1) < 0;
 
 -- name: webhooks_delete_expired
 -- Retention, across zones: endpoints that were removed long ago and have no deliveries left.
@@ -82,7 +82,7 @@ returning id;
 -- of the log and whether any endpoint is enabled are read in the same statement, because they must be consistent: an
 -- endpoint that is not visible here gets no event up to this head.
 select h.floor, h.pos as head,
-    (select count(*) from (select 1 from webhook_endpoints w where w.enabled = 1 limit 1) one) as hears,
+    (select count(*) from (select 1 from webhook_endpoints w where w.enabled = 1 limit 1) one) as has_endpoints,
     e.pos, e.id, e.zone_id, e.type, e.subject, e.actor, e.from_state, e.to_state, e.data, e.trace, e.at
 from log_head h
 left join (
@@ -158,8 +158,8 @@ for update skip locked;
 -- The attempt counts from the claim: it must also count if the server dies. The guard `was` is the due time as read.
 update webhook_deliveries
 set attempts = attempts + 1, next_at = b.until, updated_at = :now
-from rows(:batch as b, endpoint text, zone text, name text, was bigint, until bigint)
-where endpoint_id = b.endpoint and zone_id = b.zone and id = b.name and next_at = b.was;
+from rows(:batch as b, endpoint text, zone text, delivery text, was bigint, until bigint)
+where endpoint_id = b.endpoint and zone_id = b.zone and id = b.delivery and next_at = b.was;
 
 -- name: webhook_deliveries_get
 -- Deliveries by id, in any state.
@@ -173,21 +173,21 @@ join webhook_deliveries d on d.endpoint_id = b.endpoint_id and d.zone_id = b.zon
 update webhook_deliveries
 set status = b.new_status, queue = b.new_queue, next_at = b.new_next_at, answer_status = b.new_answer, error = b.new_error,
     updated_at = b.new_updated_at, delivered_at = b.new_delivered_at
-from rows(:batch as b, endpoint text, zone text, name text, until bigint, new_status text, new_queue text,
+from rows(:batch as b, endpoint text, zone text, delivery text, until bigint, new_status text, new_queue text,
     new_next_at bigint, new_answer bigint, new_error text, new_updated_at bigint, new_delivered_at bigint)
-where endpoint_id = b.endpoint and zone_id = b.zone and id = b.name and next_at = b.until
+where endpoint_id = b.endpoint and zone_id = b.zone and id = b.delivery and next_at = b.until
 returning endpoint_id, zone_id, id;
 
 -- name: webhook_deliveries_replay
 -- From every state. The report of a running attempt no longer matches the lease and is ignored.
 update webhook_deliveries
 set status = 'pending', attempts = 0, queue = b.new_queue, next_at = b.new_next_at, error = null, updated_at = b.new_next_at
-from rows(:batch as b, endpoint text, zone text, name text, new_queue text, new_next_at bigint)
-where endpoint_id = b.endpoint and zone_id = b.zone and id = b.name;
+from rows(:batch as b, endpoint text, zone text, delivery text, new_queue text, new_next_at bigint)
+where endpoint_id = b.endpoint and zone_id = b.zone and id = b.delivery;
 
 -- name: webhook_deliveries_fail_pending
--- Fails the pending deliveries of a disabled endpoint. Also those being sent: their reports no longer match and are
--- ignored.
+-- Fails the pending deliveries of a disabled endpoint, including those being sent: their reports no longer match and
+-- are ignored.
 update webhook_deliveries
 set status = 'failed', queue = null, next_at = null, error = :error, updated_at = :now
 where (endpoint_id, zone_id, id) in (
@@ -201,7 +201,7 @@ where (endpoint_id, zone_id, id) in (
 returning id;
 
 -- name: webhook_deliveries_page
--- The newest of one state, by an index: a few failed deliveries must not be searched among all delivered ones.
+-- The newest deliveries in one state, by an index: a list of failed deliveries must not scan all delivered ones.
 select columns(d as delivery)
 from webhook_deliveries d
 where d.status = :status and d.endpoint_id = :endpoint_id and d.zone_id = :zone_id and d.id < :before

@@ -128,7 +128,7 @@ class WebhookHandlers:
     def _secret_reply(self, result: EndpointResult, status: int) -> Reply:
         row = result.endpoint
         secret = self.secrets(*row.ref, row.secret_number) if result.include_secret else UNSET
-        # This response may contain a secret: no cache on the way may store it.
+        # This response may contain a secret: no HTTP cache may store it.
         return Reply(endpoint_view(row, secret), status, [("cache-control", "no-store")])
 
 

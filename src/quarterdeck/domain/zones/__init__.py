@@ -1,11 +1,12 @@
 """Zones: the tenants. Every row belongs to exactly one zone.
 
 This component decides which zones exist, which limits each zone has, and which role a subject has in a zone. The row
-of a zone is a lock: everything that is counted in a zone is decided while that row is locked (`docs/LOCKS.md`).
+of a zone is a lock: every decision that depends on a count within the zone is made while that row is locked
+(`docs/LOCKS.md`).
 
-Limits have three layers: platform defaults, the overrides of a zone, and platform ceilings for the overrides. An
-override is stored as it was given. `rules.effective_limits` computes the limits each time they are needed, so a release
-that changes a default changes it for every zone without an override.
+Limits have three layers: platform defaults, the overrides of a zone, and platform ceilings. Only the overrides are
+stored. `rules.effective_limits` computes the limits when they are needed, so a release that changes a default changes
+it for every zone without an override.
 
 A frozen zone admits no new sessions; nothing else changes. It can be thawed. Stopping a zone (`domain.sessions`)
 freezes it and terminates all its sessions. A deleted zone has ended: its row and its history stay readable, and its id

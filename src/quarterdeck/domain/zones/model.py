@@ -56,7 +56,7 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 
 class Zone(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `zones`, in the order of the select lists in `queries.sql`."""
+    """A row of `zones`, in the order of its `columns` line in `queries.sql`."""
 
     id: str
     name: str

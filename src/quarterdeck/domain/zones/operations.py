@@ -142,7 +142,7 @@ def end_zone(tx: Transaction, zone: Zone, actor: str, trace: str | None) -> Zone
 
 
 async def show_zones(tx: Transaction, commands: Sequence[ShowZone]) -> list[ZoneUsage | Problem | Busy]:
-    """Load zones with the number of their live sessions."""
+    """Load zones with the counts of their live sessions and live child sessions."""
     [rows] = await tx.read(Q.zone_usage(batch=[(command.zone_id,) for command in commands]))
     usages = {}
     for row in rows:

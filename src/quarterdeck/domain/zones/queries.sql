@@ -29,8 +29,8 @@ select columns(z)
 from zones z where z.id = :id;
 
 -- name: zone_usage
--- Zones with their live counts. Expired sessions do not count, even before a sweep ends them. `now_ms()` is in a
--- subquery, so that it is evaluated once and the index on expires_at can be used.
+-- Zones with the counts of their live sessions. Expired sessions do not count, even before a sweep ends them.
+-- `now_ms()` is in a subquery, so that it is evaluated once and the index on expires_at can be used.
 select columns(z), coalesce(s.live, 0) - coalesce(x.expired, 0), coalesce(c.live, 0) - coalesce(x.expired_children, 0)
 from rows(:batch as b, id text)
 join zones z on z.id = b.id
@@ -63,7 +63,7 @@ returning id;
 update zones set name = :name, quotas = :quotas, updated_at = :now where id = :id;
 
 -- name: zone_freeze
--- Runs under the zone's lock. Every admission takes that lock, so the change applies to every admission after the commit.
+-- Runs under the zone's lock, which every admission takes, so the change applies to all admissions after the commit.
 update zones set frozen = :frozen, updated_at = :now where id = :id and ended_at is null;
 
 -- name: zone_end

@@ -1,7 +1,7 @@
 """Writes the latest heartbeat of each agent to Redis, shortly after its commit.
 
-Heartbeats are many, and each is obsolete once the next arrives. So requests do not wait for the write: the latest of
-each agent is kept until it is written, together with all others of that time. Heartbeats of more than `AGENTS_MAX`
+There are many heartbeats, and each is obsolete once the next arrives. So requests do not wait for the write: the mirror
+keeps the latest heartbeat of each agent and writes those of many agents together. Heartbeats of more than `AGENTS_MAX`
 agents, and those that arrive while Redis is not reachable, are dropped and counted. The last heartbeat in an agent's
 status key is repaired by comparison (`engine.mirrors.keys`); the heartbeat keys expire within a minute.
 """
@@ -57,7 +57,7 @@ class HeartbeatMirror:
             try:
                 await self.write()
             except Exception as error:
-                # Broad, because the end of this task would go unnoticed. What was not written is counted as lost.
+                # Broad, because the end of this task would go unnoticed. Unwritten heartbeats count as lost.
                 is_expected = isinstance(error, BusUnavailable)
                 if not is_unavailable or not is_expected:
                     log.warning("cannot write heartbeats to Redis: %s", error, exc_info=not is_expected)

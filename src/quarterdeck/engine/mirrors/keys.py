@@ -11,12 +11,12 @@ and again: everything in the database must be in Redis, and everything in Redis 
 repaired and counted, and while there are any, the round continues at once. A process without the lease compares without
 writing, and acquires the lease if it finds a difference: idle servers write nothing.
 
-**Rebuilt.** A key of its own says that all keys were written; a wipe of Redis deletes it with the others. If it is
+**Rebuilt.** A marker key says that all keys were written; a wipe of Redis deletes it with the others. If it is
 missing, a complete round runs at once. At its end the process marks the keys as complete only if the marker is still
 the one that it wrote at the start, so incomplete keys are never marked as complete.
 
-How it fails. If Redis is not reachable, the sink stays where it is, nothing else waits, and the round continues where
-it was. Keys that someone else writes, of any type and content, are removed when a round reaches them.
+How it fails. If Redis is not reachable, the sink stays at its position, nothing else waits, and the holder of the lease
+starts its round again. Keys that other programs write, of any type and content, are removed when a round reaches them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ZONES_MAX = 200
 RECOVERING_MAX = 10_000
 COMPLETE, BUILDING = "whole", "building"
 REBUILD_WAIT_SECONDS = 14.0
-"""Less than the time that a draining server has."""
+"""Less than the default of SHUTDOWN_GRACE_MS, so that a draining server can still respond."""
 REBUILD_POLL_SECONDS = 0.1
 Positions = tuple[str | None, ...]
 
@@ -114,15 +114,15 @@ class ComparisonPart:
     agents: Sequence[Ref] = ()
     holders: Sequence[StoredHolder] = ()
     removals: Sequence[KeyRemoval] = ()
-    """Wrong regardless of the database."""
+    """Keys and members that are wrong, whatever the database holds."""
 
     @property
     def is_empty(self) -> bool:
         return not (self.tasks or self.agents or self.removals)
 
 
-def comparison_for(page: KeyPage) -> ComparisonPart:
-    """The tasks and agents that a page of stored keys is about."""
+def build_comparison_part(page: KeyPage) -> ComparisonPart:
+    """The part to compare for a page of stored keys: the tasks and agents that the keys name."""
     family, key = page.family, page.key
     if not key:
         return ComparisonPart()
@@ -130,22 +130,24 @@ def comparison_for(page: KeyPage) -> ComparisonPart:
         return ComparisonPart(removals=[KeyRemoval(key, "")])
     suffix = key.removeprefix(family.prefix)
     if family.prefix == key_layout.STALE_AGENTS:
-        return _compare_stale_agents(page)
+        return _build_stale_agents_part(page)
     if family.prefix in (key_layout.STATUS_PREFIX, key_layout.AGENT_TASKS_PREFIX):
         ref = key_layout.parse_agent_name(suffix)
-        return ComparisonPart(removals=[KeyRemoval(key, "")]) if ref is None else _compare_agent(page, ref)
+        return ComparisonPart(removals=[KeyRemoval(key, "")]) if ref is None else _build_agent_part(page, ref)
     return (
-        _compare_tasks(page, zone_id=suffix) if is_path_id(suffix) else ComparisonPart(removals=[KeyRemoval(key, "")])
+        _build_tasks_part(page, zone_id=suffix)
+        if is_path_id(suffix)
+        else ComparisonPart(removals=[KeyRemoval(key, "")])
     )
 
 
-def _compare_stale_agents(page: KeyPage) -> ComparisonPart:
+def _build_stale_agents_part(page: KeyPage) -> ComparisonPart:
     refs = {member: key_layout.parse_agent_name(member) for member in page.members}
     removals = [KeyRemoval(page.key, page.family.redis_type, member) for member, ref in refs.items() if ref is None]
     return ComparisonPart(agents=[ref for ref in refs.values() if ref is not None], removals=removals)
 
 
-def _compare_agent(page: KeyPage, ref: Ref) -> ComparisonPart:
+def _build_agent_part(page: KeyPage, ref: Ref) -> ComparisonPart:
     removals, holders = [], []
     for member in page.members:
         removal = KeyRemoval(page.key, page.family.redis_type, member)
@@ -156,7 +158,7 @@ def _compare_agent(page: KeyPage, ref: Ref) -> ComparisonPart:
     return ComparisonPart([task for holder in holders for task in holder.tasks], [ref], holders, removals)
 
 
-def _compare_tasks(page: KeyPage, zone_id: str) -> ComparisonPart:
+def _build_tasks_part(page: KeyPage, zone_id: str) -> ComparisonPart:
     tasks: list[Ref] = []
     removals, holders = [], []
     for member in page.members:
@@ -399,7 +401,7 @@ class KeyMirror:
         for start in range(0, len(recovering), SLICE_MAX):
             yield ComparisonPart(recovering[start : start + SLICE_MAX])
         async for page in self._key_writer.scan():
-            yield comparison_for(page)
+            yield build_comparison_part(page)
 
     async def _iterate_zones(self) -> AsyncIterator[str]:
         after = ""

@@ -39,7 +39,7 @@ SLOTS = "slots"
 ZONES_MAX = 500
 """Zones per read or write."""
 PAGES_MAX = 40
-"""Pages per pass. The next pass continues there."""
+"""Pages per pass. The next pass continues after them."""
 GATHER_SECONDS = 0.02
 WRITE_GRACE_MS = 2_000
 """How long after a commit its process may take to write the zone."""
@@ -70,7 +70,7 @@ class SlotSource(Protocol):
     """The component that counts sessions."""
 
     async def load_usage(self, tx: Transaction, zone_ids: Collection[str]) -> list[SlotUsage]:
-        """These zones, if they exist, each as of one position."""
+        """The usage of these zones, if they exist, each as of one position."""
 
     async def list_zones(self, tx: Transaction, after: str, limit: int) -> list[str]:
         """Zones after this one, in order."""
@@ -87,11 +87,11 @@ class SlotComparison(Enum):
     """Wrong, unless the zone has just changed."""
     MISMATCH = auto()
     UNKNOWN_POSITION = auto()
-    """Of a position that the log does not have."""
+    """Its position is beyond the end of the log."""
 
 
 def compare(usage: SlotUsage, stored: StoredSlotCounter) -> SlotComparison:
-    """Compare a stored counter, which was read before the database."""
+    """Compare a stored counter with the database, which was read after it."""
     pos = stored_position(stored)
     if pos is None:
         return SlotComparison.UNCERTAIN
@@ -105,15 +105,15 @@ def compare(usage: SlotUsage, stored: StoredSlotCounter) -> SlotComparison:
 
 
 def stored_position(stored: StoredSlotCounter) -> int | None:
-    return _number(stored.pos)
+    return _parse_number(stored.pos)
 
 
 def _is_between(text: str | None, low: int, high: int) -> bool:
-    number = _number(text)
+    number = _parse_number(text)
     return number is not None and low <= number <= high
 
 
-def _number(text: str | None) -> int | None:
+def _parse_number(text: str | None) -> int | None:
     return int(text) if text and len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 

@@ -1,7 +1,7 @@
 """One HTTP call, with asyncio streams and httptools.
 
-Not a library in a thread: the time limit must cover the complete call, and a thread cannot be interrupted while a
-server sends one byte a second. httptools also parses the server's own requests.
+A library call in a thread would not do: the time limit must cover the complete call, and a thread cannot be interrupted
+while a server sends one byte a second. httptools also parses the server's own requests.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OutboundClient:
         except ssl.SSLCertVerificationError:
             raise Unreachable("its certificate is not valid") from None
         except (OSError, UnicodeError) as error:
-            # TimeoutError is an OSError, and a network timeout (ETIMEDOUT) raises it, too: ask the timer which it was.
+            # TimeoutError is an OSError, and a network timeout (ETIMEDOUT) raises it, too: check the timer.
             if timeout.expired():
                 raise TimedOut(f"no response within {timeout_seconds:g} s") from None
             raise Unreachable(f"the connection failed ({type(error).__name__})") from None
@@ -81,7 +81,7 @@ class OutboundClient:
         return await self._open(target, last)
 
     async def _open(self, target: Target, address: str) -> Streams:
-        if not target.tls:
+        if not target.uses_tls:
             return await asyncio.open_connection(address, target.port)
         if self._tls is None:
             # On first use, and kept: loading the system's certificates takes tens of milliseconds.
@@ -130,7 +130,7 @@ class _ResponseCollector:
 
     @property
     def has_full_response(self) -> bool:
-        """Also after the connection has closed: a response without a length ends with the connection."""
+        """Whether the response is complete. A response without a length ends when the connection closes."""
         ends_with_connection = "content-length" not in self.headers and "transfer-encoding" not in self.headers
         return self.is_complete or bool(self.status and ends_with_connection)
 

@@ -64,7 +64,7 @@ class Response:
 class Target:
     """The parts of a URL. Accepts only URLs that all parsers read alike."""
 
-    tls: bool
+    uses_tls: bool
     host: str
     """Without brackets."""
     port: int

@@ -1,8 +1,8 @@
 """Checks, before serving, that this process has the keys of its database.
 
-Each encryption key has left an encrypted text in `secret_checks`. A process that lacks one of these keys, or has a
-different key with the same id, would return `***` to an agent that needs a password; so it does not start. That finds a
-replica that generated its own key file, and a key that was removed before its values were re-encrypted.
+For each key in use, `secret_checks` holds a text encrypted with it. A process that lacks one of these keys, or has a
+different key with the same id, would return `***` to an agent that needs a password; so it does not start. The check
+finds a replica that generated its own key file, and a key that was removed before its values were re-encrypted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHECK_TEXT = "quarterdeck"
 
 
 async def check_keys(tx: Transaction, keyring: Keyring, lost_key_ids: Collection[str]) -> None:
-    """Raises `KeyringError`. Also stores the check of the current key, for processes that start later."""
+    """Raise `KeyringError` if a key is missing or wrong. Store the check of the current key for later processes."""
     _, rows = await tx.read(Q.secret_checks_lock(), Q.secret_checks_all())
     stored_checks = {str(key_id): str(sealed) for key_id, sealed in rows}
     for key_id, encrypted in stored_checks.items():

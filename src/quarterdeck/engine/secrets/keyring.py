@@ -106,7 +106,7 @@ class Keyring:
         key_id, _, rest = rest.partition(".")
         cipher = self._ciphers.get(key_id)
         if format_ != FORMAT:
-            raise DecryptionError("", "this release does not know its format")
+            raise DecryptionError("", "this release does not support its format")
         if cipher is None:
             raise DecryptionError(key_id, "its key is not in the keyring")
         nonce, _, ciphertext = rest.partition(".")
@@ -114,7 +114,7 @@ class Keyring:
             return cipher.decrypt(_from_base64(nonce), _from_base64(ciphertext), _associated_data(field_ref)).decode()
         except (InvalidTag, ValueError):
             # A different key with this id, or a changed or moved value: these cannot be distinguished.
-            raise DecryptionError(key_id, "it was changed or moved, or the key of that id is another one") from None
+            raise DecryptionError(key_id, "it was changed or moved, or another key with this id encrypted it") from None
 
 
 def key_id_of(encrypted: str) -> str:

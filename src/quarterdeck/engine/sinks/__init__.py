@@ -6,8 +6,8 @@ interval in case a wake-up is lost.
 
 **Position.** An entry beyond the position is still in the log. An entry up to the position has been delivered or is a
 row of `sink_entries`. The two never overlap, so no entry is lost between them. The position is written a few times a
-second at most, and at once together with such a row. Entries delivered since are known from the target's markers
-(`bus.redis`), so a process that continues from an older position does not deliver them twice.
+second at most, and at once together with such a row. Markers at the target (`bus.redis`) record the entries delivered
+since, so a process that continues from an older position does not deliver them twice.
 
 **Outages.** While the target is not reachable, the sink stays where it is: no attempts are counted, and no events are
 lost, since retention stops at the lowest position of all sinks. Nothing else waits for a sink.
@@ -16,7 +16,7 @@ lost, since retention stops at the lowest position of all sinks. Nothing else wa
 OUTBOX_MAX_ATTEMPTS times; the position advances. Later entries of the same stream and subject wait behind it, so that a
 resume is never delivered before its suspend. After the last attempt the entry is dead: it is kept for
 OUTBOX_RETENTION_DAYS, listed, and retried on request (`requeue`), but then out of order. A revocation never becomes
-dead; it is retried for ever, and raises an alert.
+dead; it is retried for ever and logged as an error.
 
 **Creation and deletion.** A sink starts at the head of the log when it is first configured on a server. If no server
 runs it for OUTBOX_RETENTION_DAYS, it is deleted with its rows, so that it does not block retention for ever. While

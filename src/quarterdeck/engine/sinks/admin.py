@@ -73,10 +73,10 @@ async def load_view(tx: Transaction, name: str) -> SinkView:
         raise not_found(name)
     [state] = decode(states, SinkState)
     waiting, dead = (int(str(count)) for count in counts[0])
-    lag = 0 if state.oldest_at is None else max(0, tx.now - state.oldest_at) / 1000
+    lag_seconds = 0 if state.oldest_at is None else max(0, tx.now - state.oldest_at) / 1000
     run_at = iso(state.updated_at)
     lag_events = state.head - state.position
-    return SinkView(name, False, state.position, state.head, lag_events, lag, waiting, dead, run_at)
+    return SinkView(name, False, state.position, state.head, lag_events, lag_seconds, waiting, dead, run_at)
 
 
 async def load_entries(tx: Transaction, name: str) -> list[SinkEntryView]:

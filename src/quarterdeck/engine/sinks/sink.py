@@ -54,15 +54,15 @@ class _DatabaseChecks:
 
     async def has_event(self, marker: Marker) -> bool:
         async def read(tx: Transaction) -> bool:
-            [found] = await tx.read(Q.log_has_event(pos=marker.pos, id=marker.event_id))
-            return bool(found)
+            [rows] = await tx.read(Q.log_has_event(pos=marker.pos, id=marker.event_id))
+            return bool(rows)
 
         return marker.pos <= POSITION_MAX and await self.engine.read(read)
 
     async def holds_lease(self) -> bool:
         async def read(tx: Transaction) -> bool:
-            [found] = await tx.read(Q.lease_check_term(name=self.fence.name, term=self.fence.term))
-            return bool(found)
+            [rows] = await tx.read(Q.lease_check_term(name=self.fence.name, term=self.fence.term))
+            return bool(rows)
 
         return await self.engine.transact(read)
 
@@ -99,7 +99,7 @@ class Sink:
         return len(self._stuck)
 
     async def register(self) -> None:
-        """Called before serving: everything that is committed from now on is delivered, now or later."""
+        """Create the sink unless it exists. Called before serving, so that every later commit is delivered."""
 
         async def create(tx: Transaction) -> None:
             tx.write(Q.sink_create(name=self.name, id=new_id()))
@@ -187,7 +187,7 @@ class Sink:
     # -- delivery -----------------------------------------------------------------------------------------------
 
     async def _deliver_events(self, identity: WriterIdentity, fence: Fence, snapshot: _Snapshot) -> bool:
-        """Deliver the next events up to the first that must wait; or, if the first must wait, store those that must.
+        """Deliver the events before the first that must wait. If there are none, store the leading ones that must wait.
 
         Never both at once: after a crash, everything up to a marker counts as delivered. Return whether entries
         were stored.
@@ -198,16 +198,16 @@ class Sink:
         def is_blocked(item: EventEntries) -> bool:
             return any((entry.stream, entry.subject) in blocked_until for entry in item[1])
 
-        ready = [*takewhile(lambda item: not is_blocked(item), pending)]
-        if ready:
+        prefix = [*takewhile(lambda item: not is_blocked(item), pending)]
+        if prefix:
             parked = await self._deliver_entries(
-                identity, [entry for _, entries in ready for entry in entries], snapshot.now
+                identity, [entry for _, entries in prefix for entry in entries], snapshot.now
             )
         else:
-            ready = [*takewhile(is_blocked, pending)]
-            blocked_entries = [entry for _, entries in ready for entry in entries]
+            prefix = [*takewhile(is_blocked, pending)]
+            blocked_entries = [entry for _, entries in prefix for entry in entries]
             parked = [self._park(entry, snapshot.now, blocked_until) for entry in blocked_entries]
-        position = ready[-1][0].pos
+        position = prefix[-1][0].pos
         if parked:
             await self._save_position(fence, position, parked)
         self.position = position
@@ -218,13 +218,13 @@ class Sink:
         try:
             return self._target.build_entries(event)
         except msgspec.MsgspecError as error:
-            # No operation writes such an event. Someone else may, and must not stop all later events.
+            # No operation writes such an event, but a manual change may. It must not stop all later events.
             log.error("%s cannot build entries of the event at position %d: %s", self.name, event.pos, error)
             self.missed += 1
             return []
 
     async def _find_blocked(self, pending: Sequence[EventEntries]) -> dict[OrderKey, Millis]:
-        """For which streams and subjects of these entries others already wait, and until when."""
+        """Which streams and subjects of these entries already have waiting entries, and until when those wait."""
         order_keys = {(self.name, entry.stream, entry.subject) for _, entries in pending for entry in entries}
 
         async def read(tx: Transaction) -> dict[OrderKey, Millis]:
@@ -257,7 +257,7 @@ class Sink:
     def _park(
         self, entry: SinkEntry, now: Millis, blocked_until: Mapping[OrderKey, Millis], error: str = ""
     ) -> ParkedEntry:
-        """The row of an entry: rejected, or due when the entry before it is."""
+        """Build the row of an entry that was rejected, or that waits for the entry before it."""
         attempts, next_at, dead_at = 0, blocked_until.get((entry.stream, entry.subject), now), None
         fields = msgspec.json.encode(entry.fields).decode()
         columns = (self.name, entry.pos, entry.index, entry.zone_id, entry.stream, entry.subject, fields)
@@ -295,7 +295,7 @@ class Sink:
         self.delivered += len(delivered)
 
     def _schedule_retry(self, entry: SinkEntry, attempts: int, error: str, now: Millis) -> tuple[Millis, Millis | None]:
-        """When the entry is retried, and, if it is dead, since when."""
+        """Count a rejection. Return when the entry is retried and, if it is dead, since when."""
         self.rejected += 1
         jitter = random.random()
         retry_at = next_attempt_at(self._policy, attempt=attempts, now=now, jitter=jitter)
@@ -337,7 +337,7 @@ class Sink:
         try:
             is_saved = await self._engine.transact(write)
         except StoreError:
-            self._identity = None  # it is unknown whether it was written
+            self._identity = None  # it is unknown whether the position was written
             raise
         if not is_saved:
             self._identity = None
@@ -352,7 +352,7 @@ class Sink:
         is_partial = bool(snapshot.events) and self.position < snapshot.events[-1].pos
         if is_partial or self._batch_max in (len(snapshot.events), len(snapshot.due_entries)):
             return 0
-        due = [] if snapshot.next_at is None else [max(0.05, (snapshot.next_at - snapshot.now) / 1000)]
+        pauses = [] if snapshot.next_at is None else [max(0.05, (snapshot.next_at - snapshot.now) / 1000)]
         if self.position > self._saved_position:
-            due.append(max(0.01, self._saved_at + SAVE_SECONDS - time.monotonic()))
-        return min(due, default=None)
+            pauses.append(max(0.01, self._saved_at + SAVE_SECONDS - time.monotonic()))
+        return min(pauses, default=None)

@@ -16,8 +16,9 @@ A bearer token is `Authorization: Bearer <JWT>` of at most 8 KiB: three segments
 - `scope` is split at spaces, and each scope is compared as a whole word.
 - `sid`, `agent_session_id`, `agent_id` and `delegation_edge_id` may be absent, null or empty, which is the same.
 - Names have at most 255 characters and no control characters.
-- `role` (the bearer's role in its zone) and `attempt` (the attempt that an agent's token was issued for) are ignored if
-  they are malformed, because other issuers use these names for other things.
+- `role` (the bearer's role in its zone), `attempt` (the attempt that an agent's token was issued for) and `agent_since`
+  (when that agent was registered) are ignored if they are malformed, because other issuers may use these names for
+  other things.
 
 Checks that need no key run before the signature check. So an expired or foreign token costs neither a signature check
 nor a request to its issuer.
@@ -52,9 +53,8 @@ can find it. To refuse local tokens, build the `Authenticator` without a local i
 
 **Fetched keys** (`jwks_cache`) are cached per URL. The URL contains the token's zone, so the keys of a zone can sign
 for that zone only. A key set is fresh for 10 minutes; a `kid` that is not in it causes one more fetch. A URL is fetched
-at most once in 10 seconds, by one request on behalf of all that wait. The zone of a forged token is chosen by the
-forger, so fetches for unknown zones are rate-limited, and a set that has verified a token is evicted only when no other
-is left.
+at most once in 10 seconds, and all requests that wait for it share the fetch. A forger can choose the zone of a token,
+so fetches for unknown zones are rate-limited, and a set that has verified a token is evicted last.
 
 | failure                                                    | response                                            |
 |------------------------------------------------------------|-----------------------------------------------------|

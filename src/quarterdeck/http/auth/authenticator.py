@@ -46,7 +46,7 @@ class Authenticator:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._leeway = settings.leeway_seconds
+        self._leeway_seconds = settings.leeway_seconds
         self._lifecycle_scope = settings.lifecycle_scope
         self._token_cache_max = settings.token_cache_max
         self._jwks_cache = JwksCache(settings, JwksFetcher(settings.jwks_timeout_seconds), monotonic)
@@ -55,7 +55,7 @@ class Authenticator:
         self._lookup_api_key: ApiKeyLookup | None = None
 
     def set_api_key_lookup(self, lookup: ApiKeyLookup) -> None:
-        """Set after construction, because the lookup is built later. Until then every API key is refused."""
+        """Set the lookup, which is built after this object. Until then every API key is refused."""
         self._lookup_api_key = lookup
 
     async def authenticate(self, credentials: Credentials) -> Caller:
@@ -88,8 +88,8 @@ class Authenticator:
         """Check a bearer token completely. Raises Unauthenticated, or Unavailable if its key cannot be fetched."""
         token = jwt_claims.parse_token(jwt_claims.extract_bearer_token(authorization))
         issuer = self._issuers.issuer_of(token)
-        jwt_claims.check_claims(token.claims, self._clock(), self._leeway)
-        key = await issuer.key(token)
+        jwt_claims.check_claims(token.claims, self._clock(), self._leeway_seconds)
+        key = await issuer.find_key(token)
         if key is None:
             jwt_claims.raise_invalid_token("The token names a key that its issuer does not publish.")
         # The key determines the algorithm. The token's `alg` must be equal.
@@ -97,12 +97,15 @@ class Authenticator:
             jwt_claims.raise_invalid_token("The token's signature is not valid.")
         issuer.on_token_verified(token)
         caller = jwt_claims.to_caller(
-            token.claims, may_grant_admin=issuer.may_grant_admin, is_local=issuer.is_local, leeway=self._leeway
+            token.claims,
+            may_grant_admin=issuer.may_grant_admin,
+            is_local=issuer.is_local,
+            leeway_seconds=self._leeway_seconds,
         )
         self._cache_token(authorization or b"", token.claims.exp, caller)
         return caller
 
-    def check_access(self, caller: Caller, scope: str, zone: str | None) -> None:
+    def check_access(self, caller: Caller, scope: str, zone_id: str | None) -> None:
         """Check the scope, then the zone. Raises Forbidden."""
         required_scope = self._lifecycle_scope if scope == LIFECYCLE else scope
         # Administrators may read metrics too. The metrics scope is for callers that may do nothing else.
@@ -110,7 +113,7 @@ class Authenticator:
             raise Forbidden(
                 "missing_scope", f"This route needs a token with the scope {required_scope}.", scope=required_scope
             )
-        if zone is not None and zone != caller.zone_id and not caller.is_admin:
+        if zone_id is not None and zone_id != caller.zone_id and not caller.is_admin:
             raise Forbidden("zone_mismatch", "The token is for another zone.")
 
     async def close(self) -> None:
@@ -125,7 +128,7 @@ class Authenticator:
         return await self._lookup_api_key(parsed_key)
 
     def _cache_token(self, authorization: bytes, expires_at: float, caller: Caller) -> None:
-        # Only the spelling "Bearer " is cached. With other letter cases and more spaces one token would fill the cache.
+        # Only the exact prefix "Bearer " is cached: otherwise one token with many spellings of it could fill the cache.
         if not authorization.startswith(_BEARER_PREFIX) or authorization.startswith(b" ", len(_BEARER_PREFIX)):
             return
         self._token_cache[sha256(authorization).digest()] = (expires_at, caller)

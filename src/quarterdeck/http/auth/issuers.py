@@ -25,7 +25,7 @@ class Issuer(Protocol):
     @property
     def is_local(self) -> bool: ...
 
-    async def key(self, token: UnverifiedToken) -> VerifyingKey | None:
+    async def find_key(self, token: UnverifiedToken) -> VerifyingKey | None:
         """The key that the token names, or None if the issuer has no such key."""
 
     def on_token_verified(self, token: UnverifiedToken) -> None:
@@ -60,7 +60,7 @@ class TrustedIssuers:
 
 
 class _TrustedLocalIssuer:
-    """The local issuer. Its tokens name its key by thumbprint, so they are recognized even under a shared name."""
+    """The local issuer. Its tokens name its key by thumbprint and are recognized even if ISSUER_URL is its name."""
 
     may_grant_admin = True
     is_local = True
@@ -71,7 +71,7 @@ class _TrustedLocalIssuer:
     def matches(self, token: UnverifiedToken) -> bool:
         return token.claims.iss == self._issuer.issuer and token.header.kid == self._issuer.kid
 
-    async def key(self, token: UnverifiedToken) -> VerifyingKey:
+    async def find_key(self, token: UnverifiedToken) -> VerifyingKey:
         return self._issuer.verifying_key
 
     def on_token_verified(self, token: UnverifiedToken) -> None:
@@ -88,7 +88,7 @@ class _ExternalIssuer:
         self._jwks_url = base_url.rstrip("/") + "/.well-known/jwks.json"
         self._jwks_cache = jwks_cache
 
-    async def key(self, token: UnverifiedToken) -> VerifyingKey | None:
+    async def find_key(self, token: UnverifiedToken) -> VerifyingKey | None:
         return await self._jwks_cache.find_key(self._url(token), token.header.kid)
 
     def on_token_verified(self, token: UnverifiedToken) -> None:

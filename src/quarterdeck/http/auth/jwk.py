@@ -89,10 +89,10 @@ _jwk_decoder = msgspec.json.Decoder(_Jwk)
 def parse_key_set(document: bytes) -> KeySet:
     """The usable keys of a JWKS document. Raises ValueError if it is not a JWKS document."""
     try:
-        published = _jwks_decoder.decode(document).keys
+        published_keys = _jwks_decoder.decode(document).keys
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ValueError("not a JWKS document") from None
-    return KeySet(key for raw in published[:MAX_KEYS] if (key := _parse_key(raw)) is not None)
+    return KeySet(key for raw in published_keys[:MAX_KEYS] if (key := _parse_key(raw)) is not None)
 
 
 def _parse_key(raw: msgspec.Raw) -> VerifyingKey | None:

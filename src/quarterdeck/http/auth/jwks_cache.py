@@ -33,7 +33,8 @@ class _CacheEntry:
 
     keys: KeySet | None = None
     fetched_at: float = -math.inf
-    requested_at: float = -math.inf
+    attempted_at: float = -math.inf
+    """When the last fetch ended, successful or not."""
     has_verified_token: bool = False
     """A key of this set has verified a token, so the zone is real and was not made up by a forger."""
 
@@ -81,7 +82,7 @@ class JwksCache:
     def _usable_keys(self, entry: _CacheEntry) -> KeySet:
         now = self._monotonic()
         if entry.keys is None or now - entry.fetched_at >= self._stale_seconds:
-            retry_after = max(1, math.ceil(entry.requested_at + self._refetch_seconds - now))
+            retry_after = max(1, math.ceil(entry.attempted_at + self._refetch_seconds - now))
             raise Unavailable(
                 "issuer_unavailable",
                 "The token cannot be checked: the keys of its issuer cannot be fetched. Keep the token and try again.",
@@ -94,7 +95,7 @@ class JwksCache:
         task = self._running_fetches.get(url)
         if task is None:
             entry = self._entries.get(url)
-            if entry is not None and self._monotonic() - entry.requested_at < self._refetch_seconds:
+            if entry is not None and self._monotonic() - entry.attempted_at < self._refetch_seconds:
                 return entry
             if entry is None and not self._new_url_limiter.try_acquire():
                 raise Unavailable(
@@ -118,7 +119,7 @@ class JwksCache:
             entry.fetched_at = self._monotonic()
         except FetchError as error:
             _log.warning("fetching the keys of an issuer failed: %s: %s", url, error)
-        entry.requested_at = self._monotonic()
+        entry.attempted_at = self._monotonic()
         self._store_entry(url, entry)
         return entry
 

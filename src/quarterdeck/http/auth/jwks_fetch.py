@@ -37,13 +37,13 @@ def check_url(name: str, url: str) -> None:
 class JwksFetcher:
     """Sends one GET with a time-out and a size limit. Follows no redirects."""
 
-    def __init__(self, timeout: float, max_bytes: int = MAX_RESPONSE_BYTES) -> None:
-        self._timeout = timeout
+    def __init__(self, timeout_seconds: float, max_bytes: int = MAX_RESPONSE_BYTES) -> None:
+        self._timeout_seconds = timeout_seconds
         self._http_client = OutboundClient(ALLOW_ALL, ResponseLimits(body_bytes=max_bytes))
 
     async def __call__(self, url: str) -> Response:
         request = Request("GET", url, [("Accept", "application/json")])
         try:
-            return await self._http_client.send(request, self._timeout)
+            return await self._http_client.send(request, self._timeout_seconds)
         except OutboundError as error:
             raise FetchError(str(error)) from None

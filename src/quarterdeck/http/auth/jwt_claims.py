@@ -66,7 +66,7 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 class UnverifiedToken(msgspec.Struct, frozen=True):
-    """A well-formed token whose signature was not checked yet."""
+    """A well-formed token whose signature has not been checked yet."""
 
     header: TokenHeader
     claims: Claims
@@ -110,7 +110,7 @@ def parse_token(text: bytes) -> UnverifiedToken:
     )
 
 
-def check_claims(claims: Claims, now: float, leeway: float) -> None:
+def check_claims(claims: Claims, now: float, leeway_seconds: float) -> None:
     """Check everything about the claims that needs no key."""
     if not is_path_id(claims.zone_id):
         raise_invalid_token("The claim zone_id must be 1 to 128 letters, digits and `_ . - :`.")
@@ -119,19 +119,19 @@ def check_claims(claims: Claims, now: float, leeway: float) -> None:
         raise_invalid_token("A claim contains control characters.")
     if claims.iss not in ([claims.aud] if isinstance(claims.aud, str) else claims.aud):
         raise_invalid_token("The token is for another audience: `aud` must name the issuer (`iss`).")
-    if now >= claims.exp + leeway:
+    if now >= claims.exp + leeway_seconds:
         raise_invalid_token("The token has expired.")
-    if claims.nbf is not None and now + leeway < claims.nbf:
+    if claims.nbf is not None and now + leeway_seconds < claims.nbf:
         raise_invalid_token("The token is not valid yet.")
-    if claims.iat is not None and now + leeway < claims.iat:
+    if claims.iat is not None and now + leeway_seconds < claims.iat:
         raise_invalid_token("The token was issued in the future (`iat`).")
 
 
-def to_caller(claims: Claims, *, may_grant_admin: bool, is_local: bool, leeway: float) -> Caller:
+def to_caller(claims: Claims, *, may_grant_admin: bool, is_local: bool, leeway_seconds: float) -> Caller:
     """The caller. Only for claims whose signature was verified."""
     scopes = frozenset((claims.scope or "").split(" ")) - {""}
     if not may_grant_admin:
-        # Removed and not only flagged: code that checks only for the scope must not find it.
+        # Removed, because code that checks `scopes` without `is_admin` must not find it.
         scopes -= {ADMIN}
     return Caller(
         subject=claims.sub,
@@ -147,14 +147,14 @@ def to_caller(claims: Claims, *, may_grant_admin: bool, is_local: bool, leeway: 
         attempt=_attempt_claim(claims.attempt),
         is_local=is_local,
         agent_since=claims.agent_since if type(claims.agent_since) is int else None,
-        issued_at=_issued_at(claims.iat, leeway),
+        issued_at=_issued_at(claims.iat, leeway_seconds),
     )
 
 
-def _issued_at(iat: float | None, leeway: float) -> int:
-    """The latest time, in milliseconds, at which the token can have been issued. 0 if it does not say."""
+def _issued_at(iat: float | None, leeway_seconds: float) -> int:
+    """The latest time, in milliseconds, at which the token can have been issued. 0 without `iat`."""
     # Most issuers round `iat` down to seconds, so a token with `iat` 7 may have been issued just before 8.
-    return 0 if iat is None else round((iat + 1 + leeway) * 1000)
+    return 0 if iat is None else round((iat + 1 + leeway_seconds) * 1000)
 
 
 def _attempt_claim(claim: object) -> str | None:

@@ -37,8 +37,8 @@ from quarterdeck.http.auth.jwt_claims import check_claims, parse_token
 from quarterdeck.http.auth.model import Grant
 from quarterdeck.http.auth.secret_files import KeyFileError, create_secret, read_secret, replace_secret
 
-ADMIN_TOKEN_TTL = 30 * 24 * 3600
-"""Seconds. The server writes a new token at every start and once a day."""
+ADMIN_TOKEN_TTL_SECONDS = 30 * 24 * 3600
+"""The server writes a new token at every start and once a day."""
 
 
 class LocalIssuer:
@@ -63,15 +63,15 @@ class LocalIssuer:
         pem = read_secret(key_file)
         if pem is None:
             create_secret(key_file, _new_pem())
-            # Read it back: another process may have created the file first, and its key is the one to use.
+            # Read the file back: if another process created it first, this process must use that key.
             pem = read_secret(key_file)
         if pem is None:
             raise KeyFileError(f"The key file {key_file} is a symbolic link to a file that does not exist.")
         return cls(_load_private_key(key_file, pem), issuer, clock)
 
-    def mint(self, grant: Grant, ttl: int) -> str:
-        """A signed token that is valid for `ttl` seconds. Raises Invalid if the server would not accept it."""
-        if ttl < 1:
+    def mint(self, grant: Grant, ttl_seconds: int) -> str:
+        """A signed token that is valid for `ttl_seconds`. Raises Invalid if the server would not accept it."""
+        if ttl_seconds < 1:
             raise Invalid("invalid_ttl", "`ttl` must be at least 1 second.", field="ttl")
         if any(not scope or " " in scope for scope in grant.scopes):
             raise Invalid("invalid_scope", "A scope is one word without spaces.", field="scope")
@@ -80,7 +80,7 @@ class LocalIssuer:
             "iss": self.issuer,
             "aud": self.issuer,
             "iat": now,
-            "exp": now + ttl,
+            "exp": now + ttl_seconds,
             "zone_id": grant.zone_id,
             "sub": grant.subject,
             "client_id": grant.client_id,
@@ -96,20 +96,20 @@ class LocalIssuer:
         payload = {name: value for name, value in claims.items() if value is not None}
         token = jwt.encode(payload, self._key, algorithm="ES256", headers={"kid": self.kid})
         try:
-            # Checked like an incoming token, so that no token is issued that would be refused.
-            check_claims(parse_token(token.encode()).claims, now, leeway=0)
+            # Checked like an incoming token, so that the server does not issue a token that it would refuse.
+            check_claims(parse_token(token.encode()).claims, now, leeway_seconds=0)
         except Unauthenticated as error:
             raise Invalid("invalid_claims", error.detail) from None
         return token
 
     def sign(self, message: bytes) -> bytes:
-        """Sign a seal of the event log. The message must not look like a token (`core.audit_seal.signing_message`)."""
+        """Sign a seal of the event log. The message must never equal a token (`core.audit_seal.signing_message`)."""
         return self.verifying_key.algorithm.sign(message, self._key)
 
     def derive_secret(self, purpose: str) -> bytes:
         """Derive 32 bytes from the private key, different for each purpose, instead of storing a secret.
 
-        They reveal neither the key nor each other.
+        The bytes reveal neither the key nor the bytes of another purpose.
         """
         private_value = self._key.private_numbers().private_value.to_bytes(32, "big")
         return HKDF(SHA256(), length=32, salt=None, info=b"quarterdeck " + purpose.encode()).derive(private_value)
@@ -118,11 +118,13 @@ class LocalIssuer:
         """The public key that verifies our tokens: the body of /.well-known/jwks.json."""
         return {"keys": [{**self._jwk, "kid": self.kid, "use": "sig", "alg": "ES256"}]}
 
-    def write_admin_token(self, path: Path, *, lifecycle_scope: str = LIFECYCLE, ttl: int = ADMIN_TOKEN_TTL) -> None:
+    def write_admin_token(
+        self, path: Path, *, lifecycle_scope: str = LIFECYCLE, ttl_seconds: int = ADMIN_TOKEN_TTL_SECONDS
+    ) -> None:
         """Write the local administrator's token to the file that the CLI reads."""
-        replace_secret(path, self.mint_admin(lifecycle_scope, ttl).encode())
+        replace_secret(path, self.mint_admin_token(lifecycle_scope, ttl_seconds).encode())
 
-    def mint_admin(self, lifecycle_scope: str = LIFECYCLE, ttl: int = ADMIN_TOKEN_TTL) -> str:
+    def mint_admin_token(self, lifecycle_scope: str = LIFECYCLE, ttl_seconds: int = ADMIN_TOKEN_TTL_SECONDS) -> str:
         """A token for the local administrator, who may do everything in every zone."""
         admin_grant = Grant(
             zone_id="default",
@@ -131,7 +133,7 @@ class LocalIssuer:
             sid="local",
             scopes=(lifecycle_scope, COORDINATOR_ADMIN, ADMIN, FLEET_EXEC),
         )
-        return self.mint(admin_grant, ttl)
+        return self.mint(admin_grant, ttl_seconds)
 
 
 def _new_pem() -> bytes:

@@ -47,6 +47,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     delegation_edge_id: str | None = None
     role: Role | None = None
     attempt: str | None = None
-    """The token of the attempt that it is issued for."""
+    """The attempt token, if the token is issued for one attempt."""
     agent_since: int | None = None
-    """When the agent that it is issued for was registered, in milliseconds. Identifies the registration."""
+    """When the agent was registered, in milliseconds. Identifies the registration that the token is issued for."""

@@ -37,7 +37,7 @@ def read_secret(path: Path) -> bytes | None:
 
 
 def create_secret(path: Path, content: bytes) -> None:
-    """Create a secret file unless it exists. If two processes do so at once, one wins and both find its content.
+    """Create a secret file unless it exists. If two processes do so at once, one wins, and both read its content.
 
     With O_EXCL on the name itself, the loser could read a file that the winner has not written yet. So the content is
     written to a temporary file, which is then linked to the final name. The link fails if that name exists.
@@ -70,7 +70,7 @@ def replace_secret(path: Path, content: bytes) -> None:
 
 
 def _check_permissions(path: Path, file_status: os.stat_result) -> None:
-    """Refuse a file that others can access. A file of root may be group-readable: pods get their secrets that way."""
+    """Refuse a file that others can access. A file of root may be group-readable, as Kubernetes mounts secrets."""
     if not stat.S_ISREG(file_status.st_mode):
         raise KeyFileError(f"The key file {path} is not a regular file.")
     if file_status.st_uid not in (os.geteuid(), 0):

@@ -28,8 +28,8 @@ qd key list
 qd key revoke ID"""
 
 CONVENTIONS = (
-    "Bodies are JSON in UTF-8, with at most 64 levels and 256 KiB, unless a route allows more. Unknown fields are "
-    "ignored, except in limits.",
+    "Bodies are JSON in UTF-8, nested at most 64 levels deep, and at most 256 KiB unless a route allows more. Some "
+    "routes refuse unknown fields with 400; the others ignore them.",
     "Ids in a path are 1 to 128 letters, digits and `_ . - :`. Times are ISO 8601 in UTC, with milliseconds.",
     "Lists are paged. `next_cursor` or a `Link` header leads to the next page. Cursors are opaque.",
     "An `Idempotency-Key` makes a repeat safe: the same key and body give the same response. A refused request does "
@@ -84,12 +84,12 @@ def _tokens_section() -> Html:
             "`coordinator.admin` can act for every application of its zone, `quarterdeck.admin` in every zone."
         ),
         _paragraph(
-            "A token or a key acts for the application it was issued for. One that names a session is valid only while "
-            "that session is live: from the commit of its end on, every replica answers 401 `session_ended`."
+            "A token or a key acts for the application it was issued for. If it names a session, it is valid only "
+            "while that session is live: once its end is committed, every replica answers 401 `session_ended`."
         ),
         _paragraph(
             "A key is shown once and stored as a digest. It is looked up for every request, so a revoked or expired "
-            "key gets 401 `invalid_token` from that moment on. No key has the scope `quarterdeck.admin`."
+            "key gets 401 `invalid_token` at once. No key has the scope `quarterdeck.admin`."
         ),
     ]
     panels = [_command_panel("Create a token", BEARER_COMMANDS), _command_panel("Create a key", KEY_COMMANDS)]

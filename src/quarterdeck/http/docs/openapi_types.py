@@ -87,8 +87,8 @@ class Operation(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def scopes(self) -> list[str]:
         """The scopes that a caller needs, whichever kind of credential it sends."""
-        named = (scope for requirement in self.security for scopes in requirement.values() for scope in scopes)
-        return list(dict.fromkeys(named))
+        all_scopes = (scope for requirement in self.security for scopes in requirement.values() for scope in scopes)
+        return list(dict.fromkeys(all_scopes))
 
 
 class Tag(msgspec.Struct, frozen=True):
@@ -129,10 +129,10 @@ class ApiDescription(msgspec.Struct, frozen=True):
     def groups(self) -> list[tuple[Tag, list[RouteEntry]]]:
         """The routes by their first tag, in the order of the tags. Routes without a tag come last."""
         tags_by_name = {tag.name: tag for tag in self.tags}
-        found: dict[str, list[RouteEntry]] = {name: [] for name in tags_by_name}
+        routes_by_tag: dict[str, list[RouteEntry]] = {name: [] for name in tags_by_name}
         for route in self.routes():
-            found.setdefault(route.operation.tags[0] if route.operation.tags else "other", []).append(route)
-        return [(tags_by_name.get(name, Tag(name)), routes) for name, routes in found.items() if routes]
+            routes_by_tag.setdefault(route.operation.tags[0] if route.operation.tags else "other", []).append(route)
+        return [(tags_by_name.get(name, Tag(name)), routes) for name, routes in routes_by_tag.items() if routes]
 
     def resolve_parameter(self, parameter: Parameter) -> Parameter:
         return self.components.parameters[parameter.ref.rpartition("/")[2]] if parameter.ref else parameter

@@ -129,9 +129,9 @@ def _join_with_or(words: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _format_size(number: int) -> str:
-    mebibytes, rest = divmod(number, 1 << 20)
-    return f"{number // 1024} KiB" if rest else f"{mebibytes} MiB"
+def _format_size(byte_count: int) -> str:
+    mebibytes, rest = divmod(byte_count, 1 << 20)
+    return f"{byte_count // 1024} KiB" if rest else f"{mebibytes} MiB"
 
 
 def _path_parameters(route: Route) -> Iterator[Json]:

@@ -117,7 +117,7 @@ ROUTE_CODES: Mapping[str, ErrorCode] = {
     "agent_terminated": ErrorCode(Conflict, "The agent was terminated. It can be registered again."),
     "agent_id_reserved": ErrorCode(Invalid, "The id has the form that is reserved for members of fleets."),
     "agent_in_fleet": ErrorCode(Conflict, "The agent is a member of a fleet. Deregister it from the fleet instead."),
-    "agent_draining": ErrorCode(Conflict, "The agent ends after its last task and gets no new ones."),
+    "agent_draining": ErrorCode(Conflict, "The agent gets no new tasks and is terminated after its last task."),
     "unknown_launcher": ErrorCode(Invalid, "The server's configuration has no launcher with this name."),
     "capabilities_not_allowed": ErrorCode(Forbidden, "An agent token cannot change the agent's capabilities."),
     "metadata_too_large": ErrorCode(Invalid, "The metadata of a heartbeat is larger than 8 KiB."),

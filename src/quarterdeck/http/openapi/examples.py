@@ -1,8 +1,8 @@
 """Builds a plausible example for a schema.
 
-Sources, in this order: `examples` of the schema, the typical value for the field's name, the default, the type. All
-fields that contain the id of a session contain the same id, so that an example is consistent. Optional fields without a
-default are left out, as a caller would do.
+Sources, in this order: `examples` of the schema, the typical value for the field's name, the default, the first enum
+value, the constant, the type. Most ids are `EXAMPLE_ID`, so that an example is consistent. Optional fields without a
+default are omitted, except `SHOWN_OPTIONAL_FIELDS`.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _typical_value(name: str, ancestors: tuple[str, ...]) -> object:
 
 
 def _matches_schema(value: object, schema: Mapping[str, object]) -> bool:
-    """Whether the typical value fits the schema. It never fits a nullable field, whose example is null."""
+    """Whether a typical value fits the schema. False for `anyOf`, whose example `_build_by_type` chooses."""
     values = schema.get("enum")
     if isinstance(values, list):
         return value in values

@@ -15,8 +15,9 @@ from quarterdeck.http.problem_json import CONTENT_TYPE
 from quarterdeck.http.stream_limits import EVENT_STREAM
 
 AUTHENTICATED_STATUSES = (400, 401, 403, 404, 429, 500, 503)
+"""Error statuses that any route with a scope may return, in addition to those of its own error codes."""
 PUBLIC_STATUSES = (500, 503)
-"""Statuses that any route may return, in addition to those of its own error codes."""
+"""The same for routes without a scope."""
 PROBLEM_EXAMPLE: Json = {
     "type": "urn:quarterdeck:problem:agent_concurrency_limit_exceeded",
     "title": "Limit reached",
@@ -68,8 +69,8 @@ def json_content(schema: Json, example_builder: ExampleBuilder) -> Json:
 
 
 def _content_of(response: Json) -> Json:
-    found = response.get("content")
-    return found if isinstance(found, dict) else {}
+    content = response.get("content")
+    return content if isinstance(content, dict) else {}
 
 
 def _event_stream_content(schema: Json, example_builder: ExampleBuilder) -> Json:
@@ -104,7 +105,7 @@ def header_components() -> Json:
 
 
 def problem_responses(route: Route) -> Json:
-    """The error responses of a route: those that any route has, and those of its own codes, which are listed."""
+    """The error responses of a route: those of every route, and those of its own codes, which are named."""
     codes_by_status: dict[int, list[str]] = {}
     for code in route.errors:
         if error_code := error_codes.find_code(code):
@@ -140,11 +141,11 @@ def problem_component(problem_type: type[errors.Problem]) -> Json:
 
 def problem_types() -> dict[int, type[errors.Problem]]:
     """One problem type per status. Subclasses from other modules share the response of their base type."""
-    found: dict[int, type[errors.Problem]] = {}
+    types_by_status: dict[int, type[errors.Problem]] = {}
     for problem_type in errors.concrete_types():
         if problem_type.__module__ == errors.__name__:
-            found.setdefault(problem_type.status, problem_type)
-    return found
+            types_by_status.setdefault(problem_type.status, problem_type)
+    return types_by_status
 
 
 def error_code_entry(code: str) -> Json:

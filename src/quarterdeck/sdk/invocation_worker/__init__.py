@@ -2,29 +2,30 @@
 
 | module    | what it does                                                                                  |
 |-----------|-----------------------------------------------------------------------------------------------|
-| worker    | registers the service, runs the loops, stops                                                  |
+| worker    | registers the service, runs the loops, shuts down                                             |
 | claims    | claims invocations: when, how many, and under which claim id                                  |
-| in_flight | leases that wait, run or are given back; extends them                                         |
+| in_flight | the held leases: starts, extends and drops them                                               |
 | methods   | calls the function of a method, and turns its return value or exception into an outcome       |
 | reports   | reports outcomes in batches until the server has accepted them                                |
 
 Signal handling and the thread pool are in `sdk.worker_core`.
 
 Three loops share the set of held leases. The *claimer* claims as many invocations as there are free slots, and waits
-for them on the server while earlier ones still run. The *reporter* gets the outcome of each method, and sends all that
-have accumulated in one call. The *heartbeat* extends all leases in one call, every third of the lease time. Its
-response names the attempts that were canceled.
+for them on the server while earlier ones still run. The *reporter* gets the outcome of each method, and sends all
+outcomes that have accumulated in one call. The *heartbeat* extends all leases in one call, every third of the lease
+time. Its response names the attempts that were canceled.
 
 Guarantees. At most `concurrency` methods run, and at most `concurrency + prefetch` leases are held. The outcome of a
 method is reported until the server has accepted it, also after restarts and outages of the server. A worker that stops
 gives back the leases whose method has not started, and these attempts do not count.
 
-How it fails. The leases of a killed worker expire, and each counts as a failed attempt. If a worker was frozen for
-longer than its leases, the server refuses its outcomes (`stale_attempt`). The worker logs that and continues: the work
-is done twice and counts once, so methods must be idempotent. If a method raises, its attempt fails and another follows.
-If it raises `Fatal`, the invocation fails. If the server refuses the worker itself (invalid token, ended session), the
-worker shuts down and raises that. Until then it keeps reporting outcomes if a new token may help. A plain function that
-does not return does not keep the program running: its thread is a daemon thread.
+How it fails. The leases of a killed worker expire, and each counts as a failed attempt. If a worker stalls for longer
+than its leases, the server refuses its outcomes (`stale_attempt`). The worker logs that and continues: the work is done
+twice and counts once, so methods must be idempotent. If a method raises, its attempt fails and is retried while
+attempts remain. If it raises `Fatal`, the invocation fails. If the server refuses the worker itself (invalid token,
+ended session), the worker shuts down and raises that refusal. During the shutdown it still retries its reports, if a
+renewed token may help. A plain function that does not return does not keep the program running: its thread is a daemon
+thread.
 """
 
 from quarterdeck.sdk.invocation_worker.methods import Context

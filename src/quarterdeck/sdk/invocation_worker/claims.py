@@ -1,6 +1,6 @@
 """Claims invocations, one claim after another, each for as many as there are free slots.
 
-The worker waits for the next batch while one runs. A claim with an unknown outcome is repeated under the same claim id,
+The worker claims the next batch while one runs. A claim with an unknown outcome is repeated under the same claim id,
 which returns the same leases, so no lease is lost. While the server is unreachable, claims are retried as long as the
 worker runs.
 """
@@ -24,7 +24,7 @@ WAIT_SECONDS = 30.0
 RETRY_POLICY = Policy(max_attempts=0, base_ms=200, cap_ms=15_000)
 SUSPENDED = "agent_suspended"
 Register = Callable[[], Awaitable[tuple[str, bool]]]
-"""Returns the service's id, and whether this worker registered it. False if the service was given to the worker."""
+"""Returns the service's id, and whether this worker registered it. False for a service that was already registered."""
 
 
 class Claimer:
@@ -55,7 +55,7 @@ class Claimer:
             if leases:
                 add_leases(leases)
             elif asyncio.get_running_loop().time() - started_at < min(1.0, WAIT_SECONDS / 2):
-                # An empty response before the wait time: the server does not let claims wait, or is about to stop.
+                # No leases before the wait time has passed: the server does not let claims wait, or is about to stop.
                 await self._pause()
                 continue
             self._failures = 0
@@ -86,7 +86,7 @@ class Claimer:
         if isinstance(problem, Fault) or (isinstance(problem, Conflict) and problem.code == SUSPENDED):
             log.warning("cannot claim invocations now: %s", problem.detail)
         elif isinstance(problem, NotFound) and self._is_registered:
-            # The service ended with the session that had registered it. This worker still serves it.
+            # The service was unregistered, for example with the session of its `Offer`. This worker still serves it.
             log.warning("%s Registering it again.", problem.detail)
             self._service_id, self._is_registered = "", False
         else:

@@ -40,8 +40,8 @@ class HeldLease:
     """The method has ended. The outcome may not be reported yet."""
     is_dropped: bool = False
     """The outcome will not be reported."""
-    heartbeats: int = 0
-    """How often it was extended before it started."""
+    heartbeat_count: int = 0
+    """Heartbeats that were sent while the lease was waiting."""
 
     @property
     def token(self) -> Token:
@@ -70,7 +70,7 @@ class InFlight:
         return len(self._held)
 
     @property
-    def running(self) -> int:
+    def running_count(self) -> int:
         return len(self._running)
 
     # -- slots and starts --------------------------------------------------------------------------------------------
@@ -85,19 +85,19 @@ class InFlight:
             await self._slot_freed.wait()
         return free_slots
 
-    def add(self, held: Iterable[HeldLease]) -> None:
-        for entry in held:
-            if entry.lease.attempt_token in self._held:
+    def add(self, leases: Iterable[HeldLease]) -> None:
+        for held in leases:
+            if held.lease.attempt_token in self._held:
                 continue  # returned again by a repeated claim
-            self._held[entry.lease.attempt_token] = entry
-            self._waiting.append(entry)
-            lease_seconds = (entry.lease.lease_expires_at - entry.lease.updated_at).total_seconds()
+            self._held[held.lease.attempt_token] = held
+            self._waiting.append(held)
+            lease_seconds = (held.lease.lease_expires_at - held.lease.updated_at).total_seconds()
             self._heartbeat_seconds = max(MIN_HEARTBEAT_SECONDS, lease_seconds / 3)
         self._not_empty.set()
         self._start_waiting()
 
     def mark_ended(self, held: HeldLease, seconds: float) -> None:
-        """The method has ended. The lease is held until the outcome is reported."""
+        """Record that the method has ended. The lease is held until the outcome is reported."""
         if held.has_ended:
             return
         self._running.discard(held)
@@ -163,34 +163,34 @@ class InFlight:
 
     async def keep_alive(self, invocations: Invocations) -> None:
         """Extend all held leases until cancelled."""
-        pause = 0.0
+        pause_seconds = 0.0
         while True:
             if not self._held:
                 self._not_empty.clear()
                 await self._not_empty.wait()
-            await asyncio.sleep(pause or self._heartbeat_seconds)
+            await asyncio.sleep(pause_seconds or self._heartbeat_seconds)
             try:
                 await self._release_long_waiting(invocations)
                 await self._send_heartbeats(invocations)
-                pause = 0.0
+                pause_seconds = 0.0
             except Fault as fault:
                 log.warning("cannot extend %d leases now: %s", len(self._held), fault.detail)
-                pause = min(RETRY_SECONDS, self._heartbeat_seconds)
+                pause_seconds = min(RETRY_SECONDS, self._heartbeat_seconds)
 
     async def _release_long_waiting(self, invocations: Invocations) -> None:
-        long_waiting = [held for held in self._waiting if held.heartbeats > 0]
+        long_waiting = [held for held in self._waiting if held.heartbeat_count > 0]
         for batch in split_batches(self._drop(long_waiting)):
             await invocations.release(batch)
 
     async def _send_heartbeats(self, invocations: Invocations) -> None:
         for held in self._waiting:
-            held.heartbeats += 1
+            held.heartbeat_count += 1
         for batch in split_batches([held.token for held in self._held.values()]):
             tokens = {token.id: token.attempt_token for token in batch}
             for item in await invocations.heartbeat(batch):
-                found = self._held.get(tokens.get(item.id, ""))
-                if found is not None:
-                    self._handle_heartbeat_item(found, item)
+                extended = self._held.get(tokens.get(item.id, ""))
+                if extended is not None:
+                    self._handle_heartbeat_item(extended, item)
 
     def _handle_heartbeat_item(self, held: HeldLease, item: Item) -> None:
         if item.cancel:

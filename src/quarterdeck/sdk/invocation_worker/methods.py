@@ -1,4 +1,4 @@
-"""The methods of a worker: functions by name, their arguments, and the outcome of what they return or raise."""
+"""The methods of a worker: finds a function by name, calls it, and turns its result or exception into an outcome."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from quarterdeck.sdk.errors import Canceled, Fatal
 from quarterdeck.sdk.types import Completion, Lease
 from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
-RESULT_MAX = 200 * 1024
-"""Bytes. A request body is limited to 256 KiB, and it contains more than the result."""
+RESULT_MAX_BYTES = 200 * 1024
+"""A request body is limited to 256 KiB, and it contains more than the result."""
 _MESSAGE_MAX = 4_096
 _MAX_PARAMETERS = 2
 Function = Callable[..., object]
@@ -54,13 +54,13 @@ class Context:
         return self._cancelled_in_threads.wait(seconds)
 
     def cancel(self) -> None:
-        """Called by the worker, on its event loop."""
+        """Mark the attempt as canceled. The worker calls this on its event loop."""
         self._cancelled.set()
         self._cancelled_in_threads.set()
 
 
 class Method:
-    """One function. Its params are converted to the annotated type before it is called."""
+    """The function of one method. The params are converted to its annotated type."""
 
     def __init__(self, name: str, function: Function) -> None:
         self.name = name
@@ -129,8 +129,8 @@ def build_success(lease: Lease, result: object) -> Completion:
         encoded = msgspec.json.encode(result)
     except (TypeError, ValueError, RecursionError) as error:
         return build_failure(lease, "result_not_json", str(error), retryable=False)
-    if len(encoded) > RESULT_MAX:
-        message = f"the result has {len(encoded)} bytes; the limit is {RESULT_MAX}"
+    if len(encoded) > RESULT_MAX_BYTES:
+        message = f"the result has {len(encoded)} bytes; the limit is {RESULT_MAX_BYTES}"
         return build_failure(lease, "result_too_large", message, retryable=False)
     return Completion(lease.id, lease.attempt_token, "succeeded", msgspec.Raw(encoded))
 

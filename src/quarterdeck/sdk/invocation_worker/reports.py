@@ -1,4 +1,4 @@
-"""Reports the outcomes of attempts in batches: everything that ended since the last report goes with the next.
+"""Reports the outcomes of attempts in batches: what accumulates during one call is sent with the next.
 
 There are no timers: an idle reporter sends immediately, and a busy one sends what has accumulated. Outcomes that could
 not be sent are sent again as long as the worker runs. A worker that cannot report keeps its leases, and so claims
@@ -34,7 +34,7 @@ class Reporter:
     def __init__(self, invocations: Invocations, on_reported: Callable[[Completion], None]) -> None:
         self._invocations = invocations
         self._on_reported = on_reported
-        """Called for each outcome that need not be sent again, whether it counted or not."""
+        """Called for each outcome that need not be sent again, even if it did not count."""
         self._waiting: deque[Completion] = deque()
         self._has_waiting = asyncio.Event()
         self._all_sent = asyncio.Event()

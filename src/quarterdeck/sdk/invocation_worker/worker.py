@@ -28,7 +28,7 @@ HEARTBEAT_SECONDS = 30.0
 FINAL_REPORT_SECONDS = 5.0
 """Time after the grace period to give back running leases and report outcomes."""
 PULL_ENDPOINT_BASE = "http://worker.invalid"
-"""A service needs an endpoint URL. For a pull service it is only a name: `.invalid` resolves to nothing."""
+"""A service needs an endpoint URL. For a pull service it is only an identifier: `.invalid` never resolves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Offer:
     endpoint_url: str | None = None
     """Default: one URL per application, so that all its workers serve the same service."""
     agent_id: str | None = None
-    """A session. The registration ends with it."""
+    """The id of a session. The registration ends with that session."""
     described: ServiceOptions = field(default_factory=lambda: ServiceOptions())
     """Further fields of the service."""
 
@@ -149,7 +149,7 @@ class Worker:
                 await self._in_flight.wait_until_none_running()
                 await self._reporter.wait_until_sent()
                 return
-        log.warning("%d methods did not end within %g s; giving them back", self._in_flight.running, self._grace)
+        log.warning("%d methods did not end within %g s; giving them back", self._in_flight.running_count, self._grace)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FINAL_REPORT_SECONDS):
                 await self._release(self._in_flight.drop_running())
@@ -204,13 +204,13 @@ class Worker:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             with _log_problems("could not send the service's heartbeat", logging.DEBUG):
                 await self._client.services.heartbeat(
-                    service.id, health="healthy", active_invocations=self._in_flight.running
+                    service.id, health="healthy", active_invocations=self._in_flight.running_count
                 )
 
 
 @contextlib.contextmanager
 def _log_problems(message: str, level: int = logging.WARNING) -> Iterator[None]:
-    """Log a `Problem` instead of raising it, for calls that the worker can do without."""
+    """Log a `Problem` instead of raising it, for calls whose failure the worker tolerates."""
     try:
         yield
     except Problem as problem:

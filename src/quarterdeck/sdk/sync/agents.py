@@ -39,9 +39,9 @@ class Agents:
         return self._loop_thread.run(self._inner.heartbeat(agent_id, **options))
 
     def terminate(self, agent_id: str, *, reason: str | None = None, graceful: bool = False) -> Agent:
-        """Terminate the agent and take its tasks away. With `graceful` it gets no new tasks and ends after its last."""
+        """Terminate the agent and take back its tasks. With `graceful` it gets no new tasks and ends after its last."""
         return self._loop_thread.run(self._inner.terminate(agent_id, reason=reason, graceful=graceful))
 
     def token(self, agent_id: str, *, ttl_seconds: int | None = None, attempt_token: str | None = None) -> AgentToken:
-        """Create a token that acts for this agent only. It is valid only while the agent is not terminated."""
+        """Create a token that acts for this agent only. It becomes invalid when the agent is terminated."""
         return self._loop_thread.run(self._inner.token(agent_id, ttl_seconds=ttl_seconds, attempt_token=attempt_token))

@@ -91,7 +91,7 @@ class Invocations:
         return self._loop_thread.run(self._inner.complete(completions))
 
     def heartbeat(self, tokens: Sequence[Token]) -> tuple[Item, ...]:
-        """Extend up to 100 leases. The response marks those whose invocation is to be canceled."""
+        """Extend up to 100 leases. The response marks the invocations that were canceled."""
         return self._loop_thread.run(self._inner.heartbeat(tokens))
 
     def release(self, tokens: Sequence[Token]) -> tuple[Item, ...]:

@@ -37,9 +37,9 @@ class Tasks:
         return self._loop_thread.run(self._inner.create(title, task_type, key=key, **options))
 
     def create_many(self, tasks: Sequence[NewTask], *, key: str | None = None) -> tuple[Task | Problem, ...]:
-        """Create up to 1,000 tasks in one call. They may depend on each other by the ids you give them.
+        """Create up to 1,000 tasks in one call. They may name each other's `id` in `depends_on`.
 
-        Returns, in order, the created task or the problem of each.
+        Returns the created task or the problem of each, in the same order.
         """
         return self._loop_thread.run(self._inner.create_many(tasks, key=key))
 
@@ -74,7 +74,7 @@ class Tasks:
         return self._loop_thread.run(self._inner.patch(task_id, **changes))
 
     def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
-        """Cancel the task without a retry. The agent that works on it learns this with its next heartbeat."""
+        """Cancel the task without a retry. The response to the next heartbeat of its agent names the task."""
         return self._loop_thread.run(self._inner.cancel(task_id, reason=reason))
 
     def retry(self, task_id: str) -> Task:

@@ -39,7 +39,7 @@ class Webhooks:
         return self._loop_thread.run(self._inner.rotate_secret(webhook_id))
 
     def remove(self, webhook_id: str) -> None:
-        """Remove a webhook. Not retried after a lost response, because a repetition would raise `NotFound`."""
+        """Remove a webhook. Not retried after a lost response, because a repeated call would raise `NotFound`."""
         self._loop_thread.run(self._inner.remove(webhook_id))
 
     def test(self, webhook_id: str) -> WebhookDelivery:

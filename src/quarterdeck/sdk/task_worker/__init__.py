@@ -1,18 +1,18 @@
-"""A worker that does the tasks of an agent with functions.
+"""A worker that runs functions for the tasks of an agent.
 
 | module    | what it does                                                                                  |
 |-----------|-----------------------------------------------------------------------------------------------|
-| worker    | registers the agent, runs the loops, stops                                                    |
+| worker    | registers the agent, runs the loops, shuts down                                               |
 | claims    | claims tasks: when, how many, and under which claim id                                        |
-| in_flight | attempts that wait, run or are given back                                                     |
-| attempt   | what a function sees of its attempt, and its progress and log calls                           |
+| in_flight | the held attempts: starts and drops them                                                      |
+| attempt   | the attempt object that a function gets, with its progress and log calls                      |
 | handlers  | calls the function of a task type, and turns its return value or exception into an outcome    |
 | reports   | reports outcomes and progress in batches until the server has accepted them                   |
 | heartbeat | one heartbeat for the agent; its response names tasks to cancel or pause                      |
 
 Two concurrent *claims* request as many tasks as there are free slots, and wait for them on the server. *Runners* take
 the attempts one after another. Each outcome goes to an *outbox*, which sends all that have accumulated in one call. The
-*heartbeat* names all held tasks, as often as the server wants it. Its response names tasks to cancel or pause.
+*heartbeat* names all held tasks, at the interval that the server requests. Its response names tasks to cancel or pause.
 
 Guarantees. At most `concurrency` functions run, and at most `concurrency + prefetch` tasks are held. The outcome of a
 function is reported until the server has accepted it, also after restarts and outages of the server. A worker that
@@ -20,11 +20,11 @@ stops gives back the tasks that have not started, and these attempts do not coun
 
 How it fails. The tasks of a killed worker go to others when its agent is stale, or as soon as another worker starts as
 the same agent: an agent has one worker at a time, and the last one to start replaces the others. The attempt counts,
-and the next one continues from the last checkpoint. If a worker was frozen for longer, the server refuses its outcomes
-(`stale_attempt`). The worker logs that and continues: the work is done twice and counts once, so functions must be
-idempotent. If a function raises, its attempt fails, and another follows while retries remain. If the server refuses
-the worker itself (invalid token), the worker shuts down and raises that. The worker also stops with its agent:
-immediately if the agent was terminated, after the last task if it is draining.
+and the next one continues from the last checkpoint. If a worker stalls until its agent is stale, the server refuses its
+outcomes (`stale_attempt`). The worker logs that and continues: the work is done twice and counts once, so functions
+must be idempotent. If a function raises, its attempt fails, and another follows while retries remain. If the server
+refuses the worker itself (invalid token), the worker shuts down and raises that refusal. The worker also stops with its
+agent: immediately if the agent was terminated, after the last task if it is draining.
 """
 
 from quarterdeck.sdk.task_worker.attempt import Attempt, Done, ThreadAttempt

@@ -1,7 +1,7 @@
-"""One attempt at a task, as its function sees it.
+"""The object that a task's function gets for one attempt.
 
 The task's fields are decoded when they are read, and events are created when the function waits for a cancellation. So
-an attempt that uses neither costs little.
+an attempt that uses neither has little overhead.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Attempt:
 
     @property
     def why_cancelled(self) -> str | None:
-        """`canceled`, `paused`, `lost` (it was taken from this worker) or `stopping` (the worker stops)."""
+        """`canceled`, `paused` or `stopping` (the worker stops). None if this attempt was not canceled."""
         return self._cancel_reason
 
     def check(self) -> None:
@@ -111,7 +111,7 @@ class _Attempt:
             raise Canceled(f"this attempt was canceled: {self._cancel_reason}")
 
     def cancel(self, reason: str) -> None:
-        """Called by the worker, on its event loop."""
+        """Mark the attempt as canceled. The worker calls this on its event loop."""
         if self._cancel_reason is None:
             self._cancel_reason = reason
         if self._cancel_event is not None:

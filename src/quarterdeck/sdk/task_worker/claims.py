@@ -2,7 +2,7 @@
 
 While the tasks of one claim are started, the other is in transit. A claim with an unknown outcome is repeated under the
 same claim id, which returns the same tasks, so no task is lost. While the server is unreachable, claims are retried as
-long as the worker runs. If the agent no longer exists, for example in another database, it is registered again.
+long as the worker runs. If the agent no longer exists, for example in a new database, it is registered again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Claimer:
                 self._failures = 0
                 add_leases(leases)
             elif asyncio.get_running_loop().time() - started_at < min(1.0, WAIT_SECONDS / 2):
-                # An empty response before the wait time: there was a problem, or the server is about to stop.
+                # No tasks before the wait time has passed: there was a problem, or the server is about to stop.
                 await self._pause()
 
     async def claim_now(self) -> Sequence[TaskLease]:

@@ -1,4 +1,4 @@
-"""The functions of a task worker by task type, and the outcome of what they return or raise."""
+"""The functions of a task worker: finds one by task type, and turns its result or exception into an outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 Function = Callable[..., object]
 Outcome = TaskCompletion | TaskFailure | TaskReturn | None
 """None: the attempt was canceled, and there is nothing to report."""
-RESULT_MAX = 1024 * 1024
+RESULT_MAX_BYTES = 1024 * 1024
 _ERROR_MAX = 60_000
 _TRACE_MAX = 200_000
 
@@ -40,7 +40,7 @@ class Handler:
         return ThreadAttempt(lease, reporter, asyncio.get_running_loop())
 
     async def run(self, attempt: Attempt | ThreadAttempt, threads: DaemonThreadPool) -> Outcome:
-        """Run the function and return the outcome. A cancellation of this task is not an outcome and is raised."""
+        """Run the function and return the outcome. A CancelledError of the asyncio task propagates."""
         lease = attempt.lease
         try:
             if self._is_async:
@@ -97,8 +97,8 @@ def build_completion(lease: TaskLease, result: object) -> Outcome:
         encoded = msgspec.json.encode(done.result)
     except (TypeError, ValueError, RecursionError) as error:
         return build_failure(lease, f"the result cannot be encoded as JSON: {error}", retryable=False)
-    if len(encoded) > RESULT_MAX:
-        message = f"the result has {len(encoded)} bytes; the limit is {RESULT_MAX}"
+    if len(encoded) > RESULT_MAX_BYTES:
+        message = f"the result has {len(encoded)} bytes; the limit is {RESULT_MAX_BYTES}"
         return build_failure(lease, message, retryable=False)
     output = UNSET if done.result is None else msgspec.Raw(encoded)
     return TaskCompletion(lease.id, lease.attempt_token, output, done.summary, done.costs)

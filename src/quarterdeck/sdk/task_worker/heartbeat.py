@@ -1,4 +1,4 @@
-"""The heartbeat of a task worker: one for the agent, as often as the server wants it.
+"""The heartbeat of a task worker: one for the agent, at the interval that the server requests.
 
 It names all held tasks, and the response names those to cancel or pause. While the server is unreachable, the held
 tasks continue and the heartbeat is retried every second.
@@ -32,18 +32,18 @@ class HeartbeatSender:
         self._due = asyncio.Event()
         self._usage = _ProcessUsage()
 
-    async def run(self, seconds: float, register: Callable[[], Awaitable[None]]) -> None:
-        """Send heartbeats until cancelled, the first after `seconds`. Raises if the server refuses permanently."""
+    async def run(self, interval_seconds: float, register: Callable[[], Awaitable[None]]) -> None:
+        """Send heartbeats until cancelled, the first after `interval_seconds`. Raises if the server refuses."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(interval_seconds):
                     await self._due.wait()
             self._due.clear()
             try:
-                seconds = await self.send()
+                interval_seconds = await self.send()
             except Fault as fault:
                 log.warning("cannot send the heartbeat of %s now: %s", self._agent_id, fault.detail)
-                seconds = min(seconds, RETRY_SECONDS)
+                interval_seconds = min(interval_seconds, RETRY_SECONDS)
             except NotFound as problem:
                 log.warning("%s Registering it again.", problem.detail)
                 await register()
@@ -53,7 +53,7 @@ class HeartbeatSender:
         self._due.set()
 
     async def send(self) -> float:
-        """Send one heartbeat. Returns in how many seconds the server wants the next."""
+        """Send one heartbeat. Returns the seconds until the next one is due."""
         memory_mb, cpu_percent = self._usage.measure()
         feedback = await self._agents.heartbeat(
             self._agent_id,

@@ -4,7 +4,7 @@ Functions run in runners. A runner takes one attempt after another until none wa
 functions return immediately need one `asyncio.Task`, not 100. A runner yields to the event loop after 32 attempts. All
 attempts of one runner share its context variables.
 
-Tasks are claimed in advance only if they will start soon, because another worker could do a task that waits here. The
+Tasks are claimed in advance only if they will start soon, because another worker could run a task that waits here. The
 mean duration of functions decides how many.
 """
 
@@ -60,13 +60,13 @@ class InFlight:
         self._limits = limits
         self._run = run
         self._on_ended = on_ended
-        """Gets the outcome of each attempt that was not dropped."""
+        """Called with the outcome of each attempt that was not dropped."""
         self._held: dict[str, HeldAttempt] = {}
         self._waiting: deque[HeldAttempt] = deque()
         self._running: dict[HeldAttempt, None] = {}
         self._runners: set[asyncio.Task[None]] = set()
         self._mean_seconds: float | None = None
-        self._requested = 0
+        self._requested_count = 0
         """Tasks that claims in transit have requested."""
         self._slot_freed = asyncio.Event()
         self._idle = asyncio.Event()
@@ -76,7 +76,7 @@ class InFlight:
         return len(self._held)
 
     @property
-    def running(self) -> int:
+    def running_count(self) -> int:
         return len(self._running)
 
     @property
@@ -91,7 +91,7 @@ class InFlight:
 
     def free_slots(self, limit: int) -> int:
         """How many more tasks to claim now, up to `limit`. 0 if it is better to wait."""
-        free = self._limits.concurrency + self._prefetch_count() - len(self._held) - self._requested
+        free = self._limits.concurrency + self._prefetch_count() - len(self._held) - self._requested_count
         # While enough tasks wait here, many small claims would cost more than they gain.
         if self._waiting and free < min(limit, self._limits.total // 4):
             return 0
@@ -106,11 +106,11 @@ class InFlight:
     @contextlib.contextmanager
     def reserve_slots(self, count: int) -> Iterator[None]:
         """Reserve slots while a claim is in transit, so that no other claim uses them."""
-        self._requested += count
+        self._requested_count += count
         try:
             yield
         finally:
-            self._requested -= count
+            self._requested_count -= count
             self._slot_freed.set()
 
     def add(self, attempts: Iterable[HeldAttempt]) -> None:
@@ -182,11 +182,11 @@ class InFlight:
     def cancel(self, task_ids: Iterable[str], reason: str) -> None:
         """Cancel these tasks. Waiting attempts are dropped. Running ones are notified, and end by themselves."""
         canceled_ids = set(task_ids)
-        found = [held for held in self._held.values() if held.attempt.lease.id in canceled_ids]
-        for held in found:
+        canceled = [held for held in self._held.values() if held.attempt.lease.id in canceled_ids]
+        for held in canceled:
             held.attempt.cancel(reason)
         waiting = set(self._waiting)
-        self._drop([held for held in found if held in waiting])
+        self._drop([held for held in canceled if held in waiting])
 
     def drop_waiting(self) -> list[TaskReturn]:
         """Drop the attempts that have not started. Returns them, to be given back."""

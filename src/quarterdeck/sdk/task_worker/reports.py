@@ -1,7 +1,7 @@
 """Reports outcomes and progress of attempts in batches: what accumulates during one call is sent with the next.
 
 There are no timers: an idle outbox sends immediately, and a busy one sends what has accumulated. Two calls may be in
-transit, so that the server works on one while the other is on its way. Reports that could not be sent are sent again as
+transit, so that the server works on one while the other is being sent. Reports that could not be sent are sent again as
 long as the worker runs. A worker that cannot report keeps its tasks, and so claims nothing new.
 
 The server names a report that it refuses (a reserved key, too many bytes). If it cannot read the batch because of one
@@ -46,6 +46,7 @@ class OutboxCallbacks(Generic[E]):
     on_refused: Callable[[E, Problem], None]
     """Called for each report that the server refuses permanently."""
     size: Callable[[E], int] = lambda report: 0
+    """Bytes of a report's content."""
 
 
 class Outbox(Generic[E]):
@@ -56,7 +57,7 @@ class Outbox(Generic[E]):
         self._has_waiting = asyncio.Event()
         self._all_sent = asyncio.Event()
         self._all_sent.set()
-        self._sending = 0
+        self._sending_count = 0
 
     def add(self, report: E) -> None:
         self._waiting.append(report)
@@ -80,12 +81,12 @@ class Outbox(Generic[E]):
             if not batch:
                 self._has_waiting.clear()
                 continue
-            unsent: Sequence[E] = batch  # if anything raises, the batch goes back to the queue
-            self._sending += 1
+            unsent: Sequence[E] = batch  # if anything raises, the batch returns to the queue
+            self._sending_count += 1
             try:
                 unsent = await self._try_send(batch)
             finally:
-                self._sending -= 1
+                self._sending_count -= 1
                 self._waiting.extendleft(reversed(unsent))
             if unsent:
                 failures += 1
@@ -93,7 +94,7 @@ class Outbox(Generic[E]):
                 await asyncio.sleep(backoff(RETRY_POLICY, attempt=failures, jitter=random.random()) / 1000)
             else:
                 failures = 0
-                if not self._waiting and not self._sending:
+                if not self._waiting and not self._sending_count:
                     self._all_sent.set()
 
     def _take_batch(self) -> list[E]:

@@ -29,7 +29,7 @@ log = logging.getLogger("quarterdeck.sdk.worker")
 F = TypeVar("F", bound=Function)
 FINAL_REPORT_SECONDS = 5.0
 """Time after the grace period to give back running tasks and report outcomes."""
-PREFETCH = 500
+DEFAULT_PREFETCH = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _PendingProgress:
 
 
 class TaskWorker:
-    """Does the tasks of one agent with functions.
+    """Runs functions for the tasks of one agent.
 
     worker = TaskWorker(Quarterdeck.connect(), "dev-1", concurrency=8)
 
@@ -86,7 +86,7 @@ class TaskWorker:
         self._capabilities = [*capabilities]
         self._handlers = Handlers()
         self._threads = DaemonThreadPool(concurrency)
-        prefetch = PREFETCH if self._options.prefetch is None else self._options.prefetch
+        prefetch = DEFAULT_PREFETCH if self._options.prefetch is None else self._options.prefetch
         # At most as many as a heartbeat can name: the server takes back tasks that the heartbeat does not name.
         self._limits = Limits(concurrency, min(max(0, prefetch), TASK_IDS_MAX - concurrency))
         self._in_flight = InFlight(self._limits, self._run_attempt, self._on_ended)
@@ -164,7 +164,7 @@ class TaskWorker:
             idle.cancel()
 
     async def drain(self) -> int:
-        """Do all ready tasks, and return the number of attempts when none is left.
+        """Run all ready tasks, and return the number of attempts when none is ready.
 
         For scheduled programs and for tests. Do not call it while `run` is active.
         """
@@ -231,7 +231,8 @@ class TaskWorker:
                 await self._in_flight.wait_until_none_running()
                 await self._wait_until_sent()
                 return
-        log.warning("%d tasks did not end within %g s; giving them back", self._in_flight.running, self._options.grace)
+        count = self._in_flight.running_count
+        log.warning("%d tasks did not end within %g s; giving them back", count, self._options.grace)
         self._return_tasks(self._in_flight.drop_running())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FINAL_REPORT_SECONDS):
@@ -368,7 +369,7 @@ def _raise_first(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 @contextlib.contextmanager
 def _log_problems(message: str) -> Iterator[None]:
-    """Log a `Problem` instead of raising it, for calls that the worker can do without."""
+    """Log a `Problem` instead of raising it, for calls whose failure the worker tolerates."""
     try:
         yield
     except Problem as problem:

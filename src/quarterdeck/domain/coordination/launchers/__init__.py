@@ -7,15 +7,15 @@
 
 | module               | what it does                                                                           |
 |----------------------|----------------------------------------------------------------------------------------|
-| launcher             | the configured launchers, their free capacity, and each launch                         |
-| http_launcher        | requests attempts from a gateway over HTTP                                             |
+| launcher             | manages the configured launchers and their free capacity, and runs each launch         |
+| http_launcher        | requests a session for an attempt from a gateway over HTTP                             |
 | process_launcher     | runs attempts as processes of this machine: start, heartbeat, output, end              |
 | orphan_reaper        | the program that kills these processes if the server is killed                         |
-| orphan_reaper_client | the server side of it                                                                  |
+| orphan_reaper_client | starts the orphan reaper and reports the running process groups to it                  |
 | model                | types                                                                                  |
 
-What can be started is defined by the server's configuration. A task only supplies the data on standard input or in the
-HTTP body. It cannot change the command, the arguments, the directory or the environment.
+The server's configuration defines what can be started. A task only supplies the data on standard input or in the HTTP
+body. It cannot change the command, the arguments, the directory or the environment.
 
 A launch starts after the commit that assigned the task, and has a deadline. A server that was frozen in between does
 not start a late launch, because the coordinator has aborted the attempt or is about to. A process gets its task only
@@ -25,8 +25,8 @@ How it fails. If nothing could be started, the attempt fails, with a `lastError`
 without completing its task, the attempt fails, with the end of its output as stack trace. If the attempt ends first
 (canceled, paused, timed out, agent lost), the process group gets SIGTERM and, after a grace period, SIGKILL. A server
 that stops kills its processes and releases their attempts. If a server is killed, the orphan reaper kills them; their
-attempts are aborted when their agent, which gets no more heartbeats, is stale. If the reaper is killed too, they run
-until they end, and later reports are refused.
+attempts are aborted when their agent becomes stale, because the server no longer sends its heartbeats. If the reaper is
+killed too, the processes run until they exit, and their later reports are refused.
 """
 
 from quarterdeck.domain.coordination.launchers.launcher import TaskLauncher

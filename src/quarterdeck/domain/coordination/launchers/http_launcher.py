@@ -16,12 +16,14 @@ log = logging.getLogger("quarterdeck.launching")
 
 async def start(deps: LauncherDeps, config: HttpLauncherConfig, request: LaunchRequest, full_task: FullTask) -> None:
     """Request a session and record it. From then on the session reports and sends its agent's heartbeats itself."""
-    key = await _request_session(deps, config, full_task)
+    session_key = await _request_session(deps, config, full_task)
     task = request.task
-    launched = RecordLaunch(zone_id=task.zone_id, id=task.id, attempt_token=request.attempt_token, session_key=key)
-    if await deps.report(launched, f"the launch of {task.id}") is None:
-        # The attempt has ended in the meantime: the session finds its token refused.
-        log.info("session %s was started for an ended attempt of task %s", key, task.id)
+    record_launch = RecordLaunch(
+        zone_id=task.zone_id, id=task.id, attempt_token=request.attempt_token, session_key=session_key
+    )
+    if await deps.report(record_launch, f"the launch of {task.id}") is None:
+        # The attempt has ended in the meantime, so the server refuses the reports of the session.
+        log.info("session %s was started for an ended attempt of task %s", session_key, task.id)
 
 
 async def _request_session(deps: LauncherDeps, config: HttpLauncherConfig, full_task: FullTask) -> str:
@@ -44,7 +46,7 @@ async def _request_session(deps: LauncherDeps, config: HttpLauncherConfig, full_
         raise LaunchFailed(f"the request to the gateway failed: {error}") from None
     if not 200 <= response.status < 300:
         raise LaunchFailed(f"the gateway responded with status {response.status}")
-    key = rules.parse_session_key(response.body)
-    if key is None:
+    session_key = rules.parse_session_key(response.body)
+    if session_key is None:
         raise LaunchFailed("the gateway's response has no valid session key")
-    return key
+    return session_key

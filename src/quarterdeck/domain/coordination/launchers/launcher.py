@@ -1,4 +1,4 @@
-"""The configured launchers, their free capacity, and each launch."""
+"""Manages the configured launchers and their free capacity, and runs each launch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from quarterdeck.engine.background import Background
 
 log = logging.getLogger("quarterdeck.launching")
 PROCESS_START_SECONDS = 30.0
-"""Timeout of starting a process."""
+"""Time that the start of a process may take."""
 MARGIN_SECONDS = 30.0
-"""Between the timeout of a launch and the deadline at which it is considered lost: time to report its outcome."""
+"""Added to the timeout of a launch before it is considered lost, so that its outcome can still be reported."""
 
 
 class TaskLauncher:
@@ -35,8 +35,8 @@ class TaskLauncher:
         self._processes = ProcessManager(deps)
         self._background = Background(log)
         self._is_draining = False
-        self.spawned = 0
-        self.failed = 0
+        self.spawned_count = 0
+        self.failed_count = 0
 
     @property
     def names(self) -> list[str]:
@@ -66,7 +66,7 @@ class TaskLauncher:
         return None if types is None else frozenset(types)
 
     def launch_timeout_ms(self, name: str) -> Millis:
-        """Time after which a launch without a report is considered lost."""
+        """Milliseconds after which a launch without a report is considered lost."""
         return round((self._timeout_seconds(name) + MARGIN_SECONDS) * SECOND)
 
     def _timeout_seconds(self, name: str) -> float:
@@ -83,9 +83,9 @@ class TaskLauncher:
 
     async def _run_launch(self, request: LaunchRequest, deadline: float) -> None:
         try:
-            await self._start_session(request, deadline)
+            await self._launch_and_supervise(request, deadline)
         except LaunchFailed as error:
-            self.failed += 1
+            self.failed_count += 1
             log.warning("task %s could not be launched by %s: %s", request.task.id, request.launcher, error)
             await self._report_failure(request, f"The launch failed: {error}.")
         except Problem as problem:
@@ -94,7 +94,7 @@ class TaskLauncher:
         finally:
             self._active[request.launcher] -= 1
 
-    async def _start_session(self, request: LaunchRequest, deadline: float) -> None:
+    async def _launch_and_supervise(self, request: LaunchRequest, deadline: float) -> None:
         full_task = await self._deps.read_task(TaskLookup(*request.ref))
         if full_task.task.attempt_token != request.task.attempt_token:
             return
@@ -104,11 +104,11 @@ class TaskLauncher:
         config = self._configs[request.launcher]
         if isinstance(config, HttpLauncherConfig):
             await http_launcher.start(self._deps, config, request, full_task)
-            self.spawned += 1
+            self.spawned_count += 1
             return
         running = await self._processes.start(config, request, full_task)
         if running is not None:
-            self.spawned += 1
+            self.spawned_count += 1
             await self._processes.supervise(running)
 
     async def _report_failure(self, request: LaunchRequest, error: str) -> None:
@@ -134,7 +134,10 @@ class TaskLauncher:
         self._is_draining = True
 
     async def stop(self) -> None:
-        """End all processes and release their attempts. A pending gateway request is left to its launch deadline."""
+        """End all processes and release their attempts.
+
+        Pending gateway requests are canceled. The launch deadline ends their attempts.
+        """
         self.drain()
         try:
             async with asyncio.timeout(self._grace_seconds):

@@ -39,7 +39,7 @@ class AgentTokenSpec:
     zone_id: str
     agent_id: str
     attempt_token: str
-    seconds: int
+    ttl_seconds: int
     agent_registered_at: Millis
     """The token is valid only for this registration of the agent."""
 
@@ -59,29 +59,29 @@ class LauncherDeps:
     server_url: str | None
     """The URL of this server on this machine."""
 
-    async def report(self, command: TaskCommand, what: str) -> TaskResult | None:
+    async def report(self, command: TaskCommand, subject: str) -> TaskResult | None:
         """Submit a report, and retry while the database is unavailable. None if it was refused or could not be sent.
 
-        `what` is the subject of the report, for the log.
+        `subject` names what the report is about, for the log.
         """
         deadline = asyncio.get_running_loop().time() + REPORT_SECONDS
         try:
             return await retry_while_unavailable(lambda: self.submit(command), deadline, REPORT_RETRY)
         except Unavailable as error:
-            log.warning("could not report %s: %r", what, error)
+            log.warning("could not report %s: %r", subject, error)
         except Problem as problem:
-            log.debug("the report of %s was refused: %r", what, problem)
+            log.debug("the report of %s was refused: %r", subject, problem)
         return None
 
     def task_inputs(self, full_task: FullTask, *, decrypted: bool) -> tuple[str, str]:
-        """Input and checkpoint of a task, with secrets decrypted or masked."""
+        """Return the input and the checkpoint of a task, with secrets decrypted or masked."""
         task, content = full_task.task, full_task.content
         if not decrypted:
             return self.cipher.mask(content.input_context), self.cipher.mask(content.checkpoint_data)
-        secret_context = (task.zone_id, TABLE, task.id)
+        row_ref = (task.zone_id, TABLE, task.id)
         return (
-            self.cipher.decrypt(content.input_context, (*secret_context, "input_context")),
-            self.cipher.decrypt(content.checkpoint_data, (*secret_context, "checkpoint_data")),
+            self.cipher.decrypt(content.input_context, (*row_ref, "input_context")),
+            self.cipher.decrypt(content.checkpoint_data, (*row_ref, "checkpoint_data")),
         )
 
     async def redact(self, task: Task, text: str, *tokens: str) -> str:

@@ -1,4 +1,4 @@
-"""Kills the processes of a server that is gone. A separate program that runs beside the server.
+"""Kills the processes that a server leaves behind when it is killed. A separate program that runs beside the server.
 
     python orphan_reaper.py < pipe
 
@@ -7,9 +7,9 @@ ended (`- GROUP`). The pipe closes when the server ends, even if it is killed, b
 group that has not ended gets SIGTERM and, after its grace period, SIGKILL.
 
 The id of a group is the pid of its first process. The kernel reuses it only after the entire group has ended. On Linux
-the start time of the process tells an old group from a new one with the same id, which is not signalled.
+the start time of the process distinguishes the group from a newer one with the same id, which is not signaled.
 
-The program is run by its path, without site packages: it imports only the standard library.
+The server runs this program by its path and without site packages, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def read_running_groups(lines: Iterable[str]) -> Groups:
     """Read to the end of the input, and return the groups that started and did not end."""
     groups: Groups = {}
     for line in lines:
-        sign, group, *seconds = line.split()
+        sign, group, *grace_seconds = line.split()
         if sign == "+":
-            groups[int(group)] = (float(seconds[0]), _start_time(int(group)))
+            groups[int(group)] = (float(grace_seconds[0]), _start_time(int(group)))
         else:
             groups.pop(int(group), None)
     return groups
@@ -40,9 +40,9 @@ def read_running_groups(lines: Iterable[str]) -> Groups:
 
 def end_groups(groups: Groups) -> None:
     now = time.monotonic()
-    deadlines = {group: now + seconds for group, (seconds, _) in groups.items()}
-    for group, (_, started) in groups.items():
-        _signal(group, started, signal.SIGTERM)
+    deadlines = {group: now + grace_seconds for group, (grace_seconds, _) in groups.items()}
+    for group, (_, start_time) in groups.items():
+        _signal(group, start_time, signal.SIGTERM)
     while deadlines:
         for group, deadline in [*deadlines.items()]:
             is_expired = time.monotonic() >= deadline
@@ -52,9 +52,9 @@ def end_groups(groups: Groups) -> None:
         time.sleep(POLL_SECONDS if deadlines else 0)
 
 
-def _signal(group: int, started: bytes | None, number: int) -> bool:
+def _signal(group: int, start_time: bytes | None, number: int) -> bool:
     """Signal the group; False if it no longer exists. Its first process may have ended before the others."""
-    if started is not None and _start_time(group) not in (started, None):
+    if start_time is not None and _start_time(group) not in (start_time, None):
         return False
     try:
         os.killpg(group, number)
@@ -64,7 +64,7 @@ def _signal(group: int, started: bytes | None, number: int) -> bool:
 
 
 def _start_time(process: int) -> bytes | None:
-    """The start time of a process in clock ticks; None if it does not exist, or without /proc."""
+    """Return the start time of a process in clock ticks; None if there is no such process or no /proc."""
     try:
         # The process name is in parentheses and may contain any character. The numbers follow the last ")".
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[19]

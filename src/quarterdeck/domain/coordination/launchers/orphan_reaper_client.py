@@ -1,5 +1,5 @@
-"""The server side of the orphan reaper (`orphan_reaper`): starts it, and reports which process groups run, so that
-they do not outlive a server that is killed."""
+"""Starts the orphan reaper (`orphan_reaper`) and reports the running process groups to it, so that they do not outlive
+a server that is killed."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class OrphanReaperClient:
         self._process: Process | None = None
         self._pipe: int | None = None
         self._groups: dict[int, float] = {}
+        """Process group → grace seconds."""
 
     async def start(self) -> None:
         """Start the reaper, if it does not run. Raises `LaunchFailed` if it cannot be started."""
@@ -44,7 +45,7 @@ class OrphanReaperClient:
                     start_new_session=True,
                 )
             except BaseException as error:
-                # Also on cancellation: no other code knows the pipe yet and could close it.
+                # Also on cancellation: no other code can close the pipe, because it is not stored yet.
                 os.close(write_end)
                 if isinstance(error, OSError):
                     raise LaunchFailed(f"the orphan reaper cannot be started ({error.strerror})") from None
@@ -54,13 +55,13 @@ class OrphanReaperClient:
             # The reaper reads continuously. If it is frozen, the server must not block on it.
             os.set_blocking(write_end, False)
             self._pipe = write_end
-            for group, seconds in self._groups.items():
-                self._send(f"+ {group} {seconds}")
+            for group, grace_seconds in self._groups.items():
+                self._send(f"+ {group} {grace_seconds}")
 
-    def watch(self, group: int, seconds: float) -> None:
+    def watch(self, group: int, grace_seconds: float) -> None:
         """Report a started group and its grace period."""
-        self._groups[group] = seconds
-        self._send(f"+ {group} {seconds}")
+        self._groups[group] = grace_seconds
+        self._send(f"+ {group} {grace_seconds}")
 
     def unwatch(self, group: int) -> None:
         """Report an ended group. Called after its end: if its id is reused in between, the start time differs."""
@@ -82,7 +83,7 @@ class OrphanReaperClient:
             os.write(self._pipe, f"{line}\n".encode())
         except OSError as error:
             # The reaper was killed or does not read. The next launch starts a new one and reports all groups to it.
-            log.warning("the orphan reaper is gone, processes are unwatched until the next launch: %r", error)
+            log.warning("cannot write to the orphan reaper, processes are not watched until the next launch: %r", error)
             self._close()
 
     def _close(self) -> None:

@@ -1,7 +1,7 @@
 """Runs attempts as processes of this machine: start, heartbeat, output, end.
 
-Each process has its own POSIX session and process group, so that its children end with it. Its output is read all the
-time, because it would block on a full pipe; only the end is kept.
+Each process has its own POSIX session and process group, so that its children end with it. The server reads its output
+continuously, because the process would block on a full pipe, and keeps only the end.
 
 One asyncio task watches all processes. Commits and heartbeat intervals wake it. It finds the ended attempts with one
 statement, and sends heartbeats for the agents of the others.
@@ -32,7 +32,7 @@ from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.launching")
 TOKEN_SECONDS = 24 * 3600
-"""Lifetime of a token, if the task has no timeout."""
+"""Lifetime of a token if the task has no timeout, without the margin."""
 TOKEN_MARGIN_SECONDS = 600
 CHECK_SECONDS = 10.0
 """Longest pause of the watch task while processes run."""
@@ -42,7 +42,7 @@ TAIL_BYTES = 4 * rules.TAIL_MAX
 """A UTF-8 character has up to 4 bytes."""
 CHUNK_BYTES = 64 * 1024
 OUTPUT_SECONDS = 1.0
-"""How long to read remaining output after a process has ended."""
+"""How long the remaining output is read after a process has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +60,7 @@ class RunningProcess:
     end_reason: str | None = None
     """Why the process must end. Nothing is reported then, unless `is_released`."""
     completed_at: float | None = None
-    """When its task was found completed. It has its grace period to exit."""
+    """When the task was found completed. From then on the process has its grace period to exit."""
     is_released: bool = False
     """The server stops, so the attempt is released and does not count."""
 
@@ -87,19 +87,19 @@ class ProcessManager:
         """Start a process, record the launch, and send the task to the process. None if the launch was refused."""
         task = request.task
         assert task.agent_id is not None
-        seconds = (task.timeout_seconds or TOKEN_SECONDS) + TOKEN_MARGIN_SECONDS
+        ttl_seconds = (task.timeout_seconds or TOKEN_SECONDS) + TOKEN_MARGIN_SECONDS
         token = self._deps.mint_token(
-            AgentTokenSpec(task.zone_id, task.agent_id, request.attempt_token, seconds, request.agent_registered_at)
+            AgentTokenSpec(task.zone_id, task.agent_id, request.attempt_token, ttl_seconds, request.agent_registered_at)
         )
         process = await self._spawn(config, token)
         now = asyncio.get_running_loop().time()
         running = RunningProcess(request, config, process, token, now + request.heartbeat_seconds)
         try:
-            key = f"process:{process.pid}:{task.id}:{task.attempt}"[: rules.KEY_MAX]
-            launched = RecordLaunch(
-                zone_id=task.zone_id, id=task.id, attempt_token=request.attempt_token, session_key=key
+            session_key = f"process:{process.pid}:{task.id}:{task.attempt}"[: rules.SESSION_KEY_MAX]
+            record_launch = RecordLaunch(
+                zone_id=task.zone_id, id=task.id, attempt_token=request.attempt_token, session_key=session_key
             )
-            if await self._deps.report(launched, f"the launch of {task.id}") is None:
+            if await self._deps.report(record_launch, f"the launch of {task.id}") is None:
                 log.info("killing a process that was started for an ended attempt of task %s", task.id)
                 return None
             self._running[running] = None
@@ -116,7 +116,7 @@ class ProcessManager:
 
     async def _spawn(self, config: ProcessLauncherConfig, token: str) -> Process:
         deps = self._deps
-        variables = rules.build_environment(config.environment, deps.environment, token, deps.server_url)
+        environment = rules.build_environment(config.environment, deps.environment, token, deps.server_url)
         await self._reaper.start()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -125,7 +125,7 @@ class ProcessManager:
                 stdout=PIPE,
                 stderr=STDOUT,
                 cwd=config.cwd,
-                env=variables,
+                env=environment,
                 start_new_session=True,
             )
         except OSError as error:
@@ -134,18 +134,18 @@ class ProcessManager:
         return process
 
     async def supervise(self, running: RunningProcess) -> None:
-        """Wait until the process has ended or must end, kill what is left of its group, and report the outcome."""
-        reading = asyncio.create_task(self._read_output(running), name=f"output of {running.request.task.id}")
+        """Wait until the process has ended or must end, kill the rest of its process group, and report the outcome."""
+        output_task = asyncio.create_task(self._read_output(running), name=f"output of {running.request.task.id}")
         try:
             await self._wait_for_end(running)
             await self._kill(running)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(OUTPUT_SECONDS):
-                    await asyncio.shield(reading)
+                    await asyncio.shield(output_task)
             await self._report(running)
         finally:
-            reading.cancel()
-            await asyncio.wait({reading})
+            output_task.cancel()
+            await asyncio.wait({output_task})
             if running.process.returncode is None:
                 _signal(running, signal.SIGKILL)
             self._running.pop(running, None)
@@ -153,19 +153,21 @@ class ProcessManager:
                 self._all_ended.set()
 
     async def _wait_for_end(self, running: RunningProcess) -> None:
-        ended = asyncio.create_task(running.process.wait(), name=f"exit of {running.request.task.id}")
-        end_requested = asyncio.create_task(
+        exit_task = asyncio.create_task(running.process.wait(), name=f"exit of {running.request.task.id}")
+        end_request_task = asyncio.create_task(
             running.end_requested.wait(), name=f"end of the attempt of {running.request.task.id}"
         )
         try:
             seconds = running.config.timeout_seconds
-            done, _ = await asyncio.wait({ended, end_requested}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                {exit_task, end_request_task}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
             if not done:
                 log.warning("the process of task %s did not end within %g s", running.request.task.id, seconds or 0)
         finally:
-            for task in (ended, end_requested):
+            for task in (exit_task, end_request_task):
                 task.cancel()
-            await asyncio.wait({ended, end_requested})
+            await asyncio.wait({exit_task, end_request_task})
 
     async def _kill(self, running: RunningProcess) -> None:
         """End the process, if it runs, and its process group."""
@@ -189,13 +191,13 @@ class ProcessManager:
 
     async def _report(self, running: RunningProcess) -> None:
         task, code = running.request.task, running.process.returncode
-        what = f"the process of {task.id}"
+        subject = f"the process of {task.id}"
         if running.is_released:
             release = Release(zone_id=task.zone_id, id=task.id, attempt_token=running.request.attempt_token)
-            await self._deps.report(release, what)
+            await self._deps.report(release, subject)
             return
         if running.end_reason is not None:
-            log.info("%s was killed: its attempt has ended (%s)", what, running.end_reason)
+            log.info("%s was killed: its attempt has ended (%s)", subject, running.end_reason)
             return
         # If the process has completed or failed its task itself, this report is refused.
         tail = rules.output_tail(bytes(running.output[-TAIL_BYTES:]))
@@ -208,7 +210,7 @@ class ProcessManager:
             retryable=True,
             jitter=random.random(),
         )
-        await self._deps.report(fail, what)
+        await self._deps.report(fail, subject)
 
     # -- watch task ----------------------------------------------------------------------------------------------
 
@@ -249,10 +251,10 @@ class ProcessManager:
 
     async def _wait_for_wakeup(self) -> None:
         now = asyncio.get_running_loop().time()
-        due = min((running.next_heartbeat_at for running in self._running), default=None)
-        pause = None if due is None else max(0.0, min(CHECK_SECONDS, due - now))
+        due_at = min((running.next_heartbeat_at for running in self._running), default=None)
+        pause_seconds = None if due_at is None else max(0.0, min(CHECK_SECONDS, due_at - now))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(pause_seconds):
                 await self._wakeup.wait()
         self._wakeup.clear()
 
@@ -261,7 +263,7 @@ class ProcessManager:
         if not watched:
             return
         refs = [running.request.ref for running in watched]
-        tasks = await self._deps.cross_zone_engine.read(lambda tx: coordinator_queries.tasks_by_ref(tx, refs))
+        tasks = await self._deps.cross_zone_engine.read(lambda tx: coordinator_queries.load_tasks(tx, refs))
         now = asyncio.get_running_loop().time()
         for running in watched:
             task = tasks.get(running.request.ref)
@@ -291,7 +293,7 @@ class ProcessManager:
 
 
 def _end_reason(task: Task | None, request: LaunchRequest) -> str | None:
-    """Why the attempt has ended, or None. After its task is completed, the process has a grace period to exit."""
+    """Why the process must end now, or None. After its task is completed, it still has a grace period to exit."""
     if task is None:
         return "the task was deleted"
     if task.attempt_token == request.task.attempt_token and (task.status in HELD or task.status is State.COMPLETED):

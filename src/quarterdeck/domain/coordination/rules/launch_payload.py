@@ -10,10 +10,10 @@ import msgspec
 from quarterdeck.domain.tasks.model.rows import FullTask
 
 LABEL_TITLE_MAX = 30
-KEY_MAX = 255
-"""Characters of a session key."""
+SESSION_KEY_MAX = 255
+"""Maximum number of characters of a session key."""
 TAIL_MAX = 8_192
-"""Characters of output that are kept."""
+"""Maximum number of characters of output that are kept."""
 SPAWN_PATH = "/api/agents/spawn"
 TOKEN_VARIABLE = "QD_TOKEN"  # noqa: S105 - a name, not a secret
 SERVER_VARIABLES = ("QD_SERVER", "QD_URL")
@@ -28,7 +28,7 @@ class SpawnContext(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SpawnRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """The task as a launcher gets it."""
+    """The body that is sent to a gateway or to a process."""
 
     zone_id: str = msgspec.field(name="workspaceId")
     agent_id: str
@@ -51,7 +51,7 @@ class _SpawnResponse(msgspec.Struct):
 
 
 def encode_spawn_request(full_task: FullTask, input_context: str, checkpoint_data: str) -> bytes:
-    """The JSON for a launcher. The caller has decrypted or masked the secrets of input and checkpoint."""
+    """Encode the JSON for a launcher. The caller has decrypted or masked the secrets of input and checkpoint."""
     task, content = full_task.task, full_task.content
     assert task.agent_id is not None
     assert task.attempt_token is not None
@@ -76,12 +76,12 @@ def encode_spawn_request(full_task: FullTask, input_context: str, checkpoint_dat
 
 
 def parse_session_key(body: bytes) -> str | None:
-    """The session key in a gateway's response; None if it is missing or invalid."""
+    """Return the session key in a gateway's response; None if it is missing or invalid."""
     try:
         key = msgspec.json.decode(body, type=_SpawnResponse).session.session_key
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
-    return key if 0 < len(key) <= KEY_MAX and key.isprintable() else None
+    return key if 0 < len(key) <= SESSION_KEY_MAX and key.isprintable() else None
 
 
 def can_send_secrets(url: str) -> bool:
@@ -98,20 +98,20 @@ def can_send_secrets(url: str) -> bool:
 
 
 def build_environment(
-    allowed: Iterable[str], server_environment: Mapping[str, str], token: str, server: str | None
+    allowed: Iterable[str], server_environment: Mapping[str, str], token: str, server_url: str | None
 ) -> dict[str, str]:
-    """The environment of a process: the allowed variables of the server's environment, the server URL and the token.
+    """Build the environment of a process: allowed variables of the server's environment, the server URL and the token.
 
     `QD_*` variables are never inherited, even if they are allowed: they hold the server's keys and its database URL.
     """
     inherited = {
         name: server_environment[name] for name in allowed if name in server_environment and not name.startswith("QD_")
     }
-    server_variables = {} if server is None else dict.fromkeys(SERVER_VARIABLES, server)
+    server_variables = {} if server_url is None else dict.fromkeys(SERVER_VARIABLES, server_url)
     return {**inherited, **server_variables, TOKEN_VARIABLE: token}
 
 
 def output_tail(output: bytes) -> str:
-    """The end of the output, which usually says why the process failed."""
+    """Return the end of the output, which usually says why the process failed."""
     text = output.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}").strip()
     return text if len(text) <= TAIL_MAX else f"…{text[-TAIL_MAX:]}"

@@ -1,7 +1,7 @@
 """Matches ready tasks with agents.
 
-Tasks are taken by rank, across classes. Each goes to the least loaded agent that has its required capabilities and a
-free slot; among equals, to the lowest agent id. So the same tasks and agents always give the same matches.
+Tasks are matched by rank, across classes, each with the least loaded agent that has the required capabilities and a
+free slot; among equals, with the lowest agent id. So the same tasks and agents always give the same matches.
 
 Tasks of one class have the same requirements. Sets of agents are therefore integers with one bit per agent, in id
 order: one set per class, one per load. A match is the lowest common bit of two sets, so 1,000 agents are compared in
@@ -23,11 +23,11 @@ class AgentCapacity:
     slots: int
     """Maximum number of concurrent tasks."""
     held: int
-    """Tasks that it holds now."""
+    """Number of tasks that the agent holds now."""
     launcher: str = ""
-    """The launcher that starts it. Launchers have a limited capacity."""
+    """The launcher that starts the agent. Launchers have a limited capacity."""
     task_types: frozenset[str] | None = None
-    """Task types that it accepts; None means all."""
+    """Task types that the agent accepts; None means all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ClassQueue:
 
     required_capabilities: frozenset[str]
     ready: Sequence[tuple[int, str]]
-    """(rank, task id), in this order"""
+    """(rank, task id), sorted"""
     task_type: str = ""
 
 
@@ -49,8 +49,8 @@ class Match:
 def match_tasks(
     queues: Iterable[ClassQueue], agents: Iterable[AgentCapacity], launcher_capacity: Mapping[str, int] | None = None
 ) -> list[Match]:
-    """Matches by rank. `launcher_capacity` is the number of sessions that each launcher can still start; a launcher
-    that is not in it has no limit."""
+    """Return the matches by rank. `launcher_capacity` is the number of sessions that each launcher can still start; a
+    launcher without an entry has no limit."""
     return _Matcher(agents, launcher_capacity or {}).run([queue for queue in queues if queue.ready])
 
 
@@ -82,8 +82,9 @@ class _Matcher:
             self._by_load[load] = self._by_load.get(load, 0) | 1 << index
         self._loads = sorted(self._by_load)
         self._available = self._all_agents
+        """Agents whose launcher has capacity left."""
         for launcher, remaining in launcher_capacity.items():
-            self._close_if_full(launcher, remaining)
+            self._exclude_if_full(launcher, remaining)
 
     def run(self, queues: Sequence[ClassQueue]) -> list[Match]:
         matches: list[Match] = []
@@ -93,12 +94,12 @@ class _Matcher:
         heapq.heapify(heads)
         while heads:
             _, task_id, queue_index, task_index = heads[0]
-            found = self._least_loaded(eligible[queue_index], min_loads[queue_index])
-            if found is None:
-                # No agent is left for this class, and none will be: loads only increase.
+            least_loaded = self._least_loaded(eligible[queue_index], min_loads[queue_index])
+            if least_loaded is None:
+                # No agent has a slot for this class any more, and none will get one: loads only increase.
                 heapq.heappop(heads)
                 continue
-            agent_index, min_loads[queue_index] = found
+            agent_index, min_loads[queue_index] = least_loaded
             matches.append(Match(task_id, self._agents[agent_index].agent_id))
             self._assign(agent_index, min_loads[queue_index])
             ready = queues[queue_index].ready
@@ -115,10 +116,11 @@ class _Matcher:
         return eligible
 
     def _least_loaded(self, eligible: int, min_load: float) -> tuple[int, float] | None:
+        """Return (agent index, load), or None if no agent of the set is available."""
         eligible &= self._available
         for load in self._loads[bisect_left(self._loads, min_load) :] if eligible else ():
-            if found := eligible & self._by_load[load]:
-                return (found & -found).bit_length() - 1, load
+            if candidates := eligible & self._by_load[load]:
+                return (candidates & -candidates).bit_length() - 1, load
         return None
 
     def _assign(self, agent_index: int, load: float) -> None:
@@ -135,9 +137,9 @@ class _Matcher:
             self._by_load[new_load] = self._by_load.get(new_load, 0) | bit
         if agent.launcher in self._launcher_capacity:
             self._launcher_capacity[agent.launcher] -= 1
-            self._close_if_full(agent.launcher, self._launcher_capacity[agent.launcher])
+            self._exclude_if_full(agent.launcher, self._launcher_capacity[agent.launcher])
 
-    def _close_if_full(self, launcher: str, remaining: int) -> None:
+    def _exclude_if_full(self, launcher: str, remaining: int) -> None:
         if remaining <= 0:
             self._available &= ~self._by_launcher.get(launcher, 0)
 

@@ -1,4 +1,4 @@
-"""The commands for what a cycle of the coordinator has found.
+"""Builds the commands for the due work that a cycle of the coordinator has found.
 
 These functions only build commands. The lanes check each row again, under the zone's lock, and ignore an attempt that
 has ended in the meantime.
@@ -27,7 +27,7 @@ TIMEOUT = "timeout"
 LAUNCH_LOST = "launch_lost"
 HUNG = "hung"
 CYCLE_MAX = 100
-"""Task ids of a cycle that a command carries."""
+"""Maximum number of task ids of a cycle that a command carries."""
 RecoveryCommand = Abort | MakeAvailable | Warn | UnblockDependents | FailForCycle
 LeaderTerm = tuple[str, int]
 """(lease name, term)"""
@@ -47,7 +47,7 @@ class TasksToRecover:
 def recovery_commands(
     to_recover: TasksToRecover, leader_term: LeaderTerm | None, next_jitter: Callable[[], float]
 ) -> list[RecoveryCommand]:
-    """Commands that free slots come first, then those that make tasks ready."""
+    """Return commands that free slots first, then commands that make tasks ready."""
     return [
         *(_abort_timed_out(attempt, leader_term, next_jitter()) for attempt in to_recover.timed_out),
         *(_warn_or_abort(attempt, leader_term, next_jitter()) for attempt in to_recover.overdue),
@@ -90,8 +90,8 @@ def _warn_or_abort(attempt: OverdueAttempt, leader_term: LeaderTerm | None, jitt
 def dependency_cycle_commands(
     zone_id: str, depends_on: Mapping[str, Iterable[str]], leader_term: LeaderTerm | None
 ) -> list[FailForCycle]:
-    """Fail the tasks of one zone that are in a cycle. Tasks that only wait for a cycle fail as its dependents."""
-    # Remove what is not stuck, along dependencies and then against them: the rest is in a cycle or between two.
+    """Return a command for each task in a cycle. Tasks that only wait for a cycle fail later, as its dependents."""
+    # Remove tasks that wait for no cycle, then tasks that no cycle waits for: the rest is in a cycle or between two.
     stuck = find_stuck(depends_on)
     dependents: dict[str, list[str]] = {task: [] for task in stuck}
     for task in stuck:
@@ -100,7 +100,7 @@ def dependency_cycle_commands(
                 dependents[dependency].append(task)
     stuck = find_stuck(dependents)
     cyclic = {task: [dependency for dependency in depends_on[task] if dependency in stuck] for task in sorted(stuck)}
-    found: list[FailForCycle] = []
+    commands: list[FailForCycle] = []
     cycles: dict[str, tuple[str, ...]] = {}
     for task in cyclic:
         if task not in cycles:
@@ -109,5 +109,5 @@ def dependency_cycle_commands(
             cycles |= dict.fromkeys(cycle or (task,), cycle)
         if not (cycle := cycles[task]):
             continue
-        found.append(FailForCycle(zone_id=zone_id, id=task, leader_term=leader_term, cycle=cycle[:CYCLE_MAX]))
-    return found
+        commands.append(FailForCycle(zone_id=zone_id, id=task, leader_term=leader_term, cycle=cycle[:CYCLE_MAX]))
+    return commands

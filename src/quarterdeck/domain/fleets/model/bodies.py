@@ -41,7 +41,7 @@ class FleetBody(_Body, frozen=True):
     label: Label | None = None
     coding_agent: CodingAgentName | None = None
     pane: Pane | None = None
-    """The director's pane. Without it the director has none."""
+    """The director's pane. If omitted, the director has no pane."""
 
 
 class FleetsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +60,7 @@ class MemberBody(_Body, frozen=True):
     description: Description
     skills: Annotated[list[dict[str, object]], Meta(max_length=100)] = []
     director_id: Id | None = None
-    """With it, a pane is created in the director's window and the coding agent is started there."""
+    """If set, a pane is created in the director's window and the coding agent is started there."""
     coding_agent: CodingAgentName | None = None
     model: Name | None = None
     prompt: Annotated[str, Meta(max_length=64 * 1024)] | None = None
@@ -139,7 +139,7 @@ class ClaimMonitorBody(_Body, frozen=True):
     previous_pid: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     """The pid of the previous monitor, as the claiming process last read it."""
     previous_is_alive: bool | None = None
-    """Whether that process is alive. Set only on the same host, which alone can know."""
+    """Whether that process is alive. Set only by a monitor on the same host: no other host can check it."""
 
 
 class MonitorHeartbeatBody(_Body, frozen=True):

@@ -84,7 +84,7 @@ class ConfigureMonitor(BaseFleetCommand, frozen=True, kw_only=True):
 
 
 class ClaimMonitor(BaseFleetCommand, frozen=True, kw_only=True):
-    """Become the monitor of a fleet. `previous_is_alive` is about `previous_pid`; None if the claimer cannot know."""
+    """Become the monitor of a fleet. `previous_is_alive` refers to `previous_pid`; None if the claimer cannot know."""
 
     pid: int
     host_id: str

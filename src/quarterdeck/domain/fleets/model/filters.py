@@ -13,7 +13,7 @@ UPPER_BOUND = 2**62
 
 
 class Position(NamedTuple):
-    """The end of the previous page: lists of messages are ordered by status timestamp, then by id."""
+    """The end of the previous page: the status timestamp and the id of its last message."""
 
     timestamp: Millis
     id: int
@@ -69,6 +69,6 @@ class InboxFilter(SentFilter, frozen=True, kw_only=True):
     """The messages to a member."""
 
     is_poll: bool = False
-    """The caller acts as the member. Refused if the member is not active."""
+    """The request has `wait_ms`. It is refused if the member is not active."""
     waiter: object = None
     """The long poll that waits for the result, if any."""

@@ -47,7 +47,7 @@ class PingPolicy(StrEnum):
     QUIET = "quiet"
     """Members with unread messages, or whose pane has not changed for their interval."""
     SEED = "seed"
-    """All of them, also those that are working."""
+    """All due members, even those that are working."""
 
 
 class NoticeFailure(StrEnum):
@@ -56,12 +56,12 @@ class NoticeFailure(StrEnum):
     NO_PANE = "no_pane"
     OTHER_HOST = "other_host"
     OTHER_TMUX = "other_tmux"
-    """The tmux server is not the one in which the pane was created: its ids mean other panes."""
+    """The tmux server is not the server that created the pane: its pane ids refer to other panes."""
     PANE_GONE = "pane_gone"
     NOT_THE_AGENT = "not_the_agent"
     """The agent is not in the foreground of the pane: a shell would execute the text."""
     ENDED = "ended"
-    """The message was acknowledged or canceled before it was typed."""
+    """The message was acknowledged or canceled before its notice was typed."""
     FAILED = "failed"
 
 
@@ -87,7 +87,7 @@ class CodingAgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Added only if a model is given."""
     prompt_argv: Argv | None = None
     processes: Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)] | None = None
-    """Names of its process. If one of them is in the foreground of a pane, the agent runs there."""
+    """Possible names of its process. The agent runs in a pane if such a process is in the foreground."""
     exit: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
 
 
@@ -101,12 +101,15 @@ class FleetSettings(msgspec.Struct, frozen=True):
         float, Meta(gt=0, le=45, description="how long a member's pane may take to close after the exit command")
     ] = 15.0
     fleet_token_days: Annotated[
-        int, Meta(ge=1, le=3_650, description="lifetime of the token in a member's pane; it ends with the member")
+        int, Meta(ge=1, le=3_650, description="lifetime of the token in a member's pane; deregistration revokes it")
     ] = 90
     coding_agents: (
         Annotated[
             dict[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$(?!\n)")], CodingAgentConfig],
-            Meta(description="coding agents by name, besides claude, codex and opencode; only in the settings file"),
+            Meta(
+                description="coding agents by name, to add them or to change claude, codex and opencode; "
+                "only in the settings file"
+            ),
         ]
         | None
     ) = None

@@ -35,25 +35,25 @@ async def read_fleet(
     results = await tx.read(*caller_statements, Q.fleets_get(batch=[(request.zone_id, request.fleet_id)]), *statements)
     if problem := caller_checks.build_state(results[: len(caller_statements)], tx.now).problem(request, permission):
         raise problem
-    rows, *found = results[len(caller_statements) :]
+    fleet_rows, *statement_rows = results[len(caller_statements) :]
     if request.caller is not None and not agent_cards.can_read_fleet(request.caller, request.fleet_id):
         raise errors.fleet_not_found(request.fleet_id)
-    if not rows:
+    if not fleet_rows:
         await zones.require_zone(tx, request.zone_id)
         raise errors.fleet_not_found(request.fleet_id)
-    return decode(rows, Fleet)[0], found
+    return decode(fleet_rows, Fleet)[0], statement_rows
 
 
 async def require_changeable(tx: Transaction, request: FleetRequest) -> None:
     """Raises if the caller may not change fleets, or if the fleet is deleted."""
-    found, _ = await read_fleet(tx, request, permission=CHANGE_PERMISSION)
-    if found.deleted_at is not None:
+    fleet, _ = await read_fleet(tx, request, permission=CHANGE_PERMISSION)
+    if fleet.deleted_at is not None:
         raise errors.fleet_deleted(request.fleet_id)
 
 
 async def get_fleet(tx: Transaction, request: FleetRequest) -> FleetDetails:
-    found, _ = await read_fleet(tx, request)
-    [details] = await _load_details(tx, [found])
+    fleet, _ = await read_fleet(tx, request)
+    [details] = await _load_details(tx, [fleet])
     return details
 
 
@@ -111,23 +111,25 @@ async def _load_details(tx: Transaction, fleets: Sequence[Fleet]) -> list[FleetD
 
 async def get_member(tx: Transaction, request: MemberRequest) -> FleetMemberView:
     """A member, active or deregistered."""
-    found = await _load_member(tx, request)
-    placements, unread = await tx.read(
-        LISTS.placements_get(batch=[found.ref]), LISTS.messages_unread_counts(batch=[found.ref])
+    member = await _load_member(tx, request)
+    placement_rows, count_rows = await tx.read(
+        LISTS.placements_get(batch=[member.ref]), LISTS.messages_unread_counts(batch=[member.ref])
     )
-    return views.member_view(found, decode_first(placements, Placement), _decode_counts(unread)[found.agent_id])
+    unread_count = _decode_counts(count_rows)[member.agent_id]
+    return views.member_view(member, decode_first(placement_rows, Placement), unread_count)
 
 
 async def _load_member(tx: Transaction, request: MemberRequest) -> Member:
     _, [rows] = await read_fleet(tx, request, Q.members_get(batch=[(request.zone_id, request.agent_id)]))
-    return require_in_fleet(rows, request)
+    return require_member(rows, request)
 
 
-def require_in_fleet(rows: Sequence[Row], request: MemberRequest | SentFilter) -> Member:
-    found = decode_first(rows, Member)
-    if found is None or found.fleet_id != request.fleet_id:
+def require_member(rows: Sequence[Row], request: MemberRequest | SentFilter) -> Member:
+    """The decoded member. Raises if there is none, or if it belongs to another fleet."""
+    member = decode_first(rows, Member)
+    if member is None or member.fleet_id != request.fleet_id:
         raise errors.member_not_found(request.agent_id, request.fleet_id)
-    return found
+    return member
 
 
 async def list_members(tx: Transaction, filters: MembersFilter) -> list[FleetMemberView]:
@@ -146,15 +148,16 @@ async def list_members(tx: Transaction, filters: MembersFilter) -> list[FleetMem
             for status in filters.statuses
         ),
     )
-    found = decode([row for page in pages for row in page], Member)
-    listed = sorted(found, key=lambda member: member.agent_id)[: filters.limit]
-    refs: list[tuple[object, ...]] = [member.ref for member in listed]
+    members = decode([row for page in pages for row in page], Member)
+    listed_members = sorted(members, key=lambda member: member.agent_id)[: filters.limit]
+    refs: list[tuple[object, ...]] = [member.ref for member in listed_members]
     count_statements = [LISTS.messages_unread_counts(batch=refs)] if filters.with_unread else []
     placement_rows, *count_results = await tx.read(LISTS.placements_get(batch=refs), *count_statements)
     placements = {placement.agent_id: placement for placement in decode(placement_rows, Placement)}
-    unread = _decode_counts(count_results[0]) if count_results else {}
+    unread_counts = _decode_counts(count_results[0]) if count_results else {}
     return [
-        views.member_view(member, placements.get(member.agent_id), unread.get(member.agent_id)) for member in listed
+        views.member_view(member, placements.get(member.agent_id), unread_counts.get(member.agent_id))
+        for member in listed_members
     ]
 
 
@@ -165,19 +168,19 @@ def _decode_counts(rows: Sequence[Row]) -> dict[int, int]:
 async def get_monitor(tx: Transaction, request: FleetRequest) -> MonitorView:
     ref = (request.zone_id, request.fleet_id)
     _, [rows] = await read_fleet(tx, request, Q.monitor_runtimes_get(batch=[ref]))
-    monitored = await _load_monitored(tx, request)
-    return views.monitor_view(request.fleet_id, decode_first(rows, MonitorRuntime), monitored, tx.now)
+    monitored_members = await _load_monitored_members(tx, request)
+    return views.monitor_view(request.fleet_id, decode_first(rows, MonitorRuntime), monitored_members, tx.now)
 
 
 async def get_monitored_member(tx: Transaction, request: MemberRequest) -> MonitoredMemberView:
-    found = await _load_member(tx, request)
-    for monitored_member in await _load_monitored(tx, request):
-        if monitored_member.member.agent_id == found.agent_id:
+    member = await _load_member(tx, request)
+    for monitored_member in await _load_monitored_members(tx, request):
+        if monitored_member.member.agent_id == member.agent_id:
             return views.monitored_member_view(monitored_member, tx.now)
-    raise errors.no_placement(found.agent_id)
+    raise errors.no_placement(member.agent_id)
 
 
-async def _load_monitored(tx: Transaction, request: FleetRequest) -> list[MonitoredMember]:
+async def _load_monitored_members(tx: Transaction, request: FleetRequest) -> list[MonitoredMember]:
     active_keys: list[tuple[object, ...]] = [(request.zone_id, request.fleet_id, MemberStatus.ACTIVE)]
     member_rows, placement_rows, config_rows = await tx.read(
         Q.members_of_fleets(batch=active_keys),
@@ -186,20 +189,25 @@ async def _load_monitored(tx: Transaction, request: FleetRequest) -> list[Monito
     )
     members_by_id = {row.agent_id: row for row in decode(member_rows, Member)}
     placements = {row.agent_id: row for row in decode(placement_rows, Placement)}
-    configs = sorted(decode(config_rows, MonitorConfig), key=lambda config: config.agent_id)
+    # The statements have a snapshot each: a member that registers in between has a config but no row in `member_rows`.
+    found_configs = [config for config in decode(config_rows, MonitorConfig) if config.agent_id in members_by_id]
+    configs = sorted(found_configs, key=lambda config: config.agent_id)
     if not configs:
         return []
     refs: list[tuple[object, ...]] = [(config.zone_id, config.agent_id) for config in configs]
     [rows] = await tx.read(LISTS.messages_unread_counts(batch=refs))
-    unread = _decode_counts(rows)
+    unread_counts = _decode_counts(rows)
     return [
         MonitoredMember(
-            members_by_id[config.agent_id], config, placements.get(config.agent_id), unread.get(config.agent_id, 0)
+            members_by_id[config.agent_id],
+            config,
+            placements.get(config.agent_id),
+            unread_counts.get(config.agent_id, 0),
         )
         for config in configs
     ]
 
 
 def decode_first(rows: Sequence[Row], row_type: type[T]) -> T | None:
-    found = decode(rows[:1], row_type)
-    return found[0] if found else None
+    decoded = decode(rows[:1], row_type)
+    return decoded[0] if decoded else None

@@ -2,7 +2,7 @@
 
 After a commit, in this process or another, one statement finds the newest unread message of every waiting member, and
 only the polls with a new message read their inbox again (`engine.long_poll`). A member that is deregistered while it
-waits is refused at once: a client that polls in a loop would otherwise never notice.
+waits is refused at the next check, not only at its next poll.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ InboxKey = tuple[str, str]
 InboxPoll = long_poll.LongPoll[InboxFilter, InboxKey, MessagePage]
 InboxPolls = long_poll.LongPolls[InboxFilter, InboxKey, MessagePage]
 CHECK_SECONDS = 1.0
-"""Seconds between two checks, in case a wake-up from another server is lost."""
+"""At most this long between two checks, in case a wake-up from another server is lost."""
 
 
 def new_inbox_polls() -> InboxPolls:
@@ -37,14 +37,14 @@ class InboxLongPoll:
         self._polls = polls
 
     async def list_inbox(self, filters: InboxFilter, timeout_seconds: float) -> MessagePage:
-        """The messages; if there are none, the first that arrives before the timeout."""
+        """The messages. If there are none, waits until one arrives or the timeout passes."""
 
         async def read(request: InboxFilter) -> tuple[MessagePage, ...]:
             poll = request.waiter
             assert isinstance(poll, long_poll.LongPoll)
-            found = await self._engine.read(lambda tx: message_reads.list_inbox(tx, filters), zones=zones_of([filters]))
-            if found.messages:
-                return (found,)
+            page = await self._engine.read(lambda tx: message_reads.list_inbox(tx, filters), zones=zones_of([filters]))
+            if page.messages:
+                return (page,)
             self._polls.add(poll)
             return ()
 
@@ -54,9 +54,9 @@ class InboxLongPoll:
 
 
 class InboxWakeups:
-    """One check for all waiting polls.
+    """Checks all waiting polls at once.
 
-    Polls with a new message read again. So do polls of deregistered members, which are then refused.
+    Polls with a new message read again. Polls of deregistered members also read again and are then refused.
     """
 
     def __init__(self, engine: Engine, polls: InboxPolls) -> None:

@@ -1,8 +1,8 @@
 """The operation of the lane `fleet`: load under the zones' locks, decide by `rules.members`, persist.
 
 A fleet is written in five steps: the fleet, its director, the director's placement, the fleet's reference to the
-director, and last the administrator. A failure in any step rolls back all of them. Members are registered agents: the
-same transaction registers or terminates them in the agent registry.
+director, and last the administrator. A failure in any step rolls back all of them. Members, except administrators, are
+registered agents: the same transaction registers or terminates them in the agent registry.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _restrict_to_zones(locked_zones: Container[str], refs: FleetBatchRefs) -> Fl
 
 
 async def _load(tx: Transaction, batch_refs: FleetBatchRefs) -> FleetBatchInput:
-    """In one round trip. Statements with an empty batch are not sent."""
+    """Load the rows in one round trip. Statements with an empty batch are not sent."""
     fleet_refs, member_refs = [*sorted(batch_refs.fleets)], [*sorted(batch_refs.members)]
     complete_keys: SqlRows = [(*ref, MemberStatus.ACTIVE) for ref in sorted(batch_refs.complete_fleets)]
     counted_keys: SqlRows = [(*ref, MemberStatus.ACTIVE) for ref in sorted(batch_refs.counted_fleets)]
@@ -160,7 +160,7 @@ async def _persist(tx: Transaction, loaded: FleetBatchInput, batch: FleetBatch) 
 def _insert_new(
     tx: Transaction, fleets: Sequence[Fleet], members: Sequence[Member], placements: Sequence[Placement]
 ) -> None:
-    """In the order of their foreign keys."""
+    """Insert rows in the order of their foreign keys."""
     if fleets:
         tx.write(
             Q.fleets_insert(
@@ -220,9 +220,9 @@ async def _persist_panes_and_monitors(tx: Transaction, loaded: FleetBatchInput, 
         tx.write(Q.monitor_runtimes_delete(batch=[*removed]))
 
 
-async def _update_checked(tx: Transaction, statement: BoundStatement, expected: int) -> None:
+async def _update_checked(tx: Transaction, statement: BoundStatement, expected_count: int) -> None:
     [rows] = await tx.read(statement)
-    if len(rows) != expected:
+    if len(rows) != expected_count:
         raise RuntimeError("fleet rows changed despite the zone's lock")
 
 
@@ -244,19 +244,18 @@ async def _register_agents(tx: Transaction, members: Sequence[Member]) -> None:
     if not commands:
         return
     existing = [
-        command
-        for command, is_new in zip(commands, await _submit_registrations(tx, commands), strict=True)
-        if not is_new
+        command for command, is_new in zip(commands, await _run_registrations(tx, commands), strict=True) if not is_new
     ]
     if existing:
-        # They were registered before such ids were reserved for members. Their tokens must not act for the new members.
+        # These agents were registered before the registry reserved ids of this form for members. Their tokens must
+        # not act for the new members.
         await agents.terminate_agents(
             tx, [_terminate_command(command.zone_id, command.agent_id) for command in existing]
         )
-        await _submit_registrations(tx, existing)
+        await _run_registrations(tx, existing)
 
 
-async def _submit_registrations(tx: Transaction, commands: Sequence[Register]) -> list[bool]:
+async def _run_registrations(tx: Transaction, commands: Sequence[Register]) -> list[bool]:
     """Returns for each command whether the agent is new."""
     created: list[bool] = []
     for outcome in await agents.Registrar(()).register(tx, commands):
@@ -267,7 +266,7 @@ async def _submit_registrations(tx: Transaction, commands: Sequence[Register]) -
 
 
 async def _terminate_agents(tx: Transaction, members: Sequence[Member]) -> None:
-    """Terminate the registered agents. The listener of tasks releases their attempts in this transaction."""
+    """Terminate the registered agents. The task listener releases their attempts in this transaction."""
     commands = [
         _terminate_command(member.zone_id, member.registry_id) for member in members if member.registry_id is not None
     ]

@@ -1,4 +1,4 @@
-"""Reads of messages: one message, an inbox, sent messages, all messages of a fleet; and the names of their members."""
+"""Reads of messages (one, an inbox, sent messages, all of a fleet) and of the names of their senders and recipients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quarterdeck.domain.fleets.model.filters import (
     SentFilter,
 )
 from quarterdeck.domain.fleets.model.rows import Member, MemberRef, Message, MessageState
-from quarterdeck.domain.fleets.operations.fleet_reads import decode_first, read_fleet, require_in_fleet
+from quarterdeck.domain.fleets.operations.fleet_reads import decode_first, read_fleet, require_member
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules import errors
 from quarterdeck.domain.fleets.rules.views import MemberNames
@@ -46,38 +46,41 @@ class MessagePage(msgspec.Struct, frozen=True):
 async def get_message(tx: Transaction, request: MessageRequest) -> MessagePage:
     """A message whose sender or recipient is a member of the fleet."""
     _, [rows] = await read_fleet(tx, request, Q.messages_get(batch=[(request.zone_id, request.message_id)]))
-    found = decode_first(rows, Message)
-    if found is None:
+    message = decode_first(rows, Message)
+    if message is None:
         raise errors.message_not_found(request.message_id)
     member_refs: list[tuple[object, ...]] = [
-        (found.zone_id, agent_id) for agent_id in sorted({found.from_agent_id, found.to_agent_id})
+        (message.zone_id, agent_id) for agent_id in sorted({message.from_agent_id, message.to_agent_id})
     ]
     [rows] = await tx.read(Q.members_get(batch=member_refs))
     members = decode(rows, Member)
     if all(member.fleet_id != request.fleet_id for member in members):
         raise errors.message_not_found(request.message_id)
-    return MessagePage([found], {member.agent_id: member.name for member in members})
+    return MessagePage([message], {member.agent_id: member.name for member in members})
 
 
 async def list_inbox(tx: Transaction, filters: InboxFilter) -> MessagePage:
-    """The messages to a member. Unread messages are ordered by id, which is the order of sending; all other lists are
-    ordered by the last change of state."""
-    return await _list_of_member(tx, filters, _inbox_statement)
+    """The messages to a member.
+
+    Unread messages are ordered by id, the order in which they were sent. Other lists are ordered by the last change of
+    state.
+    """
+    return await _list_member_messages(tx, filters, _inbox_statement)
 
 
 async def list_sent(tx: Transaction, filters: SentFilter) -> MessagePage:
     """The messages from a member, ordered by the last change of state."""
-    return await _list_of_member(tx, filters, _sent_statement)
+    return await _list_member_messages(tx, filters, _sent_statement)
 
 
-async def _list_of_member(
+async def _list_member_messages(
     tx: Transaction, filters: AnySentFilter, build_statement: Callable[[AnySentFilter], BoundStatement]
 ) -> MessagePage:
     member_statement = Q.members_get(batch=[(filters.zone_id, filters.agent_id)])
     fleet, [member_rows, rows] = await read_fleet(
         tx, filters, member_statement, build_statement(_limit_to_slice(filters))
     )
-    member = require_in_fleet(member_rows, filters)
+    member = require_member(member_rows, filters)
     if (
         isinstance(filters, InboxFilter)
         and filters.is_poll
@@ -99,16 +102,16 @@ async def _read_page(
     build_statement: Callable[[AnyMessagesFilter], BoundStatement],
     messages: list[Message],
 ) -> MessagePage:
-    """Read the slices after the first one. Texts may be long, and a page is kept in memory."""
-    slice_count, size = len(messages), _text_length(messages)
-    while slice_count == SLICE_MESSAGES and len(messages) < filters.limit and size < PAGE_CHARACTERS_MAX:
+    """Read the slices after the first one. A page is held in memory and texts may be long, so its size is bounded."""
+    slice_count, character_count = len(messages), _count_characters(messages)
+    while slice_count == SLICE_MESSAGES and len(messages) < filters.limit and character_count < PAGE_CHARACTERS_MAX:
         last = messages[-1]
         next_filters = msgspec.structs.replace(
             filters, position=Position(last.status_timestamp, last.task_id), limit=filters.limit - len(messages)
         )
         [rows] = await tx.read(build_statement(_limit_to_slice(next_filters)))
         more = decode(rows, Message)
-        slice_count, size = len(more), size + _text_length(more)
+        slice_count, character_count = len(more), character_count + _count_characters(more)
         messages += more
     is_truncated = slice_count == SLICE_MESSAGES and len(messages) < filters.limit
     return MessagePage(messages, await load_names(tx, messages), is_truncated)
@@ -118,7 +121,7 @@ def _limit_to_slice(filters: AnyMessagesFilter) -> AnyMessagesFilter:
     return msgspec.structs.replace(filters, limit=min(filters.limit, SLICE_MESSAGES))
 
 
-def _text_length(messages: Iterable[Message]) -> int:
+def _count_characters(messages: Iterable[Message]) -> int:
     return sum(len(message.text) for message in messages)
 
 

@@ -25,8 +25,8 @@ from quarterdeck.domain.fleets.rules.messages import (
     MessageBatch,
     MessageBatchInput,
     PendingEvent,
+    collect_message_refs,
     command_key,
-    named_messages,
 )
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
@@ -59,7 +59,7 @@ class MessageBatchRunner:
             *caller_rows,
             last_id_rows,
             fleet_rows,
-            named_rows,
+            member_rows,
             recipient_rows,
             message_rows,
             key_rows,
@@ -68,9 +68,9 @@ class MessageBatchRunner:
             *caller_checks.statements(),
             Q.fleet_counters_get(batch=zone_ids),
             Q.fleets_get(batch=sorted({(command.zone_id, command.fleet_id) for command in commands})),
-            Q.members_get(batch=_named_members(commands)),
-            Q.members_of_fleets(batch=_broadcast_fleets(commands)),
-            Q.messages_get(batch=sorted(named_messages(commands))),
+            Q.members_get(batch=_collect_member_refs(commands)),
+            Q.members_of_fleets(batch=_collect_broadcast_fleets(commands)),
+            Q.messages_get(batch=sorted(collect_message_refs(commands))),
             idempotency.load_keys(keys),
         )
         locked_zones = zones.decode_zones(locked_rows)
@@ -84,7 +84,7 @@ class MessageBatchRunner:
                 caller_checks.build_state(caller_rows, tx.now).problem,
                 zone_rules.ended_zone_problems(locked_zones.values()),
                 {fleet.ref: fleet for fleet in decode(fleet_rows, Fleet) if fleet.zone_id in locked_zones},
-                {member.ref: member for member in decode([*named_rows, *recipient_rows], Member)},
+                {member.ref: member for member in decode([*member_rows, *recipient_rows], Member)},
                 {message.ref: message for message in messages},
                 {zone_id: last.messages for zone_id, last in last_ids.items()},
                 key_records,
@@ -96,7 +96,7 @@ class MessageBatchRunner:
 
     async def _persist(self, tx: Transaction, batch: MessageBatch, last_ids: Mapping[str, LastIds]) -> None:
         if batch.sent:
-            # Only the zones in which a message was sent: other zones of the batch may not be locked.
+            # Only the zones in which a message was sent: other zones of the batch might not be locked.
             zone_ids = sorted({message.zone_id for message in batch.sent})
             tx.write(Q.fleet_counters_set(batch=[_last_ids_row(last_ids, zone_id, batch) for zone_id in zone_ids]))
             rows: SqlRows = [msgspec.structs.astuple(message) for message in batch.sent]
@@ -117,7 +117,7 @@ class MessageBatchRunner:
             tx.on_commit(partial(self._on_delivered, deliveries))
 
 
-def _named_members(commands: Sequence[MessageCommand]) -> SqlRows:
+def _collect_member_refs(commands: Sequence[MessageCommand]) -> SqlRows:
     refs: set[tuple[str, int]] = set()
     for command in commands:
         match command:
@@ -130,7 +130,7 @@ def _named_members(commands: Sequence[MessageCommand]) -> SqlRows:
     return [*sorted(refs)]
 
 
-def _broadcast_fleets(commands: Sequence[MessageCommand]) -> SqlRows:
+def _collect_broadcast_fleets(commands: Sequence[MessageCommand]) -> SqlRows:
     refs = {(command.zone_id, command.fleet_id) for command in commands if isinstance(command, Broadcast)}
     return [(*ref, MemberStatus.ACTIVE) for ref in sorted(refs)]
 
@@ -169,7 +169,7 @@ def _update_row(before: Message, after: Message) -> tuple[object, ...]:
 
 
 def to_new_event(pending: PendingEvent) -> NewEvent:
-    """Without the text: readers of the event log may not be allowed to read messages."""
+    """The event omits the text: readers of the event log might lack the permission to read messages."""
     message = pending.message
     data = {
         "fleetId": message.fleet_id,

@@ -1,6 +1,6 @@
-"""The agent card of a member. It marks the fleet's administrator; the name does not.
+"""The agent card of a member. The card, not the name, marks the fleet's administrator.
 
-Only the server writes the key `cafleet` of a card. Values from callers go under other keys.
+Only the server writes the key `cafleet` of a card. Values from callers are stored under other keys.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def parse_fleet_id(agent_id: str) -> int | None:
 
 
 def can_read_fleet(caller: Caller, fleet_id: int) -> bool:
-    """Whether the caller may see the fleet. An agent sees only its own."""
+    """Whether the caller may see the fleet. An agent sees only its own fleet."""
     return caller.agent_id is None or parse_fleet_id(caller.agent_id) == fleet_id
 
 

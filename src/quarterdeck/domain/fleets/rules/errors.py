@@ -29,7 +29,7 @@ def member_not_found(agent_id: int, fleet_id: int) -> NotFound:
 
 
 def inactive_member_problem(fleet: Fleet, member: Member) -> Problem | None:
-    """Why a member cannot act any more, or None. Its messages stay readable."""
+    """Why a member can no longer act, or None. Its messages stay readable."""
     if fleet.deleted_at is not None:
         return fleet_deleted(fleet.fleet_id)
     return None if member.is_active else member_not_found(member.agent_id, fleet.fleet_id)
@@ -50,10 +50,10 @@ def destination_not_found(agent_id: int) -> NotFound:
     return NotFound("destination_not_found", f"Destination agent not found: {agent_id}")
 
 
-def broadcast_too_large(size: int, recipients: int) -> Invalid:
+def broadcast_too_large(size_bytes: int, recipient_count: int) -> Invalid:
     return Invalid(
         "broadcast_too_large",
-        f"The broadcast is too large: {size} bytes for each of {recipients} recipients. "
+        f"The broadcast is too large: {size_bytes} bytes for each of {recipient_count} recipients. "
         f"At most {BROADCAST_BYTES_MAX} bytes in total are allowed.",
         field="text",
     )
@@ -146,7 +146,7 @@ _UNREACHABLE_TEXTS = {
     NoticeFailure.NO_PANE: "has no pane",
     NoticeFailure.OTHER_HOST: "runs on another host or as another user",
     NoticeFailure.OTHER_TMUX: "ran in a tmux server that has ended",
-    NoticeFailure.PANE_GONE: "has no pane any more: it was closed",
+    NoticeFailure.PANE_GONE: "no longer has a pane: it was closed",
     NoticeFailure.NOT_THE_AGENT: "is not in the foreground of its pane: another program might execute the text",
     NoticeFailure.FAILED: "cannot be reached",
 }
@@ -193,9 +193,9 @@ def member_being_created(agent_id: int) -> Conflict:
 
 
 def panes_not_closed(problems: Mapping[int, Problem]) -> Conflict:
-    """`problems` by member: neither the exit command nor the kill succeeded."""
+    """`problems`: why the panes were not closed, by agent id."""
     first_id = min(problems)
-    others = f" (and {len(problems) - 1} others)" if len(problems) > 1 else ""
+    others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return Conflict(
         "panes_not_closed",
         f"The pane of agent {first_id}{others} was not closed: {problems[first_id].detail}",
@@ -207,8 +207,8 @@ def panes_not_closed(problems: Mapping[int, Problem]) -> Conflict:
 def agent_not_in_foreground(placement: Placement, tail: str) -> Conflict:
     return Conflict(
         "member_still_there",
-        f"agent {placement.agent_id} may still run in pane {placement.tmux_pane_id}, but another program is in the "
-        "foreground, so the exit command was not typed; the member stays registered",
+        f"agent {placement.agent_id} may still be running in pane {placement.tmux_pane_id}, but another program is in "
+        "the foreground, so the exit command was not typed; the member stays registered",
         pane_id=placement.tmux_pane_id,
         tail=tail,
         frees="qd member delete --force",

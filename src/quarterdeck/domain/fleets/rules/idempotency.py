@@ -9,15 +9,15 @@ from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict, new_recor
 
 
 class BatchKeys:
-    """What was created under each key. All objects of fleets have integer ids."""
+    """The id of the object created under each key. All objects of fleets have integer ids."""
 
     def __init__(self, records: Mapping[Key, KeyRecord]) -> None:
         self._records = {**records}
         self.new_records: list[KeyRecord] = []
         """The keys added by this batch."""
 
-    def find_created(self, key: Key | None, request_digest: str) -> int | Problem | None:
-        """The id of the object created under the key, or None. A `Problem` if the key belongs to another request."""
+    def find_created_id(self, key: Key | None, request_digest: str) -> int | Problem | None:
+        """The id of the object created under the key, or None. A `Problem` if another request used the key."""
         record = None if key is None else self._records.get(key)
         if key is None or record is None:
             return None

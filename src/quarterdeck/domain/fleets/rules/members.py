@@ -81,12 +81,12 @@ class FleetBatchInput:
     runtimes: Mapping[FleetRef, MonitorRuntime] = field(default_factory=dict)
     key_records: Mapping[Key, KeyRecord] = field(default_factory=dict)
     active_counts: Mapping[FleetRef, int] = field(default_factory=dict)
-    """Active members of the fleets that get a new member."""
+    """The number of active members, for fleets that get a new member."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetBatchRefs:
-    """The rows that a batch needs. A fleet may have 1,000 members, and most commands concern one of them."""
+    """The rows that a batch needs. A fleet may have 1,000 members, and most commands need only one of them."""
 
     fleets: set[FleetRef]
     members: set[MemberRef]
@@ -250,7 +250,7 @@ class FleetBatch:
         self._active_counts[member.zone_id, member.fleet_id] += 1
 
     def _add_placement(self, member: Member, director_id: int | None, location: PaneLocation) -> Placement:
-        """Add a placement and a monitor configuration: exactly the members with a pane are monitored."""
+        """Add a placement and a monitor configuration: only members with a placement are monitored."""
         placement = Placement(
             *(member.zone_id, member.agent_id, director_id, location.session, location.window_id, location.pane_id),
             *(location.coding_agent, self._now, location.host_id, location.user_id, location.socket, location.tmux_pid),
@@ -316,7 +316,7 @@ class FleetBatch:
         return next_id
 
     def _find_repeated(self, command: CreateFleet | RegisterMember) -> FleetOutcome | Problem | None:
-        object_id = self.keys.find_created(command_key(command), command.request_digest)
+        object_id = self.keys.find_created_id(command_key(command), command.request_digest)
         if object_id is None or isinstance(object_id, Problem):
             return object_id
         if isinstance(command, RegisterMember):
@@ -358,7 +358,7 @@ def collect_refs(commands: Sequence[FleetCommand], key_records: Sequence[KeyReco
     refs = FleetBatchRefs(set(), set(), set(), set())
     for command in commands:
         ref = (command.zone_id, command.fleet_id)
-        refs.members.update((command.zone_id, agent_id) for agent_id in _named_members(command))
+        refs.members.update((command.zone_id, agent_id) for agent_id in _referenced_agent_ids(command))
         if not isinstance(command, CreateFleet):
             refs.fleets.add(ref)
         if isinstance(command, DeleteFleet):
@@ -372,7 +372,7 @@ def collect_refs(commands: Sequence[FleetCommand], key_records: Sequence[KeyReco
     return refs
 
 
-def _named_members(command: FleetCommand) -> tuple[int, ...]:
+def _referenced_agent_ids(command: FleetCommand) -> tuple[int, ...]:
     match command:
         case RegisterMember():
             return () if command.director_id is None else (command.director_id,)

@@ -73,7 +73,7 @@ class PendingEvent:
 
 
 class MessageBatch:
-    """Decides the commands of a batch. Holds the new messages in `sent`, and what it changed in `originals`."""
+    """Decides the commands of a batch. `sent` holds the new messages, `originals` the old rows of changed messages."""
 
     def __init__(self, loaded: MessageBatchInput) -> None:
         self._loaded = loaded
@@ -82,9 +82,9 @@ class MessageBatch:
         self.keys = BatchKeys(loaded.key_records)
         self.last_ids = {**loaded.last_ids}
         self.sent: list[Message] = []
-        """New messages as they were sent, without later changes in this batch."""
+        """New messages in their initial state, without later changes in this batch."""
         self.originals: dict[MessageRef, Message] = {}
-        """Changed messages as they were before the first change in this batch."""
+        """Changed messages in their state before the first change in this batch."""
         self.events: list[PendingEvent] = []
 
     def current_message(self, ref: MessageRef) -> Message:
@@ -127,8 +127,8 @@ class MessageBatch:
         if (early_result := self._result_without_sending(command, fleet)) is not None:
             return early_result
         recipients = self._recipients(command)
-        if (size := len(command.text.encode())) * len(recipients) > BROADCAST_BYTES_MAX:
-            return errors.broadcast_too_large(size, len(recipients))
+        if (size_bytes := len(command.text.encode())) * len(recipients) > BROADCAST_BYTES_MAX:
+            return errors.broadcast_too_large(size_bytes, len(recipients))
         summary = self._add_summary(command, len(recipients))
         deliveries = [
             self._add_delivery(command, member.agent_id, summary.task_id, command.text) for member in recipients
@@ -237,7 +237,7 @@ class MessageBatch:
         return self._find_in_fleet(command) or errors.message_not_found(command.message_id)
 
     def _find_in_fleet(self, command: Acknowledge | Cancel | RecordReceipt) -> Message | None:
-        """The message, or None if it belongs to another fleet."""
+        """The message, or None if it does not exist or belongs to another fleet."""
         message = self._messages.get((command.zone_id, command.message_id))
         return message if message is not None and message.fleet_id == command.fleet_id else None
 
@@ -287,7 +287,7 @@ class MessageBatch:
         )
 
     def _find_repeated(self, command: Send | Broadcast) -> MessageOutcome | Problem | None:
-        message_id = self.keys.find_created(command_key(command), command.request_digest)
+        message_id = self.keys.find_created_id(command_key(command), command.request_digest)
         if message_id is None or isinstance(message_id, Problem):
             return message_id
         message = self._messages.get((command.zone_id, message_id))
@@ -327,7 +327,7 @@ def command_key(command: Send | Broadcast) -> Key | None:
     )
 
 
-def named_messages(commands: Sequence[MessageCommand]) -> set[MessageRef]:
+def collect_message_refs(commands: Sequence[MessageCommand]) -> set[MessageRef]:
     return {
         (command.zone_id, command.message_id)
         for command in commands

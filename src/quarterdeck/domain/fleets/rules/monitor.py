@@ -29,7 +29,7 @@ def decide_runtime(
         return errors.not_the_monitor(command.fleet_id)
     if isinstance(command, RecordMonitorHeartbeat):
         return _replace(current, last_tick_at=now)
-    # The other fields stay, such as the tick interval.
+    # The row keeps its other fields, such as the tick interval.
     return _replace(current, pid=None, started_at=None, last_tick_at=None)
 
 
@@ -45,8 +45,8 @@ def _claim(command: ClaimMonitor, current: MonitorRuntime | None, now: Millis) -
 def _reported_alive(command: ClaimMonitor, current: MonitorRuntime) -> bool | None:
     """The claimer's report on the current monitor, or None if it cannot know.
 
-    It can know only as the same user on the same host, and only for the pid it has checked: if two claimers both find
-    the old monitor dead, the second must not replace the first.
+    The claimer can know only as the same user on the same host, and only for the pid it has checked: if two claimers
+    both find the old monitor dead, the second must not replace the first.
     """
     checked_process = (command.host_id, command.user_id, command.previous_pid)
     return command.previous_is_alive if (current.host_id, current.user_id, current.pid) == checked_process else None

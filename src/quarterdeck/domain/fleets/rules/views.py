@@ -47,9 +47,9 @@ class FleetDetails:
     root_members: list[Member]
     """The director and the administrator."""
     placement: Placement | None
-    """The director's."""
+    """The director's placement."""
     member_count: int
-    """Active members."""
+    """Active members, including the administrator."""
 
     @property
     def director(self) -> Member | None:
@@ -76,7 +76,7 @@ class TimelineEntry:
 
     @property
     def text(self) -> str:
-        """Of a broadcast, the deliveries have the text; the summary has only the number of recipients."""
+        """The text as sent. For a broadcast, only the deliveries have it; the summary has the number of recipients."""
         return self.deliveries[0].text if self.deliveries else self.head.text
 
 
@@ -85,7 +85,7 @@ class MonitoredMember:
     member: Member
     config: MonitorConfig
     placement: Placement | None
-    unread: int
+    unread_count: int
 
 
 def placement_view(placement: Placement) -> PlacementView:
@@ -131,7 +131,7 @@ def _director_view(director: Member, placement: Placement | None) -> DirectorVie
     )
 
 
-def member_view(member: Member, placement: Placement | None, unread: int | None = None) -> FleetMemberView:
+def member_view(member: Member, placement: Placement | None, unread_count: int | None = None) -> FleetMemberView:
     return FleetMemberView(
         agent_id=member.agent_id,
         fleet_id=member.fleet_id,
@@ -144,7 +144,7 @@ def member_view(member: Member, placement: Placement | None, unread: int | None 
         registry_id=member.registry_id,
         agent_card=_decode_card(member.agent_card_json),
         placement=_optional_placement_view(placement),
-        unread=unread,
+        unread=unread_count,
     )
 
 
@@ -219,14 +219,14 @@ def monitored_member_view(monitored: MonitoredMember, now: Millis) -> MonitoredM
         interval_seconds=config.interval_seconds,
         enabled=bool(config.enabled),
         last_ping_at=iso_or_none(config.last_ping_at),
-        unread=monitored.unread,
+        unread=monitored.unread_count,
         is_due=is_ping_due(config, now),
         placement=_optional_placement_view(monitored.placement),
     )
 
 
 def monitor_view(
-    fleet_id: int, runtime: MonitorRuntime | None, monitored: list[MonitoredMember], now: Millis
+    fleet_id: int, runtime: MonitorRuntime | None, monitored_members: list[MonitoredMember], now: Millis
 ) -> MonitorView:
     return MonitorView(
         fleet_id=fleet_id,
@@ -238,5 +238,5 @@ def monitor_view(
         tick_seconds=DEFAULT_TICK_SECONDS if runtime is None else runtime.tick_seconds,
         policy=PingPolicy.QUIET if runtime is None else runtime.policy,
         is_recent=runtime is not None and is_recent(runtime, now),
-        members=[monitored_member_view(member, now) for member in monitored],
+        members=[monitored_member_view(member, now) for member in monitored_members],
     )

@@ -34,11 +34,11 @@ Operation = Callable[[Transaction, Sequence[A]], Awaitable[Sequence[R | Problem 
 
 def bearer_refs(commands: Iterable[BearerCommand]) -> set[Ref]:
     """The sessions that these callers act for. An agent's id is included, because its session may have the same id."""
-    found: set[Ref] = set()
+    refs: set[Ref] = set()
     for command in commands:
         if bearer := command.bearer:
-            found |= _bearer_refs_of(bearer)
-    return found
+            refs |= _bearer_refs_of(bearer)
+    return refs
 
 
 def _bearer_refs_of(bearer: Bearer) -> set[Ref]:

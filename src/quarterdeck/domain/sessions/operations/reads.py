@@ -1,4 +1,4 @@
-"""Reads of sessions: one, a page, a subtree, a receipt, and what sweeps search for."""
+"""Reads of sessions: one, a page, a subtree, a receipt, and the searches of sweeps."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ async def show_sessions(tx: Transaction, commands: Sequence[SessionRef]) -> list
     """Return sessions by id, as they read now: an expired session reads as terminated."""
     refs = {(command.zone_id, command.session_id) for command in commands} | bearer_refs(commands)
     [rows] = await tx.read(Q.sessions_get(batch=sorted(refs)))
-    found = decode_sessions(rows)
+    sessions = decode_sessions(rows)
     outcomes: list[Session | Problem | Busy] = []
     for command in commands:
-        session = found.get((command.zone_id, command.session_id))
-        caller_problem = rules.bearer_problem(command.bearer, found, tx.now)
+        session = sessions.get((command.zone_id, command.session_id))
+        caller_problem = rules.bearer_problem(command.bearer, sessions, tx.now)
         result = rules.effective_session(session, tx.now) if session else rules.session_not_found(command.session_id)
         outcomes.append(caller_problem or result)
     return outcomes
@@ -46,15 +46,15 @@ async def list_sessions(tx: Transaction, filters: SessionFilter) -> list[Session
     """Return up to `limit` sessions, newest first, using the most selective index."""
     await require_bearer(tx, filters.bearer)
     ended = None if filters.status is None else int(filters.status is State.TERMINATED)
-    live = None if ended else filters.status
+    live_status = None if ended else filters.status
     common = {"zone_id": filters.zone_id, "before": filters.before, "limit": filters.limit, "root_id": filters.root_id}
     application = {"application_id": filters.application_id}
     if filters.parent_id is not None:
         statement = Q.sessions_page_of_parent(
-            parent_id=filters.parent_id, status=live, ended=ended, **common, **application
+            parent_id=filters.parent_id, status=live_status, ended=ended, **common, **application
         )
-    elif live is not None:
-        statement = Q.sessions_page_of_status(status=live, **common, **application)
+    elif live_status is not None:
+        statement = Q.sessions_page_of_status(status=live_status, **common, **application)
     elif filters.application_id is not None:
         statement = Q.sessions_page_of_application(ended=ended, **common, **application)
     else:

@@ -119,7 +119,7 @@ async def _admit(tx: Transaction, commands: Sequence[Spawn], loaded: SpawnBatchI
     }
     if not full_zones:
         return decisions
-    # A bound refuses. Only now read the expired sessions that no sweep has terminated yet, and decide again.
+    # A bound refused a spawn. Only now read the expired sessions that no sweep has terminated yet, and decide again.
     batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(full_zones)]
     [rows] = await tx.read(Q.sessions_expired_unswept(batch=batch, now=loaded.now))
     if not rows:

@@ -50,12 +50,12 @@ async def suspend_or_resume(tx: Transaction, commands: Sequence[Suspend]) -> lis
 
 
 class _BatchChanges:
-    """The changes of a batch: each session as it was before the batch and as it is after it."""
+    """The changed sessions of a batch, each with its state before and after the batch."""
 
     def __init__(self) -> None:
         self._changes: dict[Ref, SuspensionChange] = {}
         self._newly_suspended: set[Ref] = set()
-        """Sessions suspended by this batch, also if it resumed them before: they get a new `suspended_at`."""
+        """Sessions that this batch suspends, even if it resumes them first: they get a new `suspended_at`."""
 
     def apply(
         self, tx: Transaction, command: Suspend, decision: list[SuspensionChange] | Problem

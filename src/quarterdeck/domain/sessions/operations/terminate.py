@@ -1,8 +1,8 @@
 """Terminate: in one transaction if it fits, otherwise mark all sessions in one and terminate them in chunks.
 
 The request that starts a cascade, requests that join it, and the sweep all submit `FinishCascade` until the cascade is
-finished. Each chunk is taken under the zone's lock, oldest cascade first, so they share the work, and a cascade
-finishes even if one of them is killed.
+finished. Each chunk runs under the zone's lock, oldest cascade first, so all submitters share the work, and a
+cascade finishes even if one of them is killed.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class CascadeRunner:
         return await self.run_to_end(await self.submit_stop(command))
 
     async def run_to_end(self, result: TerminateResult) -> TerminateResult:
-        """Run chunks until the cascade is finished. Others may run chunks of it at the same time."""
+        """Run chunks until the cascade is finished. Other requests and the sweep may run chunks of it too."""
         if result.cascade_id is not None:
             await self.finish_cascade(result.zone_id, result.cascade_id)
         return result

@@ -1,7 +1,7 @@
 """Decides which spawns are admitted. `admit` is the specification of the quota table.
 
-Its input is everything it needs: the limits of the zones, the parents, the idempotency keys and their sessions, the
-counts and the time. It decides the commands in order of arrival and counts the sessions it has admitted.
+`SpawnBatchInput` holds all of its input: the limits of the zones, the parents, the idempotency keys and their sessions,
+the counts and the time. `admit` decides the commands in order of arrival and counts the sessions it has admitted.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def admit(commands: Sequence[Spawn], loaded: SpawnBatchInput) -> list[Spawned | 
 
 
 def precondition_problem(command: Spawn, loaded: SpawnBatchInput) -> Problem | None:
-    """Why a spawn is refused regardless of quotas, or None: zone ended or frozen, no live parent, caller suspended."""
+    """Why the zone, the parent or a suspended caller refuses a spawn regardless of quotas, or None."""
     zone = loaded.zones[command.zone_id]
     if zone.ended:
         return NotFound("zone_not_found", f"Zone {command.zone_id!r} has ended.", frees="nothing: use another zone")
@@ -224,14 +224,14 @@ class SpawnDecider:
         if command.key is None:
             return None
         key = Key(command.zone_id, command.application_id, SPAWN, command.key)
-        found = self._batch_keys.get(key)
-        if found is None and (record := self._loaded.keys.get(key)):
+        previous = self._batch_keys.get(key)
+        if previous is None and (record := self._loaded.keys.get(key)):
             session = self._loaded.sessions.get((command.zone_id, record.subject_id))
             if session is not None and is_live(session, self._loaded.now):
-                found = (record.digest, session)
-        if found is None:
+                previous = (record.digest, session)
+        if previous is None:
             return None
-        digest, session = found
+        digest, session = previous
         return Spawned(session, created=False) if digest == command.digest else key_conflict(key)
 
     def _admission_problem(self, command: Spawn) -> Problem | None:

@@ -66,25 +66,25 @@ class TerminateDecider:
                 return session_not_found(command.session_id)
             if command.caller and target and not command.caller.can_act_for(target.application_id, "spawn_for"):
                 return ownership_required(target.application_id)
-        unended = [
+        to_terminate = [
             node for node in post_order(nodes) if node.terminated_at is None and _node_ref(node) not in self._taken
         ]
         overlapping = self._overlapping_cascades(nodes)
-        if not unended:
+        if not to_terminate:
             return self._join(command, overlapping)
-        ends = [self._session_end(node, command) for node in unended]
-        if not overlapping and len(self.terminated) + len(unended) <= self._chunk_size:
+        ends = [self._session_end(node, command) for node in to_terminate]
+        if not overlapping and len(self.terminated) + len(to_terminate) <= self._chunk_size:
             self.terminated += ends
-            self._taken.update((_node_ref(node), None) for node in unended)
-            return TerminateResult(command.zone_id, command.session_id, command.reason, len(unended))
+            self._taken.update((_node_ref(node), None) for node in to_terminate)
+            return TerminateResult(command.zone_id, command.session_id, command.reason, len(to_terminate))
         self._mark(command, cascade_id, ends, overlapping)
-        return TerminateResult(command.zone_id, command.session_id, command.reason, len(unended), cascade_id)
+        return TerminateResult(command.zone_id, command.session_id, command.reason, len(to_terminate), cascade_id)
 
     def _nodes(self, command: TerminateCommand) -> Sequence[TreeNode]:
         root_ids = (command.session_id, *(command.also_terminate if isinstance(command, Terminate) else ()))
-        found = [self._loaded.nodes.get((command.zone_id, root_id), ()) for root_id in root_ids]
+        subtrees = [self._loaded.nodes.get((command.zone_id, root_id), ()) for root_id in root_ids]
         # One of the named sessions may be a descendant of another.
-        return [*{node.id: node for group in found for node in group}.values()] if found[1:] else found[0]
+        return [*{node.id: node for subtree in subtrees for node in subtree}.values()] if subtrees[1:] else subtrees[0]
 
     def _overlapping_cascades(self, nodes: Iterable[TreeNode]) -> list[Cascade]:
         """Unfinished cascades that have marked some of these sessions, oldest first."""
@@ -92,10 +92,10 @@ class TerminateDecider:
             return []
         new_cascades = {(cascade.zone_id, cascade.id): cascade for cascade, _ in self.marked}
         cascade_ids = {node.cascade_id or self._taken.get(_node_ref(node)) for node in nodes}
-        found = [
+        overlapping = [
             cascade for ref, cascade in {**self._loaded.open_cascades, **new_cascades}.items() if ref[1] in cascade_ids
         ]
-        return sorted(found, key=lambda cascade: (cascade.started_at, cascade.id))
+        return sorted(overlapping, key=lambda cascade: (cascade.started_at, cascade.id))
 
     def _join(self, command: TerminateCommand, overlapping: Sequence[Cascade]) -> TerminateResult:
         """All sessions are terminated already, or marked by a cascade that this command joins."""
@@ -165,9 +165,9 @@ def _walk(
 
 
 def remaining_reasons(nodes: Sequence[TreeNode]) -> dict[str, str]:
-    """Why each of these sessions is not terminated after a termination that included it."""
+    """For each session that a termination of its tree left unterminated: the reason."""
     return {
-        node.id: "spawned since" if node.terminated_at is None else "marked, and terminated by a sweep soon"
+        node.id: "spawned since" if node.terminated_at is None else "marked; a sweep will terminate it"
         for node in nodes
         if node.status is not State.TERMINATED
     }

@@ -1,7 +1,7 @@
 """Suspension: a flag on one session suspends it and its descendants.
 
-A session is suspended while it or an ancestor has the flag. After suspending a branch and its tree, resuming the tree
-leaves the branch suspended, in whatever order the flags were set and cleared.
+A session is suspended while it or an ancestor has the flag. If a branch and its tree both have the flag, resuming the
+tree leaves the branch suspended, regardless of the order in which the flags were set.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Claim(BaseCommand, frozen=True, kw_only=True):
     agent_id: str
     limit: int
     attempt_tokens: tuple[str, ...]
-    """One for each task it may receive. Generated before the batch, so that a retried batch uses the same tokens."""
+    """One per task to claim. Generated before the batch, so that a retried batch uses the same tokens."""
     task_types: frozenset[str] | None = None
     capabilities: frozenset[str] | None = None
     """Use only these of the agent's capabilities."""
@@ -123,7 +123,7 @@ class Resume(TaskUpdate, frozen=True, kw_only=True):
 
 
 class Patch(TaskUpdate, frozen=True, kw_only=True):
-    """Change fields. Fields that are not set stay as they are. Either all changes are made or none."""
+    """Change the fields that are set. Either all changes are made or none."""
 
     status_change: Literal["pause", "resume"] | None = None
     priority: int | None = None
@@ -146,7 +146,7 @@ class Assign(TaskUpdate, frozen=True, kw_only=True):
     agent_id: str
     attempt_token: str
     launch_timeout_ms: Millis = 60_000
-    """If the attempt has not started by then, the launch is considered lost."""
+    """If the attempt has not started after this time, it is aborted."""
 
 
 class RecordLaunch(TaskUpdate, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ class Abort(TaskUpdate, frozen=True, kw_only=True):
     """Identifies the attempt. Its number would not: the number of a released attempt is used again."""
     reason: str
     condition: AbortCondition | None = None
-    """The attempt is aborted only if this still holds."""
+    """The attempt is aborted only if this condition still holds."""
     jitter: float
     raises_priority: bool = False
 

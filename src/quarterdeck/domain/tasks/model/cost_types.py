@@ -128,10 +128,10 @@ class CostFilter(msgspec.Struct, frozen=True, kw_only=True):
     zone_id: str
     caller: Caller
     group_by: GroupBy
-    since: int | None
-    """Days since 1970-01-01."""
-    until: int | None
-    """The first day that is excluded."""
+    since_day: int | None
+    """The first day to include, as days since 1970-01-01."""
+    until_day: int | None
+    """The first day to exclude."""
     after: str | None
     limit: int
 

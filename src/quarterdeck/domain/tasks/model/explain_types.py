@@ -84,7 +84,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class ExplainInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What `rules.explain` needs. Only the fields that the task's state requires are loaded."""
+    """The input of `rules.explain`. Only the fields that the task's state requires are loaded."""
 
     task: Task
     title: str

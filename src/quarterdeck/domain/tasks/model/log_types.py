@@ -13,7 +13,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.domain.tasks.model.bodies import Name, Text, Token
 
 LINES_MAX = 10_000
-"""Maximum number of lines that agents may add per task. Stack traces of failed attempts are added beyond it."""
+"""Maximum number of lines that agents may add per task. Stack traces of failed attempts are added even above it."""
 LINES_PER_REQUEST_MAX = 100
 DETAILS_BYTES_MAX = 65_536
 """Maximum size of the `details` of a line."""
@@ -105,9 +105,9 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of the merged log: a transition or a line."""
 
     pos: int | None
-    """Position in the event log, if it is a transition."""
+    """Position in the event log. None for a line."""
     number: int | None
-    """Line number, if it is a line."""
+    """Line number. None for a transition."""
     id: str
     agent_id: str | None
     level: Level
@@ -124,7 +124,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
 class LogPage(msgspec.Struct, frozen=True):
     entries: list[LogEntry]
     position: LogPosition
-    """Everything up to here was read."""
+    """Where the next page continues."""
     is_last: bool
 
 

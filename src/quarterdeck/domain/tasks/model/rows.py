@@ -1,4 +1,4 @@
-"""Stored tasks, their settings, and what commands return."""
+"""Stored tasks, their settings, and results of commands."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class TaskSettings(msgspec.Struct, frozen=True):
 class Content(msgspec.Struct, frozen=True, array_like=True):
     """The columns of `agent_tasks` that no decision reads, in the order of `columns content` in `queries.sql`.
 
-    JSON is as stored, with secrets encrypted.
+    JSON columns are in their stored form, with secrets encrypted.
     """
 
     title: str
@@ -154,7 +154,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     attempt: int
     attempt_token: str | None
     """Token of the latest attempt. Kept after a completion or failure, to recognise a repeated report; None after a
-    release, a pause or the cancellation of an open attempt."""
+    release, a pause, a requeue or the cancellation of an open attempt."""
     claim_id: str | None
     final: int
     """1 if the task failed or was canceled and no retry follows. Stays 1 when the task is archived."""
@@ -180,7 +180,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ContentUpdate(msgspec.Struct, frozen=True):
-    """Changed content of a stored task. None leaves a column as it is."""
+    """Changed content of a stored task. None leaves a column unchanged."""
 
     last_error: str | None = None
     output_result: str | None = None
@@ -206,7 +206,7 @@ class CreatedTask(msgspec.Struct, frozen=True):
     created: bool
     """False if an earlier request with the same idempotency key created the task."""
     content: Content | None = None
-    """None if it was not created."""
+    """None if this request did not create the task."""
 
 
 class ClaimedTask(msgspec.Struct, frozen=True):

@@ -8,16 +8,16 @@
 | reads               | reads one task, or a page of tasks                                                 |
 | dependency_reads    | reads dependencies and dependents for views                                        |
 | claim_wakeups       | wakes waiting claims when tasks become ready                                       |
-| on_agent_lost       | aborts the attempts of an agent that ended or is stale                             |
-| heartbeat_feedback  | answers heartbeats: tasks to stop, overdue tasks, reported progress                |
-| strategies          | a zone's strategy, and re-ranking after it changes                                 |
+| on_agent_lost       | aborts the attempts of an agent that ended, restarted or is stale                  |
+| heartbeat_feedback  | the task part of heartbeats: tasks to stop, overdue tasks, reported progress       |
+| strategies          | reads and sets a zone's strategy, and re-ranks its tasks after a change            |
 | costs               | writes costs and charges budgets                                                   |
-| budgets             | sets and removes budgets, reads costs                                              |
+| budgets             | sets, removes and lists budgets, reads costs                                       |
 | logs                | adds and reads task log lines                                                      |
 | log_long_poll       | waits for a task's log to grow                                                     |
 | explain             | explains a task's state, reads the dependency tree                                 |
-| coordinator_queries | the coordinator's queries across zones                                             |
-| redis_rows          | rows for the Redis mirror                                                          |
+| coordinator_queries | runs the coordinator's queries across zones                                        |
+| redis_rows          | reads tasks and agents for the Redis mirror                                        |
 """
 
 from quarterdeck.domain.tasks.operations.batch import BatchRunner, ClaimPolls, new_claim_polls, timeouts_of

@@ -43,7 +43,7 @@ def timeouts_of(settings: TaskSettings) -> Timeouts:
 
 
 class BatchRunner:
-    """The operation of the task lane, and the long polls of this process."""
+    """Runs the batches of the task lane, and offers new tasks to the long polls of this process."""
 
     def __init__(self, timeouts: Timeouts, polls: ClaimPolls, retry_seconds: float) -> None:
         self._timeouts = timeouts
@@ -66,8 +66,8 @@ class BatchRunner:
         contents = await persist.persist(tx, decider, [item for claimed in claims for item in claimed.items])
         for poll, claimed in offers.items():
             tx.on_commit(partial(self._polls.deliver, poll, _with_content(claimed, contents).items))
-        if freed := {ref for ref, change in decider.held_changes.items() if change < 0}:
-            tx.on_commit(partial(self._retry_polls_of, freed))
+        if freed_agents := {ref for ref, change in decider.held_changes.items() if change < 0}:
+            tx.on_commit(partial(self._retry_polls_of, freed_agents))
         return [
             _with_content(outcome, contents) if isinstance(outcome, ClaimedTasks) else outcome for outcome in outcomes
         ]
@@ -77,7 +77,7 @@ class BatchRunner:
     def _polls_for(self, creates: Iterable[Create]) -> list[ClaimPoll]:
         """Long polls that may take the new tasks, oldest first.
 
-        A hint, to know which agents to load. The decider checks each of them again.
+        This is only a hint that decides which agents are loaded. The decider checks each claim again.
         """
         chosen: dict[ClaimPoll, int] = {}
         now = time.monotonic()
@@ -100,12 +100,12 @@ class BatchRunner:
     ) -> None:
         """Let claims that got nothing wait for tasks.
 
-        They are added by the commit itself: otherwise another batch of this process could create a task after the
+        A callback of the commit adds them: otherwise another batch of this process could create a task after the
         commit and before the claim waits, and the claim would miss it.
         """
         for command, outcome in zip(commands, outcomes, strict=True):
             if isinstance(command, Claim) and isinstance(command.waiter, LongPoll) and outcome == NO_TASKS:
-                # If tasks match, its agent is full or a budget is spent. Offer nothing until that may have changed.
+                # If ready tasks match, the agent is full or a budget is spent. Offer nothing until that may change.
                 is_blocked = decider.has_matching(command)
                 command.waiter.request = msgspec.structs.replace(
                     command,
@@ -115,12 +115,12 @@ class BatchRunner:
                 )
                 tx.on_commit(partial(self._polls.add, command.waiter))
 
-    def _retry_polls_of(self, freed: set[AgentRef]) -> None:
-        """Offer tasks again to agents that have a free slot since this batch."""
-        for zone_id in {zone_id for zone_id, _ in freed}:
+    def _retry_polls_of(self, freed_agents: set[AgentRef]) -> None:
+        """Let the long polls of these agents be offered tasks again: the batch has freed slots of theirs."""
+        for zone_id in {zone_id for zone_id, _ in freed_agents}:
             for poll in self._polls.waiting(zone_id):
                 claim = poll.request
-                if claim.not_before and (zone_id, claim.agent_id) in freed:
+                if claim.not_before and (zone_id, claim.agent_id) in freed_agents:
                     poll.request = msgspec.structs.replace(claim, not_before=0.0)
                     self._polls.wakeup.set()
 
@@ -129,8 +129,8 @@ class BatchRunner:
     ) -> dict[ClaimPoll, ClaimedTasks]:
         """Claim new tasks for long polls in the commit that creates them.
 
-        A poll that gets nothing (its session has ended, its agent is full, the zone of its session is not locked here)
-        claims again and gets its own result.
+        A poll that gets nothing (its session has ended, its agent is full, this transaction has not locked the zone of
+        its session) claims again and gets its own result.
         """
         offers: dict[ClaimPoll, ClaimedTasks] = {}
         for poll in polls:
@@ -143,13 +143,15 @@ class BatchRunner:
 
 
 def accepts(claim: Claim, task_class: TaskClass, now: float) -> bool:
-    """Whether a waiting claim may take tasks of the class. A hint from what the claim knew when it started to wait."""
+    """Whether a waiting claim may take tasks of the class. Only a hint: its capabilities may have changed since."""
     return claim.not_before <= now and task_class.matches(claim.capabilities or frozenset(), claim.task_types)
 
 
 def _log_conflicts(commands: Sequence[TaskCommand], outcomes: Sequence[TaskResult | Problem | Busy]) -> None:
-    """Two workers that report on one task usually mean a frozen process or a restored backup. Only the newer one holds
-    the task."""
+    """Log refused reports of older attempts on tasks that another attempt holds.
+
+    Two workers then report on one task, usually because a process was frozen or a backup was restored.
+    """
     for command, outcome in zip(commands, outcomes, strict=True):
         if not isinstance(outcome, Problem) or outcome.code != "stale_attempt" or not isinstance(command, TaskUpdate):
             continue
@@ -158,7 +160,7 @@ def _log_conflicts(commands: Sequence[TaskCommand], outcomes: Sequence[TaskResul
 
 
 def _term_problem(command: TaskCommand, loaded: load.Loaded) -> Problem | None:
-    """A command of the coordinator counts only while its leader term is valid."""
+    """Why a command with a leader term is refused: the term has ended."""
     if command.leader_term is None or command.leader_term in loaded.valid_terms:
         return None
     name, term = command.leader_term
@@ -168,8 +170,8 @@ def _term_problem(command: TaskCommand, loaded: load.Loaded) -> Problem | None:
 def _with_content(claimed: ClaimedTasks, contents: dict[TaskRef, tuple[Content, tuple[str, ...]]]) -> ClaimedTasks:
     return ClaimedTasks(
         tuple(
-            msgspec.structs.replace(item, content=found[0], depends_on=found[1])
+            msgspec.structs.replace(item, content=entry[0], depends_on=entry[1])
             for item in claimed.items
-            if (found := contents.get((item.task.zone_id, item.task.id))) is not None
+            if (entry := contents.get((item.task.zone_id, item.task.id))) is not None
         )
     )

@@ -35,7 +35,7 @@ from quarterdeck.store.sql import BoundStatement, SqlRows
 READ_PERMISSION = "costs.read"
 CHANGE_PERMISSION = "budgets.change"
 ALL_DAYS = (0, 10**9)
-"""First day, and a day after all others, as days since 1970-01-01."""
+"""(first day, first excluded day), as days since 1970-01-01."""
 
 
 # -- change ------------------------------------------------------------------------------------------------------
@@ -69,14 +69,14 @@ async def change_budgets(
             sessions.lock_problem(command, lock_failures)
             or caller_state.problem(command, CHANGE_PERMISSION)
             or zone_problems.get(command.zone_id)
-            or _unknown_task(command, existing_tasks)
+            or _missing_task_problem(command, existing_tasks)
         )
         outcomes.append(problem or await budget_batch.decide(tx, command))
     budget_batch.write(tx)
     return outcomes
 
 
-def _unknown_task(command: BudgetCommand, existing_tasks: set[TaskRef]) -> Problem | None:
+def _missing_task_problem(command: BudgetCommand, existing_tasks: set[TaskRef]) -> Problem | None:
     """A budget can be removed after its task was deleted, but not set."""
     is_missing = command.scope is Scope.TASK and (command.zone_id, command.scope_key) not in existing_tasks
     return errors.task_not_found(command.scope_key) if is_missing and isinstance(command, PutBudget) else None
@@ -87,8 +87,8 @@ class _BudgetBatch:
 
     def __init__(self, loaded: Iterable[Budget]) -> None:
         self._budgets: dict[BudgetKey, Budget] = {budget.key: budget for budget in loaded}
-        self._put: set[BudgetKey] = set()
-        self._removed: set[BudgetKey] = set()
+        self._put_keys: set[BudgetKey] = set()
+        self._removed_keys: set[BudgetKey] = set()
 
     async def decide(self, tx: Transaction, command: PutBudget | RemoveBudget) -> Budget | Problem:
         existing = self._budgets.get(command.key)
@@ -98,33 +98,33 @@ class _BudgetBatch:
             return self._remove(tx, command, rules.roll_over(existing, tx.now))
         if existing is None and sum(1 for key in self._budgets if key[0] == command.zone_id) >= BUDGETS_MAX:
             return rules.too_many_budgets()
-        used = CostSum() if existing is not None else await _load_used(tx, command)
+        used = CostSum() if existing is not None else await _load_used_costs(tx, command)
         budget = rules.put_budget(command, existing, used, tx.now)
         tx.emit(budget_event("budget.changed", budget, command.caller.subject, command.trace))
         if rules.is_spent(budget) and not (existing is not None and rules.is_spent(rules.roll_over(existing, tx.now))):
             tx.emit(budget_event("budget.spent", budget, command.caller.subject, command.trace))
         self._budgets[command.key] = budget
-        self._put.add(command.key)
-        self._removed.discard(command.key)
+        self._put_keys.add(command.key)
+        self._removed_keys.discard(command.key)
         return budget
 
     def _remove(self, tx: Transaction, command: RemoveBudget, budget: Budget) -> Budget:
         del self._budgets[command.key]
-        self._put.discard(command.key)
-        self._removed.add(command.key)
+        self._put_keys.discard(command.key)
+        self._removed_keys.add(command.key)
         tx.emit(budget_event("budget.changed", budget, command.caller.subject, command.trace, is_removed=True))
         return budget
 
     def write(self, tx: Transaction) -> None:
-        if self._removed:
-            tx.write(COSTS.budgets_remove(batch=[*sorted(self._removed)]))
-        if self._put:
+        if self._removed_keys:
+            tx.write(COSTS.budgets_remove(batch=[*sorted(self._removed_keys)]))
+        if self._put_keys:
             tx.write(
-                COSTS.budgets_set(batch=[msgspec.structs.astuple(self._budgets[key]) for key in sorted(self._put)])
+                COSTS.budgets_set(batch=[msgspec.structs.astuple(self._budgets[key]) for key in sorted(self._put_keys)])
             )
 
 
-async def _load_used(tx: Transaction, command: PutBudget) -> CostSum:
+async def _load_used_costs(tx: Transaction, command: PutBudget) -> CostSum:
     """The costs of the current period before the budget existed."""
     period_start, _ = rules.period_bounds(command.period, tx.now)
     since = rules.day_of(period_start)
@@ -158,17 +158,17 @@ async def read_costs(tx: Transaction, filters: CostFilter) -> list[CostGroup]:
     [rows] = await tx.read(_costs_statement(filters))
     if not rows:
         await zones.require_zone(tx, filters.zone_id)
-    # PostgreSQL returns sums as numeric; these fit in an int.
-    found = [CostGroup(str(key), *(int(str(number)) for number in sums)) for key, *sums in rows]
+    # PostgreSQL returns the sums as numeric, without a fraction.
+    groups = [CostGroup(str(key), *(int(str(number)) for number in sums)) for key, *sums in rows]
     if filters.group_by != "day":
-        return found
-    return [msgspec.structs.replace(group, key=rules.format_day(int(group.key))) for group in found]
+        return groups
+    return [msgspec.structs.replace(group, key=rules.format_day(int(group.key))) for group in groups]
 
 
 def _costs_statement(filters: CostFilter) -> BoundStatement:
-    first, last = ALL_DAYS
-    since = first if filters.since is None else filters.since
-    until = last if filters.until is None else filters.until
+    first, end = ALL_DAYS
+    since = first if filters.since_day is None else filters.since_day
+    until = end if filters.until_day is None else filters.until_day
     zone_id, after, limit = filters.zone_id, filters.after, filters.limit
     if filters.group_by == "day":
         day = first - 1 if after is None else rules.parse_day(after, "cursor")

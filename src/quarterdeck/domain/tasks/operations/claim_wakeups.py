@@ -1,5 +1,7 @@
-"""Wakes waiting claims: when tasks became ready in another process, when their agent ended, and before their agent
-becomes stale. One check for all waiting claims of the process."""
+"""Wakes waiting claims when tasks are ready, when their agent has ended or is draining, and before it becomes stale.
+
+One check serves all waiting claims of the process.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
 from quarterdeck.engine.transaction import Engine, Transaction
 
 AGENT_CHECK_SECONDS = 0.5
-"""Between two checks of the agents of waiting claims: there may be 1,000 agents and many commits, and agents rarely
-end. Half of the shortest time after which an agent may become stale."""
+"""Minimum time between two checks of the agents of waiting claims: there may be 1,000 agents and many commits, and
+agents rarely end. It is half of the shortest stale threshold."""
 
 
 class ClaimWakeups:
@@ -26,14 +28,14 @@ class ClaimWakeups:
         self._agents_checked_at = float("-inf")
 
     async def __call__(self, zones: Sequence[str]) -> float:
-        """Wake one claim for each class with ready tasks: it takes what it can, and the next check finds the rest.
+        """Wake one claim for each class with ready tasks. It takes what it can, and the next check finds the rest.
 
         Returns the seconds until the next check.
         """
         next_check_seconds = await self._wake_for_agents(zones)
-        ready = await self._engine.read(lambda tx: _ready_classes(tx, zones), zones=set(zones))
+        ready_classes = await self._engine.read(lambda tx: _load_ready_classes(tx, zones), zones=set(zones))
         now = time.monotonic()
-        for (zone_id, _), task_class in ready.items():
+        for (zone_id, _), task_class in ready_classes.items():
             for poll in self._polls.waiting(zone_id):
                 if accepts(poll.request, task_class, now):
                     self._polls.retry(poll)
@@ -53,17 +55,17 @@ class ClaimWakeups:
         if now < self._agents_checked_at + AGENT_CHECK_SECONDS:
             return min(self._poll_seconds, self._agents_checked_at + AGENT_CHECK_SECONDS - now)
         refs = {(zone_id, poll.request.agent_id) for zone_id in zones for poll in self._polls.waiting(zone_id)}
-        due_in_ms = await self._engine.read(lambda tx: agents.load_ms_until_contact(tx, refs), zones=set(zones))
+        ms_until_due = await self._engine.read(lambda tx: agents.load_ms_until_contact(tx, refs), zones=set(zones))
         self._agents_checked_at = now
-        agents_due = {ref for ref, ms in due_in_ms.items() if ms == 0}
+        agents_due = {ref for ref, ms in ms_until_due.items() if ms == 0}
         for zone_id in {zone_id for zone_id, _ in agents_due}:
             for poll in self._polls.waiting(zone_id):
                 if (zone_id, poll.request.agent_id) in agents_due:
                     self._polls.retry(poll)
-        soonest = min((ms for ms in due_in_ms.values() if ms), default=None)
-        return self._poll_seconds if soonest is None else min(self._poll_seconds, soonest / 1000)
+        soonest_ms = min((ms for ms in ms_until_due.values() if ms), default=None)
+        return self._poll_seconds if soonest_ms is None else min(self._poll_seconds, soonest_ms / 1000)
 
 
-async def _ready_classes(tx: Transaction, zones: Sequence[str]) -> dict[ClassRef, TaskClass]:
+async def _load_ready_classes(tx: Transaction, zones: Sequence[str]) -> dict[ClassRef, TaskClass]:
     [rows] = await tx.read(Q.task_classes_ready(batch=[(zone_id,) for zone_id in zones]))
     return decode_classes(rows)[0]

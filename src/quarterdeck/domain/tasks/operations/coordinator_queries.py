@@ -1,4 +1,4 @@
-"""The coordinator's queries, across zones. Each uses its own index and has a limit."""
+"""The coordinator's queries, across zones. Each reads by index, up to a limit or for given keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DueTasks:
     timed_out: list[TimedOutAttempt]
     """Attempts past their timeout, or assigned and not launched in time."""
     overdue: list[OverdueAttempt]
-    """Long past their estimate, or warned and without progress since."""
+    """Attempts that are long past their estimate, or were warned and have made no progress since."""
     due: list[TaskRef]
     """Tasks whose start time or backoff has passed."""
     dependents_pending: list[TaskRef]
@@ -34,7 +34,10 @@ class DueTasks:
 
 
 async def load_due_tasks(tx: Transaction, limit: int, zone_id: str | None = None) -> DueTasks:
-    """Due tasks of all zones, or of one. One round trip, because it runs after every commit that wakes this process."""
+    """Load the due tasks of all zones, or of one. `zones_to_rank` and `next_due_ms` always cover all zones.
+
+    This is one round trip, because it runs after every commit that wakes this process.
+    """
     timed_out, overdue, due, dependents_pending, zone_rows, [due_times] = await tx.read(
         COORDINATOR.tasks_timed_out(limit=limit, zone_id=zone_id),
         COORDINATOR.tasks_overdue(limit=limit, zone_id=zone_id),
@@ -62,14 +65,14 @@ def _next_due_ms(row: Row) -> Millis | None:
 # -- ready tasks -------------------------------------------------------------------------------------------------
 
 
-async def ready_classes(tx: Transaction, zones: Iterable[str]) -> dict[ClassRef, TaskClass]:
-    """Classes of these zones that have ready tasks."""
+async def load_ready_classes(tx: Transaction, zones: Iterable[str]) -> dict[ClassRef, TaskClass]:
+    """Load the classes of these zones that have ready tasks."""
     [rows] = await tx.read(Q.task_classes_ready(batch=[(zone_id,) for zone_id in sorted(set(zones))]))
     return decode_classes(rows)[0]
 
 
-async def ready_tasks(tx: Transaction, limits: Mapping[ClassRef, int]) -> dict[ClassRef, list[tuple[int, str]]]:
-    """The next (rank, task id) of each class, up to its limit."""
+async def load_ready_tasks(tx: Transaction, limits: Mapping[ClassRef, int]) -> dict[ClassRef, list[tuple[int, str]]]:
+    """Load the next (rank, task id) of each class, up to its limit."""
     classes = sorted(limits)
     results = await tx.read(
         *(
@@ -94,14 +97,14 @@ class WaitingSlice:
     """The next slice starts after this task; None if this was the last slice."""
 
 
-async def waiting_slice(tx: Transaction, after: TaskRef, limit: int) -> WaitingSlice:
+async def load_waiting_slice(tx: Transaction, after: TaskRef, limit: int) -> WaitingSlice:
     [rows] = await tx.read(COORDINATOR.tasks_waiting_slice(zone_id=after[0], id=after[1], limit=limit))
-    found: dict[TaskRef, list[str]] = {}
+    depends_on: dict[TaskRef, list[str]] = {}
     for zone_id, task_id, dependency in rows:
-        dependencies = found.setdefault((str(zone_id), str(task_id)), [])
+        dependencies = depends_on.setdefault((str(zone_id), str(task_id)), [])
         if dependency is not None:
             dependencies.append(str(dependency))
-    return WaitingSlice(found, max(found) if len(found) == limit else None)
+    return WaitingSlice(depends_on, max(depends_on) if len(depends_on) == limit else None)
 
 
 async def has_waiting_tasks(tx: Transaction) -> bool:
@@ -119,7 +122,7 @@ class TaskCounts:
 
 
 async def count_tasks(tx: Transaction, zones: Iterable[str], limit: int) -> TaskCounts:
-    """Ready and held tasks of these zones, counted up to `limit` per zone."""
+    """Count the ready and the held tasks of these zones, up to `limit` per zone and state."""
     zone_ids = sorted({*zones})
     batch: SqlRows = [(zone_id, state) for zone_id in zone_ids for state in (State.ASSIGNED, State.RUNNING)]
     ready, held = await tx.read(
@@ -130,18 +133,18 @@ async def count_tasks(tx: Transaction, zones: Iterable[str], limit: int) -> Task
 
 
 async def count_ready_tasks(tx: Transaction, limit: int) -> int:
-    """Ready tasks of all zones, counted up to `limit`."""
+    """Count the ready tasks of all zones, up to `limit`."""
     [[row]] = await tx.read(COORDINATOR.tasks_count_ready_all_zones(limit=limit))
     return int(str(row[0]))
 
 
-async def tasks_by_ref(tx: Transaction, refs: Sequence[TaskRef]) -> dict[TaskRef, Task]:
+async def load_tasks(tx: Transaction, refs: Sequence[TaskRef]) -> dict[TaskRef, Task]:
     [rows] = await tx.read(Q.tasks_get(batch=[*sorted(refs)]))
     return {(task.zone_id, task.id): task for task in decode(rows, Task)}
 
 
-async def agents_named_by_tasks(tx: Transaction, agents: Sequence[AgentRef]) -> set[AgentRef]:
-    """Those of the agents that a stored task names, whatever the state of the task."""
+async def find_agents_named_by_tasks(tx: Transaction, agents: Sequence[AgentRef]) -> set[AgentRef]:
+    """Return the agents among these that a stored task names, in whatever state."""
     [rows] = await tx.read(COORDINATOR.agents_named_by_tasks(batch=[*sorted(agents)]))
     return {(str(zone_id), str(agent_id)) for zone_id, agent_id, is_named in rows if is_named}
 

@@ -34,7 +34,7 @@ class LoadedSpentBudgets(rules.SpentBudgets):
 
 
 async def write_costs(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
-    """Add costs to both tables and charge the budgets, under the zones' locks."""
+    """Add costs to `task_costs` and `cost_days`, and charge the budgets. The zones are locked."""
     day = rules.day_of(now)
     by_task: dict[tuple[object, ...], CostSum] = {}
     by_day: dict[tuple[object, ...], CostSum] = {}
@@ -73,7 +73,7 @@ async def _charge(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: Mill
 def budget_event(
     event_type: str, budget: Budget, actor: str, trace: str | None = None, *, is_removed: bool = False
 ) -> NewEvent:
-    """The event about a budget. Its subject is what the budget is for: a task, a task type or the zone."""
+    """Build the event about a budget. Its subject is a task id, a task type or a zone id, depending on the scope."""
     data = {
         name: value
         for name, value in msgspec.to_builtins(rules.to_view(budget)).items()
@@ -86,7 +86,7 @@ def budget_event(
 
 
 def _rows(sums: dict[tuple[object, ...], CostSum]) -> SqlRows:
-    # In key order, like every batch that adds to these rows, so that two batches cannot deadlock.
+    # All batches write these rows in key order, so that two of them cannot deadlock.
     return [
         (*key, total.input_tokens, total.output_tokens, total.usd_micros)
         for key, total in ((key, rules.cap_sum(sums[key])) for key in sorted(sums, key=str))

@@ -17,11 +17,11 @@ from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import BoundStatement
 
 DEPENDENCIES_MAX = 10_000
-"""Dependencies, and dependents, in the view of a single task."""
+"""Maximum number of dependencies, and of dependents, in the view of a single task."""
 LISTED_MAX = 100
-"""The same in lists and claims."""
+"""The same limit for tasks in lists and claims."""
 DEPENDENTS_PER_READ_MAX = 5_000
-"""Dependents that one statement reads for several tasks together."""
+"""Maximum number of dependents that one statement reads for several tasks together."""
 
 
 class DependencyLists(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class DependencyLists(msgspec.Struct, frozen=True):
 async def read_dependencies(
     tx: Transaction, tasks: Iterable[Task], limits: Mapping[TaskRef, int]
 ) -> dict[TaskRef, DependencyLists]:
-    """Up to `limits[task]` dependencies and dependents of each task. Tasks without any are left out."""
+    """Read up to `limits[task]` dependencies and dependents of each task. Tasks without any are left out."""
     selected = [task for task in tasks if limits[task.zone_id, task.id]]
     if not selected:
         return {}
@@ -67,7 +67,7 @@ def dependency_statements(tasks: Sequence[Task], limits: Mapping[TaskRef, int]) 
 
 def group_by_task(rows: Iterable[Row]) -> dict[TaskRef, tuple[str, ...]]:
     """Group rows (zone, task, related task) by task."""
-    found: dict[TaskRef, list[str]] = {}
+    by_task: dict[TaskRef, list[str]] = {}
     for zone_id, task_id, related_id in rows:
-        found.setdefault((str(zone_id), str(task_id)), []).append(str(related_id))
-    return {ref: tuple(sorted(related_ids)) for ref, related_ids in found.items()}
+        by_task.setdefault((str(zone_id), str(task_id)), []).append(str(related_id))
+    return {ref: tuple(sorted(related_ids)) for ref, related_ids in by_task.items()}

@@ -1,4 +1,4 @@
-"""Loads what explains a task's state, and reads the dependency tree."""
+"""Loads the input of `rules.explain` for a task, and reads the dependency tree of a task."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ READ_PERMISSION = "tasks.read"
 DEPENDENCIES_MAX = 50
 RANKED_BEFORE_MAX = 1_000
 AGENTS_MAX = 1_000
-"""Agents read per task. If a zone has more, those with the required capabilities are read by capability as well."""
+"""Agents read per statement. If a zone has more, agents with each required capability are read as well."""
 EDGES_MAX = 5_000
 """Edges read per step, in each direction."""
-_task_columns = len(Task.__struct_fields__)
+_task_column_count = len(Task.__struct_fields__)
 _decode_names = msgspec.json.Decoder(frozenset[str]).decode
 
 
@@ -52,8 +52,8 @@ async def explain(tx: Transaction, lookup: TaskLookup) -> TaskExplanation:
     )
     if not task_rows:
         raise errors.task_not_found(lookup.id)
-    [task] = decode([task_rows[0][:_task_columns]], Task)
-    [content] = decode([task_rows[0][_task_columns:]], Content)
+    [task] = decode([task_rows[0][:_task_column_count]], Task)
+    [content] = decode([task_rows[0][_task_column_count:]], Content)
     facts = ExplainInput(
         task=task,
         title=content.title,
@@ -97,15 +97,16 @@ async def _with_agents(tx: Transaction, facts: ExplainInput) -> ExplainInput:
             zone_id=task.zone_id, class_id=task.class_id, turn=task.rank, id=task.id, limit=RANKED_BEFORE_MAX
         )
     )
-    found = await agents.list_agents(tx, AgentFilter(zone_id=task.zone_id, limit=AGENTS_MAX))
-    if len(found) == AGENTS_MAX:
+    zone_agents = await agents.list_agents(tx, AgentFilter(zone_id=task.zone_id, limit=AGENTS_MAX))
+    if len(zone_agents) == AGENTS_MAX:
         for name in sorted(facts.required_capabilities):
-            found += await agents.list_agents(tx, AgentFilter(zone_id=task.zone_id, limit=AGENTS_MAX, capability=name))
-    candidates = {agent.id: _candidate(agent) for agent in found}
+            capability_filter = AgentFilter(zone_id=task.zone_id, limit=AGENTS_MAX, capability=name)
+            zone_agents += await agents.list_agents(tx, capability_filter)
+    candidates = {agent.id: _to_candidate(agent) for agent in zone_agents}
     return msgspec.structs.replace(facts, ranked_before=int(str(ranked_before)), candidates=tuple(candidates.values()))
 
 
-def _candidate(agent: Agent) -> Candidate:
+def _to_candidate(agent: Agent) -> Candidate:
     accepts_tasks = agent.status in (AgentState.IDLE, AgentState.DEGRADED) and not agent.draining
     return Candidate(agent.id, _decode_names(agent.capabilities), agents.free_slots(agent), accepts_tasks)
 
@@ -139,7 +140,7 @@ class _TreeWalk:
         self._root = root
         self.nodes: dict[str, tuple[Node, int]] = {}
         self._edges: dict[str, set[str]] = {}
-        self._truncated = False
+        self._is_truncated = False
 
     async def step(
         self, tx: Transaction, dependencies: Sequence[str], dependents: Sequence[str], depth: int
@@ -149,7 +150,7 @@ class _TreeWalk:
             LISTS.task_edges_to_dependencies(batch=self._refs(dependencies), limit=EDGES_MAX),
             LISTS.task_edges_to_dependents(batch=self._refs(dependents), limit=EDGES_MAX),
         )
-        self._truncated |= len(dependency_edges) == EDGES_MAX or len(dependent_edges) == EDGES_MAX
+        self._is_truncated |= len(dependency_edges) == EDGES_MAX or len(dependent_edges) == EDGES_MAX
         for task_id, depends_on in [*dependency_edges, *dependent_edges]:
             self._edges.setdefault(str(task_id), set()).add(str(depends_on))
         dependencies = await self.add_nodes(tx, dict.fromkeys(str(row[1]) for row in dependency_edges), -depth)
@@ -157,10 +158,10 @@ class _TreeWalk:
         return dependencies, dependents
 
     async def add_nodes(self, tx: Transaction, task_ids: Iterable[str], depth: int) -> list[str]:
-        """Add tasks that are not in the tree yet, up to NODES_MAX. Returns the added ones."""
+        """Add tasks that are not in the tree yet, up to NODES_MAX in total. Returns the ids of the added tasks."""
         new_ids = [task_id for task_id in task_ids if task_id not in self.nodes]
         capacity = NODES_MAX - len(self.nodes)
-        self._truncated |= len(new_ids) > capacity
+        self._is_truncated |= len(new_ids) > capacity
         if not new_ids[:capacity]:
             return []
         [rows] = await tx.read(LISTS.tasks_nodes(batch=self._refs(new_ids[:capacity])))
@@ -174,11 +175,11 @@ class _TreeWalk:
             LISTS.task_edges_to_dependencies(batch=self._refs(dependencies), limit=1),
             LISTS.task_edges_to_dependents(batch=self._refs(dependents), limit=1),
         )
-        self._truncated |= bool(dependency_edges or dependent_edges)
+        self._is_truncated |= bool(dependency_edges or dependent_edges)
 
     def to_tree(self) -> TaskTree:
-        ordered = sorted(self.nodes.values(), key=lambda found: (abs(found[1]), found[1], found[0].id))
-        return TaskTree([self._node_view(node, depth) for node, depth in ordered], self._truncated)
+        ordered = sorted(self.nodes.values(), key=lambda entry: (abs(entry[1]), entry[1], entry[0].id))
+        return TaskTree([self._node_view(node, depth) for node, depth in ordered], self._is_truncated)
 
     def _node_view(self, node: Node, depth: int) -> NodeView:
         dependencies = sorted(task_id for task_id in self._edges.get(node.id, ()) if task_id in self.nodes)

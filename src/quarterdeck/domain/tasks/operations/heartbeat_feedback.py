@@ -1,4 +1,4 @@
-"""Tasks in heartbeats: which tasks the agent must stop, which are overdue, and the progress that it reports."""
+"""The task part of heartbeats: tasks that the agent must stop, overdue tasks, and the progress that it reports."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import decode
 
 LOST_AFTER_MS = MINUTE
-"""An agent that does not name a task this long after its claim has lost it: a response does not take that long."""
+"""A task that its agent does not name this long after its assignment is lost: the response has arrived by then."""
 WARNINGS_MAX = 100
-"""Warnings per response."""
+"""Maximum number of overdue warnings per response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +52,30 @@ class HeartbeatFeedback:
     # -- feedback ------------------------------------------------------------------------------------------------
 
     async def build_feedback(self, reported: ReportedTasks) -> TaskFeedback:
-        """Which of the named tasks the agent no longer holds, and which of its tasks are overdue.
+        """Find the named tasks that the agent no longer holds, and the overdue tasks that it holds.
 
         If the agent names all its tasks, a task that it holds and does not name is lost, for example because the agent
-        was killed and restarted: its attempt is aborted.
+        was killed and restarted. The attempt is then aborted.
         """
-        found = await self._engine.read(
+        loaded = await self._engine.read(
             lambda tx: _load_tasks(tx, reported), zones={reported.zone_id, reported.caller.zone_id}
         )
-        by_id = {task.id: task for task in found.named_tasks}
-        held_ids = {task.id for task in found.named_tasks if task.status in HELD and task.agent_id == reported.agent_id}
+        by_id = {task.id: task for task in loaded.named_tasks}
+        held_ids = {
+            task.id for task in loaded.named_tasks if task.status in HELD and task.agent_id == reported.agent_id
+        }
         paused = [
             task_id for task_id in reported.task_ids if task_id in by_id and by_id[task_id].status is State.PAUSED
         ]
         canceled = [task_id for task_id in reported.task_ids if task_id not in held_ids and task_id not in paused]
         lost = [
             task
-            for task in found.held_tasks
-            if task.id not in reported.task_ids and (task.assigned_at or found.now) < found.now - LOST_AFTER_MS
+            for task in loaded.held_tasks
+            if task.id not in reported.task_ids and (task.assigned_at or loaded.now) < loaded.now - LOST_AFTER_MS
         ]
         await self._abort_lost(lost)
         lost_ids = {task.id for task in lost}
-        warnings = [_overdue_warning(task_id) for task_id in found.overdue_ids if task_id not in lost_ids]
+        warnings = [_overdue_warning(task_id) for task_id in loaded.overdue_ids if task_id not in lost_ids]
         return TaskFeedback(tuple(canceled), tuple(paused), tuple(warnings))
 
     async def _abort_lost(self, lost: Sequence[Task]) -> None:
@@ -90,7 +92,7 @@ class HeartbeatFeedback:
             for task in lost
         ]
         for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-            # Changed or deleted since it was read: ignore.
+            # A task that was changed or deleted since it was read needs no abort.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound | Conflict):
                 raise outcome
 
@@ -99,12 +101,12 @@ class HeartbeatFeedback:
     async def check_report(self, reported: ReportedProgress) -> SaveProgress:
         """Check the reported progress before anything changes, and return the function that saves it.
 
-        An ended attempt is not an error: the response to the heartbeat tells the agent. But a report with an older
-        token is refused while another attempt holds the task, and does not count as contact.
+        An ended attempt is not an error: the response to the heartbeat carries a warning. But a report with an older
+        token is refused while another attempt holds the task, and then the heartbeat does not count as contact.
         """
         progress = self._progress_command(reported)
         task = await self._engine.read(
-            lambda tx: _load_current(tx, reported), zones={reported.zone_id, reported.caller.zone_id}
+            lambda tx: _load_reported_task(tx, reported), zones={reported.zone_id, reported.caller.zone_id}
         )
         if task.status in HELD and task.attempt_token != progress.attempt_token:
             # The lane refuses an older token, and logs that two workers report on the same task.
@@ -143,7 +145,7 @@ class HeartbeatFeedback:
 
 
 async def _load_tasks(tx: Transaction, reported: ReportedTasks) -> HeartbeatTasks:
-    """One round trip, because every heartbeat that names tasks makes it."""
+    """Read in one round trip, because every heartbeat of an agent with tasks does it."""
     held_states = (State.ASSIGNED, State.RUNNING) if reported.is_complete else ()
     running_states = (State.RUNNING,) if reported.holds_tasks else ()
     named_rows, held_rows, warned_rows = await tx.read(
@@ -155,8 +157,8 @@ async def _load_tasks(tx: Transaction, reported: ReportedTasks) -> HeartbeatTask
     return HeartbeatTasks(decode(named_rows, Task), decode(held_rows, Task), overdue_ids, tx.now)
 
 
-async def _load_current(tx: Transaction, reported: ReportedProgress) -> Task:
-    """Checks the permission first: callers without it must not learn which tasks exist."""
+async def _load_reported_task(tx: Transaction, reported: ReportedProgress) -> Task:
+    """Check the permission first: callers without it must not learn which tasks exist."""
     await require_permission(tx, reported.caller, reported.zone_id, "tasks.work")
     [rows] = await tx.read(Q.tasks_get(batch=[(reported.zone_id, reported.task_id)]))
     if not rows:
@@ -166,7 +168,7 @@ async def _load_current(tx: Transaction, reported: ReportedProgress) -> Task:
 
 
 def _overdue_warning(task_id: str) -> HeartbeatWarning:
-    detail = "The task is long past its estimate. Report progress, or the attempt is aborted."
+    detail = "The task is long past its estimate. Report progress, or the attempt will be aborted."
     return HeartbeatWarning("task_overdue", detail, task_id)
 
 

@@ -1,4 +1,7 @@
-"""Loads what a batch needs: one round trip under the zones' locks, and a second for the ready tasks of claims."""
+"""Loads what a batch needs in one round trip, which also locks the zones.
+
+A second round trip, if needed, loads the ready tasks for claims and the tasks that idempotency keys refer to.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,9 @@ from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement, SqlRows
 
 DEPENDENTS_MAX = 1_000
-"""Dependents that one batch unblocks."""
+"""Maximum number of dependents that one batch unblocks."""
 CLOSURE_MAX = 100_000
-"""Dependencies that are searched for a cycle."""
+"""Maximum number of dependencies that are searched for a cycle."""
 _decode_names = msgspec.json.Decoder(list[str]).decode
 
 
@@ -55,7 +58,7 @@ _decode_names = msgspec.json.Decoder(list[str]).decode
 class Loaded:
     input: BatchInput
     locked_zones: set[str]
-    """Nothing is decided in the other zones: the transaction that holds their lock may be changing the same rows."""
+    """The batch decides nothing in other zones: another transaction holds their lock and may change the same rows."""
     valid_terms: set[tuple[str, int]]
     """The leader terms of the batch that are still valid."""
 
@@ -84,7 +87,7 @@ class BatchedRead:
 async def load(
     tx: Transaction, commands: Sequence[TaskCommand], polled_claims: Sequence[Claim], timeouts: Timeouts
 ) -> Loaded:
-    """Load for the commands of the batch, and for waiting claims that may get new tasks."""
+    """Load the input for the commands of the batch, and for waiting claims that may get new tasks."""
     refs = _BatchRefs(commands, polled_claims)
     read = BatchedRead()
     # Each `*_read` is the index of a result: `read.rows` returns its rows.
@@ -138,7 +141,7 @@ async def load(
         keys=key_records,
         agents=loaded_agents,
         classes=classes,
-        ready=[task for task in decode([row[:-1] for row in ready], Task) if task.zone_id in locked_zones],
+        ready_tasks=[task for task in decode([row[:-1] for row in ready], Task) if task.zone_id in locked_zones],
         content_sizes={(str(row[1]), str(row[0])): int(str(row[-1])) for row in [*held_rows, *ready]},
         strategies=strategies,
         fair_ranks=fair_ranks,
@@ -148,7 +151,7 @@ async def load(
         tags={
             (str(zone_id), str(task_id)): _decode_names(str(tags)) for zone_id, task_id, tags in read.rows(tags_read)
         },
-        over_budget=spent_budgets.is_spent_for,
+        is_over_budget=spent_budgets.is_spent_for,
     )
     return Loaded(batch_input, set(locked_zones), {(str(name), int(str(term))) for name, term in read.rows(term_read)})
 
@@ -228,7 +231,7 @@ class _BatchRefs:
 async def _load_ready(
     tx: Transaction, refs: _BatchRefs, key_records: dict[Key, KeyRecord], ready_statements: Sequence[BoundStatement]
 ) -> tuple[list[Row], list[Task]]:
-    """(rows of ready tasks with their content size, tasks that earlier idempotency keys refer to)"""
+    """Return (rows of ready tasks with their content size, tasks that stored idempotency keys refer to)."""
     keyed_refs = [(record.zone_id, record.subject_id) for record in key_records.values()]
     statements = [*ready_statements, *([Q.tasks_get(batch=_sorted_rows(keyed_refs))] if keyed_refs else [])]
     if not statements:
@@ -245,10 +248,10 @@ def _ready_statements(
     first_ranks: dict[ClassRef, int],
     spent_budgets: costs.LoadedSpentBudgets,
 ) -> list[BoundStatement]:
-    """Statements for the next ready tasks of each class that a claim matches.
+    """Build the statements that read the next ready tasks of each class that a claim matches.
 
     The lowest ranks overall are in the classes with the lowest first rank, so a claim for n tasks reads at most n
-    classes. Tasks whose own budget is spent may rank first in any class and are skipped, so that many more are read.
+    classes. Tasks whose own budget is spent are skipped and may rank first in any class, so n grows by their number.
     """
     limits = Counter[ClassRef]()
     for command in commands:
@@ -268,15 +271,15 @@ def _ready_statements(
         for ref in sorted(matching, key=first_ranks.__getitem__)[:limit]:
             limits[ref] += limit
     return [
-        Q.tasks_next_of_class(zone_id=zone_id, class_id=class_id, limit=number)
-        for (zone_id, class_id), number in sorted(limits.items())
+        Q.tasks_next_of_class(zone_id=zone_id, class_id=class_id, limit=class_limit)
+        for (zone_id, class_id), class_limit in sorted(limits.items())
     ]
 
 
 def _classes_within_budget(
     classes: dict[ClassRef, TaskClass], spent_budgets: costs.LoadedSpentBudgets
 ) -> dict[ClassRef, TaskClass]:
-    """Drop classes that a spent budget blocks completely. They would use up the limit of classes."""
+    """Drop classes that a spent budget blocks completely: they would count against the limit of classes."""
     if not spent_budgets:
         return classes
     return {
@@ -306,7 +309,7 @@ def _agent_infos(rows: list[Row], now: int) -> dict[AgentRef, AgentInfo]:
 
 
 def decode_classes(rows: list[Row]) -> tuple[dict[ClassRef, TaskClass], dict[ClassRef, int]]:
-    """Classes with ready tasks, and the lowest rank of each."""
+    """Return the classes with ready tasks, and the lowest rank of each."""
     classes: dict[ClassRef, TaskClass] = {}
     first_ranks: dict[ClassRef, int] = {}
     for zone_id, class_id, task_type, capabilities, rank in rows:

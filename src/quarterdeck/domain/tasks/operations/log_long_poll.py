@@ -1,4 +1,4 @@
-"""Follows the log of a task: a reader at its end waits for new entries instead of polling.
+"""Follows the log of a task: a reader that has reached the end waits for new entries instead of polling.
 
 The long polls of a process share one check (`engine.long_poll`): after a commit, here or in another process, one
 statement finds which of the followed logs have grown, and only their readers read again.
@@ -29,27 +29,27 @@ class LogLongPoll:
         self._engine = engine
         self._polls = polls
 
-    async def read_log(self, filters: LogFilter, seconds: float) -> LogPage:
-        """The next page. If it is empty, wait up to `seconds` for new entries."""
-        latest = filters
+    async def read_log(self, filters: LogFilter, wait_seconds: float) -> LogPage:
+        """Read the next page. If it is empty, wait up to `wait_seconds` for new entries."""
+        latest_filters = filters
 
         async def read(request: LogFilter) -> tuple[LogPage, ...]:
-            nonlocal latest
+            nonlocal latest_filters
             poll = request.waiter
             assert isinstance(poll, long_poll.LongPoll)
-            found = await self._read(latest)
-            if found.entries:
-                return (found,)
+            page = await self._read(latest_filters)
+            if page.entries:
+                return (page,)
             # Continue after the entries that the filter excluded, instead of reading them again.
-            latest = poll.request = msgspec.structs.replace(latest, position=found.position)
+            latest_filters = poll.request = msgspec.structs.replace(latest_filters, position=page.position)
             self._polls.add(poll)
             return ()
 
-        pages = await long_poll.wait_for_work(filters, (filters.zone_id, filters.id), read, self._polls, seconds)
+        pages = await long_poll.wait_for_work(filters, (filters.zone_id, filters.id), read, self._polls, wait_seconds)
         if pages:
             return pages[0]
-        assert latest.position is not None
-        return LogPage([], latest.position, is_last=True)
+        assert latest_filters.position is not None
+        return LogPage([], latest_filters.position, is_last=True)
 
     async def _read(self, filters: LogFilter) -> LogPage:
         zones = {filters.zone_id, filters.caller.zone_id}
@@ -57,7 +57,7 @@ class LogLongPoll:
 
 
 class LogWakeups:
-    """Wakes the long polls of logs that have grown. One check for all long polls of the process."""
+    """Wakes the long polls of logs that have grown. One check serves all long polls of the process."""
 
     def __init__(self, engine: Engine, polls: LogPolls, poll_seconds: float) -> None:
         self._engine = engine

@@ -2,9 +2,9 @@
 
 Transitions are in the event log. Lines are in a table of their own, in commit order.
 
-Adding a line does not lock the zone, because no decision depends on lines. The attempt token is checked against the row
-as it was read; it does not matter if the attempt has ended since. So agents that log a lot do not delay claims and
-completions. A line waits only for other lines of the same task, because their counter assigns its number.
+Adding a line does not lock the zone, because no decision depends on lines. The attempt token is compared with a row
+that is not locked; it does not matter if the attempt ends in between. So agents that log a lot do not delay claims and
+completions. A transaction waits only for others that add lines to the same task, because the line counter is one row.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ READ_PERMISSION = "tasks.read"
 WORK_PERMISSION = "tasks.work"
 NO_LIMIT = 2**53
 FIRST_POSITION = LogPosition(0, 0)
-"""Before all entries. Newest first, reading ends here."""
+"""Before all entries: where reading oldest first starts, and reading newest first ends."""
 LAST_POSITION = LogPosition(POSITION_MAX, POSITION_MAX)
-"""After all entries. Newest first, reading starts here."""
+"""After all entries: where reading newest first starts."""
 
 
 # -- add lines ---------------------------------------------------------------------------------------------------
 
 
 class LogWriter:
-    """The operation of the log lane. It wakes followers itself, because a line emits no event."""
+    """Runs the batches of the log lane. It wakes the followers of a log itself, because a line emits no event."""
 
     def __init__(self, cipher: FieldCipher, wake: Callable[[], None]) -> None:
         self._cipher = cipher
@@ -65,7 +65,7 @@ class LogWriter:
         refs = sorted({(command.zone_id, command.id) for command in commands})
         task_refs: SqlRows = [*refs]
         first_lines: SqlRows = [(command.zone_id, command.id, command.lines[0].id) for command in commands]
-        *results, task_rows, count_rows, existing = await tx.read(
+        *results, task_rows, count_rows, existing_rows = await tx.read(
             *caller_checks.statements(),
             Q.tasks_get(batch=task_refs),
             LOGS.task_log_counts_and_secrets(batch=task_refs),
@@ -73,7 +73,7 @@ class LogWriter:
         )
         caller_state = caller_checks.build_state(results, tx.now)
         tasks_by_ref = {(task.zone_id, task.id): task for task in decode(task_rows, Task)}
-        log_batch = _LogBatch(count_rows, {str(row[0]) for row in existing})
+        log_batch = _LogBatch(count_rows, {str(row[0]) for row in existing_rows})
         outcomes: list[list[str] | Problem | Busy] = []
         for command in commands:
             task = tasks_by_ref.get((command.zone_id, command.id))
@@ -85,24 +85,24 @@ class LogWriter:
             outcomes.append(problem or [line.id for line in command.lines])
         if not log_batch.added:
             return outcomes
-        refused = await self._write(tx, log_batch)
+        full_logs = await self._write(tx, log_batch)
         return [
             log_rendering.log_full(LINES_MAX)
-            if (command.zone_id, command.id) in refused and isinstance(outcome, list)
+            if (command.zone_id, command.id) in full_logs and isinstance(outcome, list)
             else outcome
             for command, outcome in zip(commands, outcomes, strict=True)
         ]
 
     async def _write(self, tx: Transaction, log_batch: _LogBatch) -> set[TaskRef]:
-        """Write the lines, and return the tasks whose log another transaction has filled up since it was read."""
+        """Write the lines, and return the tasks whose log another transaction has filled up in the meantime."""
         # Redaction is slow, so it comes before the counter row is locked.
         redacted = [
             (task, self._redact(line, log_batch.secrets.get((task.zone_id, task.id)))) for task, line in log_batch.added
         ]
         counts = Counter[TaskRef]((task.zone_id, task.id) for task, _ in log_batch.added)
-        batch: SqlRows = [(*ref, number) for ref, number in sorted(counts.items())]
-        [counted] = await tx.read(LOGS.task_log_counts_add(batch=batch, most=LINES_MAX))
-        accepted = {(str(row[0]), str(row[1])) for row in counted}
+        batch: SqlRows = [(*ref, count) for ref, count in sorted(counts.items())]
+        [updated_rows] = await tx.read(LOGS.task_log_counts_add(batch=batch, lines_max=LINES_MAX))
+        accepted = {(str(row[0]), str(row[1])) for row in updated_rows}
         lines = [(task, line) for task, line in redacted if (task.zone_id, task.id) in accepted]
         for piece in chunks(_line_rows(lines, tx.now)):
             tx.write(LOGS.task_log_lines_insert(batch=piece))
@@ -159,9 +159,9 @@ def write_stack_traces(tx: Transaction, stack_traces: Sequence[tuple[Task, str]]
         for task, trace in stack_traces
     ]
     counts = Counter[TaskRef]((task.zone_id, task.id) for task, _ in lines)
-    batch: SqlRows = [(*ref, number) for ref, number in sorted(counts.items())]
+    batch: SqlRows = [(*ref, count) for ref, count in sorted(counts.items())]
     for piece in chunks(batch):
-        tx.write(LOGS.task_log_counts_add(batch=piece, most=NO_LIMIT))
+        tx.write(LOGS.task_log_counts_add(batch=piece, lines_max=NO_LIMIT))
     for piece in chunks(_line_rows(lines, tx.now)):
         tx.write(LOGS.task_log_lines_insert(batch=piece))
 
@@ -171,15 +171,15 @@ def _failure_message(task: Task) -> str:
 
 
 def _line_rows(lines: Sequence[tuple[Task, NewLogLine]], now: int) -> SqlRows:
-    """Rows for `task_log_lines_insert`. `place` counts back from the last line of the task in this batch."""
-    remaining = Counter[TaskRef]((task.zone_id, task.id) for task, _ in lines)
+    """Build the rows of `task_log_lines_insert`. `lines_after` counts the later lines of the task in this batch."""
+    lines_after = Counter[TaskRef]((task.zone_id, task.id) for task, _ in lines)
     rows: SqlRows = []
     for task, line in lines:
         ref = (task.zone_id, task.id)
-        remaining[ref] -= 1
+        lines_after[ref] -= 1
         rows.append(
             (
-                *(task.zone_id, task.id, line.id, remaining[ref], task.agent_id, task.attempt),
+                *(task.zone_id, task.id, line.id, lines_after[ref], task.agent_id, task.attempt),
                 *(line.level, line.event, line.message, line.details, task.session_key),
                 *(line.stack_trace, line.size, now),
             )
@@ -191,32 +191,32 @@ def _line_rows(lines: Sequence[tuple[Task, NewLogLine]], now: int) -> SqlRows:
 
 
 async def read_log(tx: Transaction, filters: LogFilter) -> LogPage:
-    """One page, and the position up to which it was read. Oldest first, a later read can continue there."""
+    """Read one page, and the position up to which it was read. Reading oldest first can continue there later."""
     await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     start = filters.position or (FIRST_POSITION if filters.oldest_first else LAST_POSITION)
-    found, [head], events, rows = await tx.read(
+    task_rows, [head], event_rows, line_rows = await tx.read(
         Q.tasks_get(batch=[(filters.zone_id, filters.id)]),
         LOGS.task_log_head(zone_id=filters.zone_id, task_id=filters.id),
         _transitions_statement(filters, start),
         _lines_statement(filters, start),
     )
-    if not found:
+    if not task_rows:
         raise errors.task_not_found(filters.id)
     transitions = LogPart(
-        [log_rendering.entry_from_transition(transition) for transition in decode(events, Transition)],
-        len(events) > filters.limit,
+        [log_rendering.entry_from_transition(transition) for transition in decode(event_rows, Transition)],
+        len(event_rows) > filters.limit,
     )
-    lines = decode([row[1:] for row in rows], LogLine)
-    total = int(str(rows[0][0])) if rows else 0
+    lines = decode([row[1:] for row in line_rows], LogLine)
+    line_count = int(str(line_rows[0][0])) if line_rows else 0
     line_part = LogPart(
-        [log_rendering.entry_from_line(line) for line in lines], total > filters.limit or total > len(lines)
+        [log_rendering.entry_from_line(line) for line in lines], line_count > filters.limit or line_count > len(lines)
     )
     end = _end_position(start, head, transitions, lines) if filters.oldest_first else FIRST_POSITION
     return log_rendering.merge_parts(transitions, line_part, PageRange(start, end, filters.limit, filters.oldest_first))
 
 
 def _end_position(start: LogPosition, head: Row, transitions: LogPart, lines: Sequence[LogLine]) -> LogPosition:
-    """The end of both sources. Entries committed after the head was read may be in the results, and count too."""
+    """Return the end of both sources, including results that were committed after the head was read."""
     pos, number = (int(str(position)) for position in head)
     return LogPosition(
         max([pos, start.pos, *(entry.pos or 0 for entry in transitions.entries)]),

@@ -1,4 +1,4 @@
-"""Aborts the attempts of an agent that ended, restarted or became stale, in the transaction that records it."""
+"""Aborts the attempts of agents that ended, restarted or became stale, in the transaction that emits the event."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
 REASONS = {"agent.stale": "agent_stale", "agent.terminated": "agent_terminated", "agent.restarted": "lost_by_agent"}
+"""Event type → reason of the abort."""
 
 
 class LostAgentListener:
@@ -24,9 +25,9 @@ class LostAgentListener:
         self._timeouts = timeouts
 
     async def on_agent_ended(self, tx: Transaction, events: Sequence[NewEvent]) -> None:
-        """A transaction listener. The transaction that emits these events holds the lock of the agent's zone.
+        """Abort the attempts of these agents. A transaction listener: the transaction holds the locks of their zones.
 
-        An agent that ends after draining holds no task.
+        An agent that terminates after draining holds no task, so nothing is aborted for it.
         """
         lost = {(event.zone_id, event.subject): event for event in events if event.type in REASONS}
         if not lost:

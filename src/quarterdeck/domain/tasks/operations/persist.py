@@ -94,26 +94,26 @@ async def _update_tasks(tx: Transaction, decider: BatchDecider, claimed: Sequenc
     """Update changed tasks and read the contents of claimed ones, in one round trip."""
     updates = _update_statements(decider)
     refs = [(item.task.zone_id, item.task.id) for item in claimed]
-    unread = sorted({ref for ref in refs if ref not in decider.new_content})
-    reads: list[BoundStatement] = [Q.tasks_get_content(batch=[*unread])] if unread else []
+    unread_refs = sorted({ref for ref in refs if ref not in decider.new_content})
+    reads: list[BoundStatement] = [Q.tasks_get_content(batch=[*unread_refs])] if unread_refs else []
     reads += dependency_reads.dependency_statements(
-        decider.tasks(unread), dict.fromkeys(unread, dependency_reads.LISTED_MAX)
+        decider.tasks(unread_refs), dict.fromkeys(unread_refs, dependency_reads.LISTED_MAX)
     )
     if not updates and not reads:
         return _new_contents(decider, refs)
     results = await tx.read(*updates, *reads)
     updated_count = sum(len(result) for result in results[: len(updates)])
     if updated_count != len(decider.originals):
-        # A row that was not updated had another status or attempt: it was read without the zone's lock.
+        # The status or the attempt of a row differs from what was loaded: it was changed without the zone's lock.
         raise RuntimeError("tasks changed while their zone was locked")
     content_rows, *dependency_rows = results[len(updates) :] if reads else [[]]
     dependencies = dependency_reads.group_by_task(row for rows in dependency_rows for row in rows)
-    contents = decode([row[2:] for row in content_rows], Content)
-    found: Contents = _new_contents(decider, refs)
-    for row, content in zip(content_rows, contents, strict=True):
+    stored_contents = decode([row[2:] for row in content_rows], Content)
+    contents: Contents = _new_contents(decider, refs)
+    for row, content in zip(content_rows, stored_contents, strict=True):
         ref = (str(row[0]), str(row[1]))
-        found[ref] = (content, dependencies.get(ref, ()))
-    return found
+        contents[ref] = (content, dependencies.get(ref, ()))
+    return contents
 
 
 def _update_statements(decider: BatchDecider) -> list[BoundStatement]:
@@ -136,7 +136,7 @@ def _update_statements(decider: BatchDecider) -> list[BoundStatement]:
 
 
 def _new_contents(decider: BatchDecider, refs: Iterable[TaskRef]) -> Contents:
-    """The contents of tasks that were created and claimed in the same batch."""
+    """Return the contents of tasks that were created and claimed in the same batch."""
     return {
         ref: (decider.new_content[ref], decider.new_dependencies[ref][: dependency_reads.LISTED_MAX])
         for ref in refs

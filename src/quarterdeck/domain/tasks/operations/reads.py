@@ -23,11 +23,11 @@ from quarterdeck.store.sql import BoundStatement
 
 READ_PERMISSION = "tasks.read"
 PAGE_BYTES_MAX = 4 << 20
-"""Content size of one page. A page ends early rather than delay other requests."""
+"""Maximum content size of one page. Larger pages would delay other requests."""
 SIZES_PER_READ = 100
-"""Tasks whose content size one statement reads."""
+"""Number of tasks whose content size one statement reads."""
 NO_DEPENDENCIES = dependency_reads.DependencyLists()
-_task_columns = len(Task.__struct_fields__)
+_task_column_count = len(Task.__struct_fields__)
 
 
 class TaskLookup(msgspec.Struct, frozen=True):
@@ -47,8 +47,9 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     caller: Caller
     limit: int
     before: str | None = None
+    """Only tasks with a lower id, which are older."""
     status: str | None = None
-    priority: int | None = None
+    priority_min: int | None = None
     priority_max: int | None = None
     task_type: str | None = None
     agent_id: str | None = None
@@ -65,7 +66,7 @@ class TaskPage(msgspec.Struct, frozen=True):
 
 
 async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[FullTask | Problem | Busy]:
-    """Read tasks for several requests together. The number of statements does not grow with the requests."""
+    """Read tasks for several requests together. The number of statements does not depend on the number of requests."""
     caller_checks = CallerChecks(lookups)
     caller_statements = caller_checks.statements()
     task_refs: list[tuple[object, ...]] = [*sorted({(lookup.zone_id, lookup.id) for lookup in lookups})]
@@ -75,17 +76,17 @@ async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[Ful
     for lookup in lookups:
         ref = (lookup.zone_id, lookup.id)
         limits[ref] = max(lookup.dependency_limit, limits.get(ref, 0))
-    found = await _full_tasks(tx, rows, limits)
+    full_tasks = await _load_full_tasks(tx, rows, limits)
     return [
         caller_state.problem(lookup, READ_PERMISSION)
-        or found.get((lookup.zone_id, lookup.id))
+        or full_tasks.get((lookup.zone_id, lookup.id))
         or errors.task_not_found(lookup.id)
         for lookup in lookups
     ]
 
 
 async def list_tasks(tx: Transaction, filters: TaskFilter) -> TaskPage:
-    """Up to `limit` tasks whose content fits in a page. At least one, however large, so that paging always advances."""
+    """List up to `limit` tasks whose content fits in a page, but at least one, so that paging always advances."""
     await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     [rows] = await tx.read(_page_statement(filters))
     if not rows:
@@ -96,22 +97,22 @@ async def list_tasks(tx: Transaction, filters: TaskFilter) -> TaskPage:
     task_ids = [str(row[0]) for row in rows]
     fitting = await _fitting_prefix(tx, filters.zone_id, task_ids[: filters.limit])
     refs = [(filters.zone_id, task_id) for task_id in fitting]
-    [contents] = await tx.read(Q.tasks_with_content(batch=[*refs]))
-    found = await _full_tasks(tx, contents, dict.fromkeys(refs, dependency_reads.LISTED_MAX))
+    [rows] = await tx.read(Q.tasks_with_content(batch=[*refs]))
+    full_tasks = await _load_full_tasks(tx, rows, dict.fromkeys(refs, dependency_reads.LISTED_MAX))
     next_before = fitting[-1] if len(fitting) < len(task_ids) else None
-    return TaskPage([found[ref] for ref in refs if ref in found], next_before)
+    return TaskPage([full_tasks[ref] for ref in refs if ref in full_tasks], next_before)
 
 
 async def _fitting_prefix(tx: Transaction, zone_id: str, task_ids: Sequence[str]) -> Sequence[str]:
-    """The longest prefix of `task_ids` whose content fits in a page; at least one task."""
-    used = 0
+    """Return the longest prefix of `task_ids` whose content fits in a page, but at least one task."""
+    used_bytes = 0
     for start in range(0, len(task_ids), SIZES_PER_READ):
         chunk = task_ids[start : start + SIZES_PER_READ]
         [rows] = await tx.read(LISTS.tasks_sizes(batch=[(zone_id, task_id) for task_id in chunk]))
         sizes = {str(task_id): int(str(size)) for task_id, size in rows}
         for index, task_id in enumerate(chunk, start):
-            used += sizes.get(task_id, 0)
-            if used > PAGE_BYTES_MAX and index:
+            used_bytes += sizes.get(task_id, 0)
+            if used_bytes > PAGE_BYTES_MAX and index:
                 return task_ids[:index]
     return task_ids
 
@@ -121,7 +122,7 @@ def _page_statement(filters: TaskFilter) -> BoundStatement:
         "zone_id": filters.zone_id,
         "before": filters.before,
         "status": filters.status,
-        "priority": filters.priority,
+        "priority_min": filters.priority_min,
         "priority_max": filters.priority_max,
         "task_type": filters.task_type,
         "agent_id": filters.agent_id,
@@ -134,21 +135,23 @@ def _page_statement(filters: TaskFilter) -> BoundStatement:
 
 
 async def _require_agent(tx: Transaction, ref: tuple[str, str]) -> None:
-    [found] = await tx.read(agents.load_statement([ref]))
-    if not found:
+    [rows] = await tx.read(agents.load_statement([ref]))
+    if not rows:
         raise errors.agent_not_found(ref[1])
 
 
-async def _full_tasks(tx: Transaction, rows: Sequence[Row], limits: Mapping[TaskRef, int]) -> dict[TaskRef, FullTask]:
+async def _load_full_tasks(
+    tx: Transaction, rows: Sequence[Row], limits: Mapping[TaskRef, int]
+) -> dict[TaskRef, FullTask]:
     """Decode rows of `tasks_with_content`, and read dependencies and dependents."""
-    tasks = decode([row[:_task_columns] for row in rows], Task)
-    contents = decode([row[_task_columns:] for row in rows], Content)
+    tasks = decode([row[:_task_column_count] for row in rows], Task)
+    contents = decode([row[_task_column_count:] for row in rows], Content)
     dependencies = await dependency_reads.read_dependencies(tx, tasks, limits)
-    found: dict[TaskRef, FullTask] = {}
+    full_tasks: dict[TaskRef, FullTask] = {}
     for task, content in zip(tasks, contents, strict=True):
         ref = (task.zone_id, task.id)
         task_dependencies = dependencies.get(ref, NO_DEPENDENCIES)
-        found[ref] = FullTask(
+        full_tasks[ref] = FullTask(
             task, content, task_dependencies.depends_on, task_dependencies.blocks, task_dependencies.has_more_blocks
         )
-    return found
+    return full_tasks

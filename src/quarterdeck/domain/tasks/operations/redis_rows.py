@@ -1,4 +1,4 @@
-"""Rows of tasks and agents for the Redis mirror: single ones by id, and all of them in slices."""
+"""Reads tasks and agents for the Redis mirror: by id, and zone by zone in slices."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class TaskMirrorSource:
     async def load_mirrored(
         self, tx: Transaction, task_refs: Sequence[Ref], agent_refs: Sequence[Ref]
     ) -> tuple[list[MirroredTask], list[MirroredAgent]]:
-        """The current state of these tasks and agents. A deleted one is returned without a state."""
+        """Load the current state of these tasks and agents. A deleted task or agent is returned without a state."""
         task_rows, agent_rows = await tx.read(Q.tasks_get(batch=[*task_refs]), agents.load_statement(agent_refs))
-        found_tasks, agents_by_ref = decode(task_rows, Task), agents.decode_agents(agent_rows)
-        current_ids = await _load_current(tx, [agent for agent in agents_by_ref.values() if _reports_no_task(agent)])
-        mirrored_tasks = {(task.zone_id, task.id): to_mirrored_task(task, tx.now) for task in found_tasks}
+        tasks, agents_by_ref = decode(task_rows, Task), agents.decode_agents(agent_rows)
+        newest_ids = await _load_newest_held(tx, [agent for agent in agents_by_ref.values() if _reports_no_task(agent)])
+        mirrored_tasks = {(task.zone_id, task.id): to_mirrored_task(task, tx.now) for task in tasks}
         return [mirrored_tasks.get(ref) or MirroredTask(*ref) for ref in task_refs], [
-            to_mirrored_agent(agents_by_ref[ref], current_ids.get(ref, ""), tx.now)
+            to_mirrored_agent(agents_by_ref[ref], newest_ids.get(ref, ""), tx.now)
             if ref in agents_by_ref
             else MirroredAgent(*ref)
             for ref in agent_refs
@@ -51,7 +51,7 @@ class TaskMirrorSource:
     async def list_contents(
         self, tx: Transaction, zone_id: str, positions: Positions | None, limit: int
     ) -> ZoneContents:
-        """A slice of the tasks and agents of a zone, from these positions. A position of None means: at the end."""
+        """List a slice of the tasks and agents of a zone, after these positions. None marks a list that has ended."""
         positions = START_POSITIONS if positions is None else positions
         statements = [
             LISTS.tasks_in_state(zone_id=zone_id, status=state, after=after, limit=limit)
@@ -60,20 +60,22 @@ class TaskMirrorSource:
         ]
         results = iter(await tx.read(*statements))
         next_positions: list[str | None] = []
-        found: list[Ref] = []
+        task_refs: list[Ref] = []
         for after in positions[:-1]:
             ids = [] if after is None else _ids(next(results))
-            found += [(zone_id, task_id) for task_id in ids]
+            task_refs += [(zone_id, task_id) for task_id in ids]
             next_positions.append(_next_position(ids, limit))
         agent_ids = (
             [] if positions[-1] is None else await agents.list_agent_ids(tx, zone_id, after=positions[-1], limit=limit)
         )
         return ZoneContents(
-            found, [(zone_id, agent_id) for agent_id in agent_ids], (*next_positions, _next_position(agent_ids, limit))
+            task_refs,
+            [(zone_id, agent_id) for agent_id in agent_ids],
+            (*next_positions, _next_position(agent_ids, limit)),
         )
 
     async def list_recovering(self, tx: Transaction, limit: int) -> list[Ref]:
-        """Tasks in backoff, across zones, among the next tasks that become available."""
+        """List the tasks in backoff, across zones, among the `limit` tasks that become available next."""
         [rows] = await tx.read(LISTS.tasks_in_backoff(limit=limit))
         return [(str(zone_id), str(task_id)) for zone_id, task_id in rows]
 
@@ -122,8 +124,8 @@ def _reports_no_task(agent: Agent) -> bool:
     return agent.held > 0 and agent.current_task_id is None
 
 
-async def _load_current(tx: Transaction, agents_without_report: Sequence[Agent]) -> dict[Ref, str]:
-    """The newest task that each of these agents holds."""
+async def _load_newest_held(tx: Transaction, agents_without_report: Sequence[Agent]) -> dict[Ref, str]:
+    """Load the id of the newest task that each of these agents holds."""
     batch: SqlRows = [
         (*agent.ref, state) for agent in agents_without_report for state in (State.ASSIGNED, State.RUNNING)
     ]
@@ -139,5 +141,5 @@ def _ids(rows: Sequence[Row]) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
-def _next_position(found: Sequence[str], limit: int) -> str | None:
-    return found[-1] if len(found) == limit else None
+def _next_position(ids: Sequence[str], limit: int) -> str | None:
+    return ids[-1] if len(ids) == limit else None

@@ -29,6 +29,7 @@ from quarterdeck.store.sql import SqlRows
 
 PERMISSION = "coordinator.use"
 SLICE = 1_000
+"""Tasks per slice."""
 
 
 class PutStrategy(BaseCommand, frozen=True, kw_only=True):
@@ -42,7 +43,7 @@ class RerankSlice(BaseCommand, frozen=True, kw_only=True):
 class RankingState(msgspec.Struct, frozen=True):
     strategy: Strategy
     is_complete: bool
-    """All tasks of the zone are ranked by it."""
+    """Whether all tasks of the zone are ranked by the strategy."""
 
 
 async def read_strategy(tx: Transaction, command: BaseCommand) -> Strategy:
@@ -106,8 +107,8 @@ async def _rerank_slice(tx: Transaction, command: PutStrategy | RerankSlice) -> 
     if not rows or rows[0][1] is None:
         return RankingState(Strategy(str(rows[0][0])) if rows else Strategy.PRIORITY, True)
     strategy, ranked_to = Strategy(str(rows[0][0])), str(rows[0][1])
-    [found] = await tx.read(COORDINATOR.tasks_to_rank(zone_id=command.zone_id, after=ranked_to, limit=SLICE))
-    tasks = decode(found, Task)
+    [task_rows] = await tx.read(COORDINATOR.tasks_to_rank(zone_id=command.zone_id, after=ranked_to, limit=SLICE))
+    tasks = decode(task_rows, Task)
     outdated = [task for task in tasks if task.ranked_by is not strategy and not states.has_ended(task)]
     if outdated:
         ranks = (
@@ -125,7 +126,7 @@ async def _rerank_slice(tx: Transaction, command: PutStrategy | RerankSlice) -> 
 
 
 async def _next_fair_ranks(tx: Transaction, tasks: Sequence[Task]) -> list[int]:
-    """Ranks as if the creators created the tasks again, in the same order."""
+    """Return ranks as if the creators created the tasks again, in the same order."""
     zone_id = tasks[0].zone_id
     creators: SqlRows = [(zone_id, creator) for creator in sorted({"", *(task.created_by for task in tasks)})]
     [rows] = await tx.read(COORDINATOR.task_fair_ranks_get(batch=creators))

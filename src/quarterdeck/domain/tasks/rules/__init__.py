@@ -1,12 +1,12 @@
 """The pure part of tasks: no I/O, no clock, no randomness.
 
-| module           | what it decides                                                                    |
+| module           | contents                                                                           |
 |------------------|------------------------------------------------------------------------------------|
 | states           | the states, and each transition as a function                                      |
 | decider          | the commands of one batch, in order of arrival                                     |
-| batch            | what a batch has changed so far                                                    |
-| batch_input      | the types of what is loaded for a batch                                            |
-| dependencies     | what the end of a task means for its dependents                                    |
+| batch            | the changes of a batch so far                                                      |
+| batch_input      | the types of the input of a batch                                                  |
+| dependencies     | how the end of a task affects its dependents                                       |
 | dependency_graph | cycles, and the order in which the tasks of one request are created                |
 | ready_queues     | ready tasks by class, lowest rank first                                            |
 | ranking          | the rank of a task under each strategy                                             |

@@ -1,4 +1,4 @@
-"""What a batch has changed so far. All of it is written at the end, in one commit."""
+"""The changes of a batch so far. They are written at the end, in one commit."""
 
 from __future__ import annotations
 
@@ -46,32 +46,32 @@ class Batch:
         self.reopened_dependencies: set[tuple[TaskRef, str]] = set()
         """(task, dependency) pairs to mark as unmet again."""
         self.originals: dict[TaskRef, Task] = {}
-        """Changed tasks as they were loaded."""
+        """Changed tasks, in the version that was loaded."""
         self.claim_changes: dict[TaskRef, TaskChange] = {}
         """Claims. If a task has no other change in the batch, a narrower statement writes it; see `is_only_change`."""
         self.completion_changes: dict[TaskRef, TaskChange] = {}
-        """Completions, likewise."""
+        """Completions without costs. If a task has no other change, a narrower statement writes it too."""
         self.content_updates: dict[TaskRef, ContentUpdate] = {}
         self.tags: dict[TaskRef, tuple[str, ...]] = {}
         self.removed_tags: set[tuple[str, str, str]] = set()
         """(zone id, tag, task id)"""
         self.new_classes: dict[ClassRef, TaskRef] = {}
-        """Class → a new task of it."""
+        """Class → the first new task of that class."""
         self.added_keys: list[KeyRecord] = []
         self.held_changes: dict[AgentRef, int] = {}
-        """Tasks taken minus tasks given up, by agent."""
+        """Agent → change of the number of tasks that it holds."""
         self.seen_agents: set[AgentRef] = set()
         """Agents whose `last_seen_at` must be written: they claimed, or reported with an attempt token."""
         self.revived_agents: dict[AgentRef, BaseCommand] = {}
-        """Agents that were stale or new, with the command that shows that they are active."""
+        """Stale or new agent → the claim that shows that it is active."""
         self.costs: list[tuple[Task, Cost]] = []
         self.stack_traces: list[tuple[Task, str]] = []
         self.ready_classes: set[ClassRef] = set()
-        """Classes in which a task became ready. Waiting claims are offered these."""
+        """Classes in which a task became ready. If there are none, waiting claims are offered nothing."""
         self.events: list[PendingEvent] = []
         for task in loaded.tasks:
             self.add_task(task)
-        for task in loaded.ready:
+        for task in loaded.ready_tasks:
             self.add_task(task)
             self._queues.push(task)
 
@@ -102,8 +102,8 @@ class Batch:
     # -- agents --------------------------------------------------------------------------------------------------
 
     def _record_claim(self, command: Claim, outcome: TaskResult | Problem) -> TaskResult | Problem:
-        """A claim counts as contact, whether or not it gets a task. It revives a stale agent, and starts the liveness
-        check of a new one."""
+        """Record that the agent made contact. A claim without a task counts too. It revives a stale agent, and starts
+        the liveness check of a new one."""
         agent_ref = (command.zone_id, command.agent_id)
         agent = self._loaded.agents.get(agent_ref)
         if agent is None or not isinstance(outcome, ClaimedTasks):
@@ -116,8 +116,8 @@ class Batch:
         return outcome
 
     def _record_report(self, command: BaseCommand, task: Task, outcome: TaskResult | Problem) -> TaskResult | Problem:
-        """An accepted report with an attempt token counts as contact too. Commands of other callers do not, and
-        neither does a release by the server after an undelivered claim."""
+        """Record contact with the agent if the command is an accepted report with an attempt token. A release by the
+        server, after an undelivered claim, does not count."""
         is_report = (
             isinstance(command, ATTEMPT_COMMANDS) and command.caller is not None and not isinstance(outcome, Problem)
         )

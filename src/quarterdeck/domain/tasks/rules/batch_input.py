@@ -1,4 +1,4 @@
-"""What is loaded for a batch, under the locks of its zones; and the events that it emits."""
+"""The input of a batch, loaded under the locks of its zones, and the events that a batch emits."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ ClassRef = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
-    """What a claim needs to know about its agent."""
+    """The properties of an agent that claims and assignments depend on."""
 
     capabilities: frozenset[str]
     free_slots: int
     lease_expires_at: Millis
     """When the agent becomes stale without further contact."""
     problem: Problem | None = None
-    """Why the agent may receive no task."""
+    """Why the agent may not receive tasks."""
     is_stale: bool = False
-    """It is assigned no tasks until it makes contact."""
+    """The agent is assigned no tasks until it makes contact."""
     seen_recently: bool = False
     """`last_seen_at` is fresh enough to skip the write."""
     is_new: bool = False
-    """It has never made contact, so its liveness is not checked yet."""
+    """The agent has never made contact, so its liveness is not checked yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class BatchInput:
     permission_problem: Callable[[BaseCommand, str], Problem | None]
     """Why the caller of a command may not use a permission, by its session, agent and role."""
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    """The locked zones. The value says why no work may start in a zone."""
+    """Locked zone → why no work may start in it, or None."""
     tasks: Iterable[Task] = ()
     """Tasks that the batch refers to: by id, by key, by the claim that holds them, or as dependents."""
     dependency_states: Iterable[DependencyState] = ()
@@ -92,7 +92,7 @@ class BatchInput:
     keys: Mapping[Key, KeyRecord] = field(default_factory=dict)
     agents: Mapping[AgentRef, AgentInfo] = field(default_factory=dict)
     classes: Mapping[ClassRef, TaskClass] = field(default_factory=dict)
-    ready: Sequence[Task] = ()
+    ready_tasks: Sequence[Task] = ()
     """Claimable tasks by rank."""
     content_sizes: Mapping[TaskRef, int] = field(default_factory=dict)
     """Bytes of content of the tasks that may be claimed."""
@@ -100,20 +100,20 @@ class BatchInput:
     fair_ranks: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """(zone, creator) → rank of the creator's newest task; (zone, "") → highest rank claimed. Only under `fair`."""
     dependents: Mapping[TaskRef, Sequence[TaskRef]] = field(default_factory=dict)
-    """Tasks that wait for a task that may end in this batch."""
+    """Task that may end in this batch → tasks that wait for it."""
     dependents_truncated: bool = False
     """More dependents exist than were loaded. A later batch unblocks the rest."""
     dependencies: Mapping[TaskRef, Sequence[str]] = field(default_factory=dict)
     """Dependencies of retried tasks, and the closure of replaced dependencies."""
     tags: Mapping[TaskRef, Sequence[str]] = field(default_factory=dict)
     """Current tags of tasks whose tags are replaced."""
-    over_budget: Callable[[Task], bool] = lambda task: False
+    is_over_budget: Callable[[Task], bool] = lambda task: False
     """Whether a budget that counts the task is spent."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """An event that the transaction will append to the log."""
+    """An event that the transaction will append to the event log."""
 
     type: str
     from_state: State | None

@@ -1,8 +1,8 @@
-"""Budgets: which of them count a task, when one is spent, and the sums of costs.
+"""Budgets: which budgets count a task, when a budget is spent, and sums of costs.
 
 A budget counts the costs of a zone, of one task type or of one task, per calendar period in UTC. It is spent when its
 costs reach one of its limits, in dollars or in tokens; a budget with limit 0 is spent from the start. Costs of an
-earlier period do not count. No job has to reset them: the current period is computed from the time.
+earlier period do not count. No job has to reset them: the current period is computed from the current time.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def scopes_of(task: Task) -> tuple[ScopeRef, ...]:
 
 
 def roll_over(budget: Budget, now: Millis) -> Budget:
-    """The budget in its current period, with zero costs if that is a new one. A clock that is set back does not return
-    to an earlier period."""
+    """The budget in its current period, with zero costs if that is a new one. If the clock is set back, the budget
+    stays in its period."""
     period_start, period_end = period_bounds(budget.period, now)
     if period_start <= budget.began_at:
         return budget
@@ -113,7 +113,7 @@ def is_spent(budget: Budget) -> bool:
 
 
 class SpentBudgets:
-    """Those of the given budgets that are spent now."""
+    """The budgets that are spent at the time `now`. Per scope, only the one whose period ends last is kept."""
 
     def __init__(self, budgets: Iterable[Budget], now: Millis) -> None:
         self._spent: dict[ScopeRef, Budget] = {}
@@ -127,7 +127,7 @@ class SpentBudgets:
         return bool(self._spent)
 
     def is_spent_for(self, task: Task) -> bool:
-        """Whether the task may not be claimed because of a budget."""
+        """Whether a spent budget keeps the task from being claimed."""
         return bool(self._spent) and any(ref in self._spent for ref in scopes_of(task))
 
     def is_spent_for_type(self, zone_id: str, task_type: str) -> bool:
@@ -135,13 +135,13 @@ class SpentBudgets:
         return (zone_id, Scope.ZONE, "") in self._spent or (zone_id, Scope.TASK_TYPE, task_type) in self._spent
 
     def count_spent_tasks(self, zone_id: str) -> int:
-        """How many tasks of a zone have a spent budget of their own. A claim may have to skip that many."""
+        """The number of tasks of a zone with a spent budget of their own. A claim may have to skip that many."""
         return sum(1 for zone, scope, _ in self._spent if zone == zone_id and scope == Scope.TASK)
 
     def blocking_budget(self, task: Task) -> SpentBudgetView | None:
-        found = [budget for ref in scopes_of(task) if (budget := self._spent.get(ref)) is not None]
-        # The one with the latest period end: until then the others do not matter.
-        return to_spent_view(max(found, key=_ends_at)) if found else None
+        spent = [budget for ref in scopes_of(task) if (budget := self._spent.get(ref)) is not None]
+        # The budget whose period ends last blocks the task for the longest time.
+        return to_spent_view(max(spent, key=_ends_at)) if spent else None
 
 
 def _later_ending(one: Budget | None, other: Budget) -> Budget:

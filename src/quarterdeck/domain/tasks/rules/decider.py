@@ -111,12 +111,12 @@ class BatchDecider(DependencyTracker):
             case FailForCycle():
                 return self._fail_for_cycle(command, task)
             case _:
-                raise AssertionError(f"{type(command).__name__} names no task")
+                raise AssertionError(f"{type(command).__name__} does not refer to a task")
 
     def _create(self, command: Create) -> TaskResult | Problem:
         key = command_key(command)
         if key is not None and (record := self._keys.get(key)):
-            # Keys come first: a request that was acknowledged once gets the same response even in an ended zone.
+            # The key is checked first: a request that was acknowledged gets the same response even in an ended zone.
             existing = self._tasks.get((command.zone_id, record.subject_id))
             if record.digest != command.request_digest:
                 return key_conflict(key)
@@ -177,7 +177,7 @@ class BatchDecider(DependencyTracker):
             return ClaimedTasks(tuple(ClaimedTask(task, lease_expires_at=agent.lease_expires_at) for task in held))
         key = claim_key(command.zone_id, command.agent_id, command.claim_id)
         if key is not None and (record := self._keys.get(key)) and record.subject_id:
-            # A late repeat of a claim whose tasks have ended. New tasks would go to a client that has moved on.
+            # This is a late repeat of a claim whose tasks have ended. Its client no longer expects tasks.
             return ClaimedTasks((), stop_waiting=True)
         if problem := self._loaded.zone_problems.get(command.zone_id) or agent.problem:
             return problem
@@ -206,11 +206,11 @@ class BatchDecider(DependencyTracker):
         ]
         limit = min(command.limit - len(claimed), self._free_slots.get(agent_ref, 0))
         queues = (
-            self._queues.matching(command.zone_id, self.usable_capabilities(command), command.task_types)
+            self._queues.find_matching(command.zone_id, self.usable_capabilities(command), command.task_types)
             if limit > 0
             else []
         )
-        ready = self._queues.pop(command.zone_id, queues, limit, self._loaded.over_budget) if queues else []
+        ready = self._queues.pop(command.zone_id, queues, limit, self._loaded.is_over_budget) if queues else []
         session_key = None if command.caller is None else command.caller.session_id
         claimed += [
             self._start_attempt(task, Attempt(command.agent_id, token, command.claim_id, session_key), command)
@@ -228,7 +228,7 @@ class BatchDecider(DependencyTracker):
         ]
 
     def _start_assigned(self, task: Task, command: Claim) -> Task:
-        """Start the attempt that the task was assigned with. It keeps its token."""
+        """Start the attempt that the assignment created. It keeps its token."""
         after = states.start(task, self._loaded.timeouts.overdue_ms, self._now)
         after = states.set_claim_id(after, command.claim_id)
         self._transition(task, after, "task.started", command)
@@ -236,22 +236,22 @@ class BatchDecider(DependencyTracker):
 
     def usable_capabilities(self, command: Claim) -> frozenset[str]:
         agent = self._loaded.agents.get((command.zone_id, command.agent_id))
-        own = frozenset[str]() if agent is None else agent.capabilities
-        return own if command.capabilities is None else own & command.capabilities
+        agent_capabilities = frozenset[str]() if agent is None else agent.capabilities
+        return agent_capabilities if command.capabilities is None else agent_capabilities & command.capabilities
 
     def has_matching(self, command: Claim) -> bool:
-        """Whether a ready task matches the claim. It may still get none: its agent is full, a budget is spent."""
-        return bool(self._queues.matching(command.zone_id, self.usable_capabilities(command), command.task_types))
+        """Whether ready tasks match the claim, even if its agent has no free slot or a budget is spent."""
+        return bool(self._queues.find_matching(command.zone_id, self.usable_capabilities(command), command.task_types))
 
     def _start_attempt(self, task: Task, attempt: Attempt, command: BaseCommand) -> Task:
         after = states.start(states.assign(task, attempt, self._now), self._loaded.timeouts.overdue_ms, self._now)
-        self._mark_claimed(task)
+        self._record_claimed_rank(task)
         self._change_held(after, 1)
         self._transition(task, after, "task.started", command)
         self.claim_changes[task.zone_id, task.id] = (task, after)
         return after
 
-    def _mark_claimed(self, task: Task) -> None:
+    def _record_claimed_rank(self, task: Task) -> None:
         claimed_key = (task.zone_id, "")
         if task.ranked_by is Strategy.FAIR and task.rank > self._fair_ranks.get(claimed_key, 0):
             self._fair_ranks[claimed_key] = task.rank
@@ -280,11 +280,11 @@ class BatchDecider(DependencyTracker):
             return errors.state_conflict(task, "assigned", "the agent accepts no more tasks")
         if states.TASK_STATES.next_state(Verb.ASSIGN, task.status) is None or task.waits_for:
             return errors.state_conflict(task, "assigned", f"it is {task.status}")
-        if self._loaded.over_budget(task):
+        if self._loaded.is_over_budget(task):
             return errors.state_conflict(task, "assigned", "its budget is spent")
         after = states.assign(task, Attempt(command.agent_id, command.attempt_token), self._now)
         after = states.set_launch_deadline(after, self._now + command.launch_timeout_ms)
-        self._mark_claimed(task)
+        self._record_claimed_rank(task)
         self._change_held(after, 1)
         self._transition(task, after, "task.assigned", command)
         return after
@@ -296,7 +296,7 @@ class BatchDecider(DependencyTracker):
             return problem
         if (key := command_key(command)) is not None:
             if record := self._keys.get(key):
-                # A repeat: it was charged, and its response was lost. Later reports win.
+                # This is a repeated report, already charged. It changes nothing: a later report may have followed.
                 return task if record.digest == command.request_digest else key_conflict(key)
             self._add_key(key, command.request_digest, command.id)
         after = states.update_progress(task, ProgressReport(command.percent, command.step, command.is_reset), self._now)
@@ -382,7 +382,7 @@ class BatchDecider(DependencyTracker):
         if problem := _attempt_problem(task, command.attempt_token):
             return problem
         if key := claim_key(task.zone_id, task.agent_id, task.claim_id):
-            # Unbind the claim id: the response to the claim may have been lost, and its client will repeat it.
+            # Clear the record of the claim id: if the response was lost, the client repeats the claim.
             self._add_key(key, "", "")
         after = states.release(task, self._now)
         self._change_held(task, -1)
@@ -457,6 +457,8 @@ class BatchDecider(DependencyTracker):
         self._transition(task, after, "task.archived", command)
         return after
 
+    # -- commands of the coordinator -----------------------------------------------------------------------------
+
     def _make_available(self, command: MakeAvailable, task: Task) -> TaskResult | Problem:
         if task.waits_for != WaitsFor.TIME or task.available_at > self._now:
             return task
@@ -489,7 +491,7 @@ def _holder_problem(command: BaseCommand, task: Task) -> Problem | None:
 
 
 def _attempt_problem(task: Task, token: str | None) -> Problem | None:
-    """Why a report is refused. Only the token of the current attempt counts."""
+    """Why a report is refused, or None. Only the token of the current attempt is accepted."""
     if token is None:
         return errors.token_required()
     if token != task.attempt_token or task.status not in HELD:

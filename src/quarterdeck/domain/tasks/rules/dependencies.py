@@ -1,9 +1,9 @@
-"""Which tasks wait for which, and what the end of a task means for its dependents.
+"""Dependencies between tasks, and how the end of a task affects its dependents.
 
-A dependency is unmet or met. When a task completes, each dependency on it is met, and a dependent without unmet
-dependencies is ready. When a task fails with no retry left, its dependents fail too, or run regardless if
-`onDependencyFailure` is `run`. Only unmet dependencies are loaded. Dependents beyond the limit of one batch are left to
-the next: the ended task stays marked (`dependents_pending`).
+A dependency is unmet or met. When a task completes, each dependency on it is met. A dependent without unmet
+dependencies is ready, or waits for its start time. When a task fails with no retry left or is canceled, its dependents
+fail too, or run regardless if `onDependencyFailure` is `run`. Only dependents whose dependency is unmet are loaded, up
+to the limit of one batch. A later batch unblocks the others: the ended task stays marked (`dependents_pending`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class DependencyTracker(Batch):
         self._dependents = {ref: [*dependents] for ref, dependents in loaded.dependents.items()}
 
     def _dependency_state(self, ref: TaskRef) -> DependencyState | None:
-        # The row wins over the loaded state: an earlier command of the batch may have changed it.
+        # The task takes precedence over the loaded state: an earlier command of the batch may have changed it.
         task = self._tasks.get(ref)
         return to_dependency_state(task) if task is not None else self._dependency_states.get(ref)
 
     def _check_dependencies(self, zone_id: str, depends_on: Sequence[str]) -> tuple[set[str], str | None] | Problem:
-        """(unmet dependencies, one that failed), as of this point of the batch."""
+        """(unmet dependencies, the first failed one or None), with the changes of the batch so far."""
         unmet: set[str] = set()
         failed: str | None = None
         for task_id in depends_on:
@@ -54,12 +54,12 @@ class DependencyTracker(Batch):
     # -- unblock -------------------------------------------------------------------------------------------------
 
     def _unblock(self, ended: Task, command: BaseCommand) -> None:
-        """Unblock the dependents that were loaded. If there are more, leave the task marked for the coordinator."""
-        for dependent in self._dependents.pop((ended.zone_id, ended.id), ()):
-            waiting = self._tasks.get(dependent)
+        """Unblock or fail the loaded dependents. If some were not loaded, mark the task for the coordinator."""
+        for dependent_ref in self._dependents.pop((ended.zone_id, ended.id), ()):
+            waiting = self._tasks.get(dependent_ref)
             is_waiting = (
-                ended.id in self.new_dependencies.get(dependent, (ended.id,))
-                and (dependent, ended.id) not in self.met_dependencies
+                ended.id in self.new_dependencies.get(dependent_ref, (ended.id,))
+                and (dependent_ref, ended.id) not in self.met_dependencies
             )
             if waiting is not None and is_waiting:
                 self._apply_end(waiting, ended, command)
@@ -104,7 +104,7 @@ class DependencyTracker(Batch):
     # -- changes by users ----------------------------------------------------------------------------------------
 
     def _retry(self, command: Retry, task: Task) -> Task | Problem:
-        """Queue the task again. It waits again for dependencies that were retried as well."""
+        """Queue the task again. It waits for those dependencies that were retried as well."""
         if task.status not in (State.FAILED, State.ABORTED):
             return errors.state_conflict(task, "retried", f"it is {task.status}")
         ref = (task.zone_id, task.id)

@@ -1,8 +1,8 @@
 """The dependency graph: cycles, and the order of creation.
 
-A new task depends on existing tasks or on tasks of the same request, so only the tasks of a request can form a cycle. A
-task whose dependencies are replaced may close a cycle through any other tasks; for it, the closure of its new
-dependencies is loaded.
+A new task depends on existing tasks or on tasks of the same request, so it can form a cycle only with tasks of its
+request. A task whose dependencies are replaced can form a cycle through any other tasks. To find it, the closure of the
+new dependencies is loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 def find_cycle(start: str, depends_on: Mapping[str, Sequence[str]]) -> list[str] | None:
     """A path along dependencies from a task back to itself, `[start, …, start]`, or None.
 
-    Not recursive: chains of 10,000 tasks are common.
+    Iterative, because a chain of 10,000 tasks would exceed the recursion limit.
     """
     came_from: dict[str, str] = {}
     pending = [start]
@@ -37,7 +37,7 @@ def _path_back(start: str, last: str, came_from: Mapping[str, str]) -> list[str]
 
 
 def find_stuck(depends_on: Mapping[str, Iterable[str]]) -> set[str]:
-    """All tasks in a cycle or waiting for one: what remains after removing every task that could complete."""
+    """All tasks that are in a cycle or wait for one: the tasks that can never complete."""
     unmet = {
         task: {dependency for dependency in dependencies if dependency in depends_on}
         for task, dependencies in depends_on.items()
@@ -72,7 +72,7 @@ def order_by_dependencies(depends_on: Mapping[str, Sequence[str]]) -> tuple[list
             dependents.setdefault(dependency, []).append(task)
     ready = [task for task, count in unmet.items() if count == 0]
     while ready:
-        # Keeps the request's order where dependencies allow it.
+        # Going level by level keeps the order of the request where dependencies allow it.
         next_ready: list[str] = []
         for task in ready:
             order.append(task)
@@ -86,7 +86,7 @@ def order_by_dependencies(depends_on: Mapping[str, Sequence[str]]) -> tuple[list
 
 
 def _follow_cycle(task: str, next_stuck: Mapping[str, str]) -> list[str]:
-    """Every stuck task waits for a stuck task, so following them leads into a cycle."""
+    """The cycle that a stuck task is in or waits for. Every stuck task waits for one, so each path ends in a cycle."""
     path: dict[str, int] = {}
     while task not in path:
         path[task] = len(path)

@@ -8,11 +8,11 @@ from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Prob
 from quarterdeck.domain.tasks.model.rows import State, Task
 
 CYCLE_TEXT_MAX = 20
-"""Task ids of a cycle that the error text names."""
+"""Maximum number of task ids in the text of a cycle."""
 CYCLE_MAX = 1_000
-"""Task ids of a cycle in the member `cycle`."""
+"""Maximum number of task ids in the member `cycle`."""
 REASON_MAX = 200
-"""Characters of a cancel reason that are repeated in an error."""
+"""Maximum length of a cancel reason in an error text."""
 
 
 def task_not_found(task_id: str) -> NotFound:
@@ -24,7 +24,9 @@ def agent_not_found(agent_id: str) -> NotFound:
 
 
 def wrong_agent(agent_id: str) -> Forbidden:
-    return Forbidden("agent_required", f"Only a token of agent {agent_id!r} may claim for it.")
+    return Forbidden(
+        "agent_required", f"This token belongs to another agent. Claim with a token of agent {agent_id!r}."
+    )
 
 
 def task_exists(task_id: str) -> Conflict:
@@ -72,9 +74,9 @@ def _why_ended(task: Task) -> str:
         case State.ABORTED if task.final:
             return f"the task was canceled ({(task.reason or '')[:REASON_MAX]})"
         case State.ABORTED:
-            return f"it was aborted ({task.reason}) and will be retried"
+            return f"it was aborted ({task.reason}) and the task will be retried"
         case State.PENDING:
-            return "it was released or its agent was lost, and the task waits for its next attempt"
+            return "the task is PENDING and waits for its next attempt"
         case State.PAUSED | State.COMPLETED | State.FAILED | State.ARCHIVED:
             return f"the task is {task.status}"
 

@@ -16,7 +16,7 @@ from quarterdeck.domain.tasks.model.rows import State, WaitsFor
 from quarterdeck.domain.tasks.rules import states
 
 NAMED_MAX = 5
-"""Tasks or capabilities that one sentence names."""
+"""Maximum number of tasks or capabilities in one sentence."""
 
 
 def explain(facts: ExplainInput) -> TaskExplanation:
@@ -45,19 +45,19 @@ def _explain_pending(facts: ExplainInput) -> TaskExplanation:
     if task.waits_for == WaitsFor.DEPENDENCIES:
         return _explain_dependencies(facts)
     if task.waits_for == WaitsFor.TIME:
-        at = iso(task.available_at)
+        available_at = iso(task.available_at)
         is_late = task.available_at <= facts.now
         reason = (
-            f"Its start time {at} has passed. The coordinator has not processed it yet."
+            f"Its start time {available_at} has passed. The coordinator has not processed it yet."
             if is_late
-            else f"Its start time is {at}."
+            else f"Its start time is {available_at}."
         )
         return TaskExplanation(
             task=_task_view(facts),
             code="moment",
             why=[reason, *_describe_attempts(facts)],
-            until=at,
-            next=[f"It can be claimed from {at}."],
+            until=available_at,
+            next=[f"It can be claimed from {available_at}."],
         )
     if facts.spent_budget is not None:
         return _explain_budget(facts)
@@ -128,7 +128,7 @@ def _explain_agents(facts: ExplainInput) -> TaskExplanation:
         code = "no_agent"
         with_capabilities = f" with {_join_names(agents.required_capabilities)}" if facts.required_capabilities else ""
         reason = f"No agent{with_capabilities} is live."
-        next_step = "Such an agent registers or sends a heartbeat, and claims it."
+        next_step = "A matching agent registers or sends a heartbeat, and claims it."
     elif not agents.free:
         code = "agents_busy"
         reason = f"{_count(agents.suited, 'agent')} could take it, but none has a free slot."
@@ -166,16 +166,18 @@ def _agents_view(facts: ExplainInput) -> AgentsView:
 
 def _explain_backoff(facts: ExplainInput) -> TaskExplanation:
     task = facts.task
-    at = iso(task.available_at)
+    available_at = iso(task.available_at)
     verb = "failed" if task.status is State.FAILED else "was aborted"
     reasons = [f"Attempt {task.attempt} {verb}: {task.reason or 'no reason given'}."]
-    reasons.append(f"It is in backoff until {at}, then retry {task.retry_count} of {task.max_retries} follows.")
+    reasons.append(
+        f"It is in backoff until {available_at}, then retry {task.retry_count} of {task.max_retries} follows."
+    )
     return TaskExplanation(
         task=_task_view(facts),
         code="backoff",
         why=[*reasons, *_describe_last_error(facts)],
-        next=[f"It can be claimed again from {at}.", "A user retries it, which skips the backoff."],
-        until=at,
+        next=[f"It can be claimed again from {available_at}.", "A user retries it, which skips the backoff."],
+        until=available_at,
     )
 
 
@@ -201,7 +203,7 @@ def _explain_held(facts: ExplainInput) -> TaskExplanation:
         next_steps.append("Its agent no longer exists: the coordinator aborts the attempt.")
     else:
         next_steps.append(
-            f"The attempt is aborted at {iso(holder.lease_expires_at)} unless its agent makes contact before."
+            f"The attempt is aborted at {iso(holder.lease_expires_at)} unless its agent makes contact before then."
         )
     if task.timeout_at is not None:
         next_steps.append(f"The attempt is aborted at {iso(task.timeout_at)}.")
@@ -233,11 +235,11 @@ def _explain_ended(facts: ExplainInput) -> TaskExplanation:
     if task.status is State.COMPLETED:
         reasons = [f"It was completed at {iso_or_none(task.completed_at)}."]
     elif task.status is State.ARCHIVED:
-        verb = "was completed" if task.completed_at is not None else "failed"
-        reasons = [f"It {verb} and was archived."]
+        verb = "was completed" if task.completed_at is not None else "failed or was canceled"
+        reasons = [f"It {verb}, and was then archived."]
     else:
         reasons = [_describe_failure(facts)]
-        next_steps = ["A user retries it, with all its retries."]
+        next_steps = ["A user retries it, which resets its retry count."]
     return TaskExplanation(
         task=_task_view(facts),
         code=str(task.status).lower(),

@@ -1,4 +1,4 @@
-"""Idempotency keys of tasks: of a create, a progress report or a claim."""
+"""Idempotency keys of creates, progress reports and claims."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def command_key(command: Create | Progress) -> Key | None:
 
 
 def claim_key(zone_id: str, agent_id: str | None, claim_id: str | None) -> Key | None:
-    """Scoped to the agent, not to the application that claims for it."""
+    """The key is scoped to the agent, not to the application that claims for it."""
     return None if claim_id is None else Key(zone_id, "", CLAIM_OPERATION, f"{agent_id} {claim_id}")

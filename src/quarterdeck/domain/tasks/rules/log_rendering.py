@@ -12,10 +12,10 @@ Transitions are not stored twice: they are events of the event log, rendered as 
 | task.unblocked        | INFO                                           | unblocked         |
 | all others            | INFO                                           | state_transition  |
 
-Agents choose the level and the event of the lines they add. The event `error` is a failed attempt with its stack trace.
+Agents choose the level and the event of their lines. The event `error` marks the stack trace of a failed attempt.
 
-Each source is in commit order, and a cursor is a position in both. They are merged by time. If a clock was set back,
-the merged order may be slightly wrong, but no entry is lost.
+Each source is in commit order, and a cursor is a position in both. The sources are merged by time. If a clock was
+set back, the merged order may be slightly wrong, but no entry is lost.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def redact_line(line: NewLogLine, redact: Redactor) -> NewLogLine:
 
 
 def _redact_value(value: object, redact: Redactor) -> object:
-    # Each string separately: in the encoded JSON, redacting a secret that is a number would leave invalid JSON.
+    # Redact each string separately: in the encoded JSON, a redacted number would leave invalid JSON.
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
@@ -150,7 +150,7 @@ class TransitionFilter(msgspec.Struct, frozen=True):
 
 
 def transition_filter(level: Level | None, event: str | None) -> TransitionFilter:
-    # CRITICAL and ERROR share the type task.failed. The event's data tells them apart.
+    # CRITICAL and ERROR share the type task.failed. The event's data distinguishes them.
     searched_level = Level.ERROR if level is Level.CRITICAL else level
     types = tuple(
         name
@@ -251,7 +251,7 @@ def entry_from_line(line: LogLine) -> LogEntry:
 
 
 class LogPart(msgspec.Struct, frozen=True):
-    """What was read of one source, in its order."""
+    """The entries that were read from one source, in its order."""
 
     entries: Sequence[LogEntry]
     is_truncated: bool
@@ -276,7 +276,7 @@ def merge_parts(transitions: LogPart, lines: LogPart, page_range: PageRange) -> 
         if (i == len(transition_entries) and transitions.is_truncated) or (
             j == len(line_entries) and lines.is_truncated
         ):
-            # The next entry of that source is not loaded, and might come first.
+            # The next entry of a truncated source is not loaded, and might come first.
             break
         if i == len(transition_entries) and j == len(line_entries):
             break

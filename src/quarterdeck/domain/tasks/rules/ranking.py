@@ -1,7 +1,7 @@
 """Rank of a task: one number per task, lowest first.
 
-All strategies share one index, and a claim does not need to know the strategy. The rank is set when a task is created,
-and again when the zone's strategy changes or, except under `fair`, its priority.
+All strategies share one index, and a claim does not depend on the strategy. The rank is set when a task is created. It
+is set again when the zone's strategy changes and, except under `fair`, when the task's priority changes.
 
 | strategy | rank                                                    |
 |----------|---------------------------------------------------------|
@@ -9,9 +9,9 @@ and again when the zone's strategy changes or, except under `fair`, its priority
 | sjf      | shorter estimate first, no estimate last, then older    |
 | fair     | creators alternate, however many tasks each has queued  |
 
-`fair` is start-time fair queueing: each creator has a virtual clock. A task ranks one after its creator's newest task,
-and always after the highest rank claimed so far. A creator who queues 1,000 tasks alternates with one who queues a
-single task, and a late creator does not wait for the backlog.
+`fair` is start-time fair queueing: each creator has a virtual clock. A task ranks one after its creator's newest task
+or, if that is higher, one after the highest rank claimed so far. A creator who queues 1,000 tasks alternates with one
+who queues a single task, and a late creator does not wait for the backlog.
 """
 
 from __future__ import annotations

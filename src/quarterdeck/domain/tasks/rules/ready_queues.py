@@ -13,13 +13,13 @@ from quarterdeck.domain.tasks.model.rows import State, Task, TaskRef, WaitsFor
 from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
 
 CLAIM_BYTES_MAX = 16 << 20
-"""Total content size that the claims of one batch return. The remaining tasks stay queued for the next claim."""
+"""Maximum total content size that the claims of one batch return. Tasks that do not fit stay queued."""
 Entry = tuple[int, str]
-"""(rank, task id). Ids are time-ordered, so among equal ranks the older task wins."""
+"""(rank, task id). Generated ids are time-ordered, so among equal ranks the older task comes first."""
 
 
 def class_id_of(task_type: str, required_capabilities: Sequence[str]) -> str:
-    """Tasks with the same type and required capabilities have the same class."""
+    """The id of a class: the same for all tasks with the same type and required capabilities."""
     return hashlib.blake2b(msgspec.json.encode((task_type, *required_capabilities)), digest_size=12).hexdigest()
 
 
@@ -49,7 +49,7 @@ class ReadyQueues:
     def push(self, task: Task) -> None:
         heapq.heappush(self._heaps.setdefault((task.zone_id, task.class_id), []), (task.rank, task.id))
 
-    def matching(
+    def find_matching(
         self, zone_id: str, capabilities: frozenset[str], task_types: frozenset[str] | None
     ) -> list[list[Entry]]:
         return [
@@ -71,7 +71,7 @@ class ReadyQueues:
         return True
 
     def take_fitting(self, tasks: Sequence[Task]) -> list[Task]:
-        """The first of these tasks whose content fits."""
+        """Reserve space for the tasks in order, and return those before the first that does not fit."""
         return [*takewhile(lambda task: self.reserve_bytes(task, is_first=task is tasks[0]), tasks)]
 
     def pop(self, zone_id: str, queues: list[list[Entry]], limit: int, skip: Callable[[Task], bool]) -> list[Task]:

@@ -1,7 +1,7 @@
 """Task states and transitions.
 
-Each function returns the task after one transition. They do not check the state: the decider does, with the table
-`TASK_STATES`, from which `docs/states/task.md` is generated.
+Each function returns the task after one change. The functions do not check the state: the decider does. The table
+`TASK_STATES` lists the transitions; `docs/states/task.md` is generated from it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _replace = msgspec.structs.replace
 
 
 def has_ended(task: Task) -> bool:
-    """Whether only a user's command can still change the task."""
+    """Whether no further attempt follows, unless a user retries the task."""
     return task.status in (State.COMPLETED, State.ARCHIVED) or bool(task.final)
 
 
@@ -151,7 +151,7 @@ def assign(task: Task, attempt: Attempt, now: Millis) -> Task:
 
 
 def set_launch_deadline(task: Task, deadline: Millis) -> Task:
-    """While the task is ASSIGNED, `timeout_at` is the deadline of its launch. The attempt's timeout runs from start."""
+    """Set the launch deadline. `timeout_at` holds it while the task is ASSIGNED; `start` sets the attempt's timeout."""
     return _replace(task, timeout_at=deadline)
 
 
@@ -187,7 +187,7 @@ class ProgressReport(msgspec.Struct, frozen=True):
 
 
 def update_progress(task: Task, report: ProgressReport, now: Millis) -> Task:
-    """Within an attempt progress never decreases, unless the agent resets it."""
+    """Apply a progress report. Within an attempt progress never decreases, unless the agent resets it."""
     percent = task.progress_percent if report.percent is None else report.percent
     return _replace(
         task,
@@ -209,7 +209,7 @@ def release(task: Task, now: Millis) -> Task:
 
 
 def pause(task: Task, now: Millis) -> Task:
-    """End the attempt: later reports of its agent are refused. The checkpoint stays."""
+    """Pause the task and end its attempt: later reports of its agent are refused. The checkpoint is kept."""
     return _replace(_clear_attempt(task, State.PAUSED, now), waits_for=WaitsFor.NOTHING)
 
 
@@ -237,7 +237,7 @@ def _clear_attempt(task: Task, status: State, now: Millis) -> Task:
 
 
 def complete(task: Task, now: Millis) -> Task:
-    # The token stays, so that a repeated report is recognised.
+    # The token is kept, so that a repeated report is recognised.
     return _replace(
         task,
         status=State.COMPLETED,
@@ -261,10 +261,10 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def fail(task: Task, status: State, failure: Failure, backoff_max_ms: Millis, now: Millis) -> Task:
-    """End the attempt as FAILED or ABORTED. While retries remain, the task is retried after a backoff; otherwise it is
-    FAILED and final."""
+    """End the attempt as FAILED or ABORTED. The task is retried after a backoff if the failure is retryable and retries
+    remain; otherwise it is FAILED and final."""
     exhausted = task.retry_count >= task.max_retries
-    # Agent and token stay, so that a repeated report of this failure is recognised.
+    # Agent and token are kept, so that a repeated report of this failure is recognised.
     ended = _replace(
         _clear_attempt(task, status, now),
         agent_id=task.agent_id,
@@ -290,7 +290,7 @@ def is_exhausted(before: Task, after: Task, *, retryable: bool) -> bool:
 
 
 def cancel(task: Task, reason: str, now: Millis) -> Task:
-    """ABORTED and final, with no agent or token."""
+    """Make the task ABORTED and final, and clear its agent and token."""
     ended = _clear_attempt(task, State.ABORTED, now)
     return _replace(ended, waits_for=WaitsFor.NOTHING, final=1, dependents_pending=1, reason=reason, failed_at=now)
 
@@ -309,7 +309,7 @@ def fail_dependency(task: Task, reason: str, now: Millis) -> Task:
 
 
 def cancel_retry(task: Task, reason: str, now: Millis) -> Task:
-    """Cancel a task that waits for a retry. No attempt is open, and its last agent and token stay."""
+    """Cancel a task that waits for a retry. It has no open attempt, and keeps its last agent and token."""
     return _replace(
         task,
         status=State.ABORTED,
@@ -323,7 +323,7 @@ def cancel_retry(task: Task, reason: str, now: Millis) -> Task:
 
 
 def requeue(task: Task, now: Millis) -> Task:
-    """PENDING again after the backoff."""
+    """Make the task PENDING again after its backoff."""
     pending = _replace(
         _clear_attempt(task, State.PENDING, now),
         final=0,
@@ -336,7 +336,7 @@ def requeue(task: Task, now: Millis) -> Task:
 
 
 def retry(task: Task, now: Millis) -> Task:
-    """PENDING again on a user's request, with all retries and the saved checkpoint."""
+    """Make the task PENDING again on a user's request. The retry count is reset, and the checkpoint is kept."""
     pending = _replace(
         _clear_attempt(task, State.PENDING, now),
         final=0,
@@ -369,7 +369,7 @@ def set_rank(task: Task, rank: TaskRank) -> Task:
 
 
 def update_waits_for(task: Task, now: Millis) -> Task:
-    """Compute again what a PENDING task waits for, after its start time has passed."""
+    """Recompute `waits_for` of a PENDING task whose start time has passed."""
     return _replace(task, waits_for=waits_for(task, now), updated_at=now)
 
 

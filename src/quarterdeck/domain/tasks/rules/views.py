@@ -1,4 +1,4 @@
-"""Views of tasks. The caller's renderer masks secrets, or decrypts them for the holder of the attempt."""
+"""Views of tasks. A `FieldRenderer` masks secrets, or decrypts them for the holder of the attempt."""
 
 from __future__ import annotations
 

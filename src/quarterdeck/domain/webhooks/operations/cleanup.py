@@ -33,8 +33,7 @@ async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
 
 
 async def delete_past_retention(tx: Transaction, retention_ms: Millis, limit: int) -> int:
-    """Delete up to `limit` ended deliveries that are older than `retention_ms`, and removed endpoints without
-    deliveries."""
+    """Delete up to `limit` old ended deliveries, and up to `limit` endpoints removed long ago without deliveries."""
     # An empty read sets `tx.now`, so that the database's clock decides.
     await tx.read()
     before = tx.now - retention_ms

@@ -1,7 +1,7 @@
 """Claims due deliveries and records the outcomes of attempts.
 
-Does not take the zone's lock, which a busy zone needs for other commands. A delivery is guarded by its lease. What a
-report changes in an endpoint is one guarded statement.
+These operations do not take the zone's lock, which a busy zone needs for other commands. The lease guards a delivery. A
+report updates its endpoint with one guarded statement.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def claim_deliveries(
     tx: Transaction, commands: Sequence[ClaimDeliveries]
 ) -> list[ClaimedDeliveries | Problem | Busy]:
     """Lease due deliveries. A disabled endpoint gets none."""
-    # Two commands for the same endpoint read the same rows; each row goes to the first of them.
+    # Two commands for the same endpoint read the same rows; the first of them gets each row.
     refs: SqlRows = sorted({(command.zone_id, command.endpoint_id) for command in commands})
     due_statements = [
         Q.webhook_deliveries_due(queue=command.endpoint_id, zone_id=command.zone_id, limit=command.limit)
@@ -96,9 +96,9 @@ class AttemptReporter:
         """Update `failing_since`. An endpoint with at least one success in the batch is not failing."""
         reached = {(command.zone_id, command.endpoint_id) for command in commands if command.error is None}
         unreached = {(command.zone_id, command.endpoint_id) for command in commands} - reached
-        if recovered := sorted(ref for ref in reached if _has_failed(endpoints.get(ref))):
+        if recovered := sorted(ref for ref in reached if _is_failing(endpoints.get(ref))):
             tx.write(Q.webhooks_clear_failing(batch=[*recovered]))
-        if failing := sorted(ref for ref in unreached if not _has_failed(endpoints.get(ref))):
+        if failing := sorted(ref for ref in unreached if not _is_failing(endpoints.get(ref))):
             tx.write(Q.webhooks_mark_failing(batch=[*failing], now=tx.now))
 
     def _report_result(
@@ -138,7 +138,7 @@ def _endpoints_by_ref(rows: Sequence[Row]) -> dict[Ref, Endpoint]:
     return {row.ref: row for row in decode(rows, Endpoint)}
 
 
-def _has_failed(endpoint: Endpoint | None) -> bool:
+def _is_failing(endpoint: Endpoint | None) -> bool:
     return endpoint is not None and endpoint.failing_since is not None
 
 

@@ -111,7 +111,7 @@ def update_row(row: Endpoint) -> tuple[object, ...]:
 
 
 def to_new_event(pending: PendingEvent) -> NewEvent:
-    """The event contains neither the URL nor a secret: readers of the log need not know them."""
+    """The event contains neither the URL nor a secret, because readers of the log do not need them."""
     data = msgspec.json.encode(dict(pending.data)).decode()
     before = None if pending.before is None else _state_name(pending.before)
     command, after = pending.command, pending.after

@@ -26,10 +26,10 @@ async def list_endpoints(tx: Transaction, filters: EndpointFilter) -> list[Endpo
     [rows] = await tx.read(Q.webhooks_of_zones(batch=[(filters.zone_id,)]))
     if not rows:
         await zones.require_zone(tx, filters.zone_id)
-    found = sorted(decode(rows, Endpoint), key=lambda row: row.id, reverse=True)
+    endpoints = sorted(decode(rows, Endpoint), key=lambda row: row.id, reverse=True)
     if filters.id is None:
-        return found
-    matching = [row for row in found if row.id == filters.id]
+        return endpoints
+    matching = [row for row in endpoints if row.id == filters.id]
     if not matching:
         raise rules.not_found(filters.id)
     return matching
@@ -51,8 +51,8 @@ async def list_deliveries(tx: Transaction, filters: DeliveryFilter) -> list[Deli
             for state in states
         )
     )
-    found = decode([row for page in pages for row in page], Delivery)
-    return sorted(found, key=lambda row: row.id, reverse=True)[: filters.limit]
+    deliveries = decode([row for page in pages for row in page], Delivery)
+    return sorted(deliveries, key=lambda row: row.id, reverse=True)[: filters.limit]
 
 
 # -- across zones -------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class PendingEndpoint(msgspec.Struct, frozen=True, array_like=True):
 async def find_pending_endpoints(
     tx: Transaction, limit: int, skipped: Iterable[tuple[str, str | None]] = ()
 ) -> list[PendingEndpoint]:
-    """Endpoints with pending deliveries, disabled ones first, then the earliest.
+    """Endpoints with pending deliveries: disabled ones first, each group by due time.
 
     `skipped` excludes (zone id, endpoint id), or the whole zone if the endpoint id is None.
     """

@@ -61,7 +61,7 @@ def types_problem(types: Iterable[str]) -> Invalid | None:
 
 
 def url_problem(url: str, *, private_allowed: bool) -> Invalid | None:
-    """Why a URL is refused, judged by its spelling, or None. The addresses are checked at each attempt."""
+    """Why the text of a URL is refused, or None. The resolved addresses are checked at each attempt."""
     if problem := endpoint_problem(url):
         return _invalid(problem.detail.partition(". ")[2].removesuffix("."))
     if private_allowed:
@@ -165,7 +165,7 @@ class EndpointDecider:
             case Remove():
                 return EndpointResult(self._record_update(command, "removed", row, mark_removed(row, self._now)))
             case SendTest():
-                return self._test(command, row)
+                return self._send_test(command, row)
             case Replay():
                 return self._replay(command, row)
             case Disable():
@@ -242,7 +242,7 @@ class EndpointDecider:
         data = {"host": url_host(after.url), "types": decode_types(after), "enabled": bool(after.enabled)}
         return EndpointResult(self._record_update(command, "changed", row, after, data))
 
-    def _test(self, command: SendTest, row: Endpoint) -> EndpointResult | Problem:
+    def _send_test(self, command: SendTest, row: Endpoint) -> EndpointResult | Problem:
         if not row.enabled:
             return webhook_disabled(row)
         payload = build_test_payload(row.zone_id, row.id, command.delivery_id, self._now)
@@ -263,7 +263,7 @@ class EndpointDecider:
         return EndpointResult(row, delivery=after)
 
     def _disable(self, command: Disable, row: Endpoint) -> EndpointResult:
-        """Disable, unless the reason no longer holds: it recovered, or its URL changed."""
+        """Disable the endpoint, unless it has recovered or its URL has changed since the failure."""
         has_recovered = command.reason is DisableReason.FAILING and not states.has_failed_for(
             row, self._now, self._policy.max_failing_ms
         )
@@ -325,7 +325,7 @@ def _invalid(reason: str) -> Invalid:
 def _limit_exceeded(used: int) -> LimitReached:
     return LimitReached(
         "webhook_limit_exceeded",
-        f"A zone can have at most {ENDPOINTS_MAX} webhooks; this one has {used}. Remove one first.",
+        f"A zone can have at most {ENDPOINTS_MAX} webhooks; this zone has {used}. Remove one first.",
         bound="max_webhooks",
         limit=ENDPOINTS_MAX,
         used=used,

@@ -25,7 +25,7 @@ TEST = "webhook.test"
 DISABLED = "webhook.disabled"
 DEFAULT_TYPES = (STATUS_CHANGED, ALERT)
 EVENT_PREFIXES = ("task.", "agent.")
-"""The events that `*` matches."""
+"""`*` matches all events with these prefixes, and `DISABLED`."""
 ALLOWED_TYPES = (
     STATUS_CHANGED,
     ALERT,

@@ -15,7 +15,7 @@ from quarterdeck.domain.webhooks.rules import event_types
 
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 _STATUS_CHANGE_FIELDS = ("reason", "taskType", "agentId", "attempt", "cycle")
-"""Fields of the event's data that the body of a status change has."""
+"""Fields that the body of a status change copies from the event's data."""
 _SUBJECT_FIELDS = {"task": "taskId", "agent": "agentId", "webhook": "webhookId"}
 
 

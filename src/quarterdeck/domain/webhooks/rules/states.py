@@ -134,9 +134,9 @@ def has_failed_for(endpoint: Endpoint, now: Millis, duration_ms: Millis) -> bool
 
 
 def secret_numbers(endpoint: Endpoint, now: Millis) -> Sequence[int]:
-    """The secrets to sign with: the newest, and for a day after a rotation the one before it."""
-    newest, at = endpoint.secret_number, endpoint.rotated_at
-    return (newest, newest - 1) if at is not None and now - at < SECRET_OVERLAP_MS else (newest,)
+    """The secrets to sign with: the newest, and for a day after a rotation also the previous one."""
+    newest, rotated_at = endpoint.secret_number, endpoint.rotated_at
+    return (newest, newest - 1) if rotated_at is not None and now - rotated_at < SECRET_OVERLAP_MS else (newest,)
 
 
 # -- responses ---------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def merge_overrides(old: Overrides, new: Overrides) -> Overrides:
 
 
 def effective_limits(overrides: Overrides, defaults: Limits) -> Limits:
-    """Each limit is the zone's override or else the default, and at most the ceiling, which may have been lowered."""
+    """Each limit is the zone's override or else the default, and at most the ceiling: a release may lower a ceiling."""
     values = {}
     for name, ceiling in CEILINGS.items():
         override = getattr(overrides, name)

@@ -1,4 +1,4 @@
-"""Decides changes of role assignments. Has their errors and their view."""
+"""Decides changes of role assignments, and builds their errors and views."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class RoleAssignmentBatch:
         self.changes: dict[Ref, RoleAssignmentChange] = {}
         """For each changed assignment, its rows before and after the batch."""
         self.applied: list[tuple[ChangeRole, RoleAssignmentChange]] = []
-        """Each command that changed something, with its change. Each has an event."""
+        """The commands that changed something, each with its change. One event is written for each."""
 
     def decide(self, command: ChangeRole, caller_role: Role) -> RoleAssignmentChange | Problem:
-        """Decide a command of a caller with this role, which must already have the permission `members.change`."""
+        """Decide a command. The caller must already have passed the check for the permission `members.change`."""
         before = self._rows.get((command.zone_id, command.subject))
         if before is None and command.role is None:
             return member_not_found(command.subject)
@@ -71,8 +71,8 @@ class RoleAssignmentBatch:
 
     def _record(self, command: ChangeRole, change: RoleAssignmentChange) -> None:
         ref = (command.zone_id, command.subject)
-        first = self.changes[ref].before if ref in self.changes else change.before
-        self.changes[ref] = RoleAssignmentChange(first, change.after)
+        before_batch = self.changes[ref].before if ref in self.changes else change.before
+        self.changes[ref] = RoleAssignmentChange(before_batch, change.after)
         self.applied.append((command, change))
         if change.after is None:
             del self._rows[ref]
@@ -114,7 +114,7 @@ def owner_required(caller_role: Role) -> Forbidden:
 def last_owner() -> Conflict:
     return Conflict(
         "last_owner",
-        "This is the last OWNER of a workspace that has other members. Make another member OWNER first.",
+        "The workspace would have members but no OWNER. Make another member OWNER first.",
         frees="another member is made OWNER",
     )
 

@@ -85,7 +85,7 @@ def permission_problem(caller: Caller, zone_id: str, assigned_role: Role | None,
 
 
 def hidden_zone_problem(zone_id: str) -> NotFound:
-    """The error for a zone that is missing or not the caller's. It is the same, so that it reveals no zone."""
+    """The error for a zone that is missing or not the caller's. It does not reveal which zones exist."""
     return NotFound("workspace_not_found", f"Workspace {zone_id!r} does not exist, or this token cannot access it.")
 
 
