@@ -15,7 +15,7 @@ from quarterdeck.maintenance.history_checker.model import Outcome, Violation
 from quarterdeck.maintenance.history_checker.reader import read_histories
 from quarterdeck.maintenance.history_checker.run import check_invariants
 from tests.support.call_violations import refused_key_stored
-from tests.support.history_builder import ZONE, HistoryBuilder, PlantViolation, build_valid_history
+from tests.support.history_builder import APP, ZONE, HistoryBuilder, PlantViolation, build_valid_history
 from tests.support.history_violations import VIOLATIONS
 from tests.support.source import ROOT
 from tests.support.task_violations import TASK_VIOLATIONS
@@ -43,6 +43,19 @@ def test_cascade_over_several_trees_frees_the_slots_and_keys_of_all_at_once() ->
     assert [violation.text() for violation in violations(history)] == []
     history.marked_sessions.clear()
     assert {violation.promise for violation in violations(history)} == {"limits", "one-key"}
+
+
+def test_service_registered_again_after_a_lost_response_is_no_violation() -> None:
+    """Both registrations are logged for one id, and only the second got its response."""
+    history = build_valid_history()
+    history.add_event("service.register", "late", None, "starting", application_id=APP)
+    history.add_call("register", None, {"application_id": APP})
+    history.end_session("unanswered")
+    history.spawn("between")
+    history.add_event("service.unregister", "late", application_id=APP)
+    history.add_event("service.register", "late", None, "starting", application_id=APP)
+    history.add_call("register", 201, {"application_id": APP}, {"id": "late"})
+    assert [violation.text() for violation in violations(history)] == []
 
 
 def test_expiry_within_the_sweep_delay_is_no_violation() -> None:

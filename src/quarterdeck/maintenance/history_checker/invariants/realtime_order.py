@@ -19,7 +19,10 @@ NAME = "order"
 @dataclass(frozen=True, slots=True)
 class _LoggedCall:
     call: RecordedCall
-    pos: int
+    first_pos: int
+    last_pos: int
+    """Differs from `first_pos` for a service that was registered several times. If the response to a registration was
+    lost, it is unknown which of the events this call caused."""
     is_cause: bool
     """Whether this call certainly caused the event. A terminated session may have ended earlier for another cause."""
 
@@ -39,16 +42,20 @@ def _logged_calls(evidence: Evidence) -> Iterator[_LoggedCall]:
         if call.op in CREATE_EVENTS and call.has_created and call.response.id:
             creations.setdefault((CREATE_EVENTS[call.op], call.zone, call.response.id), call)
     sessions = SessionReplay(evidence)
+    positions: dict[tuple[str, str, str], tuple[int, int]] = {}
     for event, data in readable_events(evidence):
         sessions.apply(event, data)
-        # Only the first event: another client may register a service again later.
-        if creator := creations.pop((event.type, event.zone_id, event.subject), None):
-            yield _LoggedCall(creator, event.pos, is_cause=True)
+        key = (event.type, event.zone_id, event.subject)
+        if key in creations:
+            first_pos, _ = positions.get(key, (event.pos, event.pos))
+            positions[key] = (first_pos, event.pos)
+    for key, (first_pos, last_pos) in positions.items():
+        yield _LoggedCall(creations[key], first_pos, last_pos, is_cause=True)
     for call in evidence.history:
         if call.op == Op.TERMINATE and call.outcome is Outcome.DONE:
             session = sessions.get(call.zone, call.request.id)
             if session and session.ended_pos is not None:
-                yield _LoggedCall(call, session.ended_pos, is_cause=False)
+                yield _LoggedCall(call, session.ended_pos, session.ended_pos, is_cause=False)
 
 
 def _check_order(calls: Sequence[_LoggedCall]) -> Iterator[Violation]:
@@ -57,14 +64,14 @@ def _check_order(calls: Sequence[_LoggedCall]) -> Iterator[Violation]:
     index = 0
     for later in sorted(calls, key=lambda logged: logged.call.started):
         while index < len(by_end) and by_end[index].call.ended < later.call.started:
-            if latest is None or by_end[index].pos > latest.pos:
+            if latest is None or by_end[index].first_pos > latest.first_pos:
                 latest = by_end[index]
             index += 1
-        if later.is_cause and latest is not None and later.pos < latest.pos:
+        if later.is_cause and latest is not None and later.last_pos < latest.first_pos:
             call, earlier = later.call, latest.call
             created_id = call.response.id or ""
             detail = (
-                f"{created_id} is at {later.pos}, but was requested after the response for "
-                f"{earlier.response.id or earlier.request.id} at {latest.pos} ({earlier.location})"
+                f"{created_id} is at {later.last_pos}, but was requested after the response for "
+                f"{earlier.response.id or earlier.request.id} at {latest.first_pos} ({earlier.location})"
             )
-            yield Violation(NAME, call.zone, created_id, detail, later.pos, call.location)
+            yield Violation(NAME, call.zone, created_id, detail, later.last_pos, call.location)
